@@ -1,0 +1,41 @@
+# Every target sets up what it needs on a fresh machine (Python 3.11+, git, make) and is safe to run again.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check format bench test-gpu picture clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("regard needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)          ## the lecture's worked examples, in the terminal
+	$(BIN)/regard demo
+
+test: $(READY)          ## every test that needs no GPU
+	$(BIN)/python -m pytest -n 2 -m 'not gpu'
+
+check: $(READY)         ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)        ## rewrite files the way `make check` wants them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/results.csv
+	$(BIN)/python -m benchmarks
+
+test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu
+
+picture: $(READY)       ## redraw the README's picture from the demo itself
+	$(BIN)/regard demo --save docs/demo.svg
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

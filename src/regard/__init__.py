@@ -1,0 +1,103 @@
+"""regard: attention you can build with, train with and look at.
+
+    z = normalize(energy(q, k)) · v
+
+`attend` computes it for any energy, normalizer and mask, on the fastest exact kernel for the request;
+`Weights` answers questions about the matrix normalize(energy(q, k)) without ever storing it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .attention import (
+        Additive,
+        Alibi,
+        Bias,
+        Concat,
+        Cosine,
+        Dot,
+        Energy,
+        Entmax,
+        Exact,
+        Gaussian,
+        General,
+        Hard,
+        InverseDistance,
+        Mask,
+        Modified,
+        Normalizer,
+        Plan,
+        Proportional,
+        ScaledDot,
+        SoftCap,
+        Softmax,
+        Sparsemax,
+        Stats,
+        Top,
+        Weights,
+        attend,
+        causal,
+        dense,
+        documents,
+        explain,
+        lookup,
+        padding,
+        prefix,
+        window,
+    )
+
+__all__ = [
+    "Additive",
+    "Alibi",
+    "Bias",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "Energy",
+    "Entmax",
+    "Exact",
+    "Gaussian",
+    "General",
+    "Hard",
+    "InverseDistance",
+    "Mask",
+    "Modified",
+    "Normalizer",
+    "Plan",
+    "Proportional",
+    "ScaledDot",
+    "SoftCap",
+    "Softmax",
+    "Sparsemax",
+    "Stats",
+    "Top",
+    "Weights",
+    "attend",
+    "causal",
+    "dense",
+    "documents",
+    "explain",
+    "lookup",
+    "padding",
+    "prefix",
+    "window",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Importing torch takes a second; `regard --help` must not pay for it, so the names load on first use.
+    if name not in __all__:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    from . import attention
+
+    # All at once: afterwards this function is out of the way, also for torch.compile, which does not trace it.
+    globals().update({public: getattr(attention, public) for public in __all__})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,108 @@
+"""attend(): z = normalize(energy(q, k)) · v, for every energy, normalizer and mask, on the fastest exact kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, overload
+
+from .choose import choose, plan
+from .energies import ScaledDot
+from .normalizers import Softmax
+from .request import ask
+from .weights import Weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from .choose import Backend, Plan
+    from .energies import Energy
+    from .learned import LearnedEnergy
+    from .masks import Mask
+    from .modifiers import Modified
+    from .normalizers import Normalizer
+
+    AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
+
+_SCALED_DOT = ScaledDot()
+_SOFTMAX = Softmax()
+
+
+@overload
+def attend(
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    v: Float[Tensor, "*batch k d_v"],
+    *,
+    energy: AnyEnergy = ...,
+    normalize: Normalizer = ...,
+    mask: Mask | Bool[Tensor, "..."] | None = ...,
+    dropout: float = ...,
+    backend: Backend = ...,
+    weights: Literal[False] = ...,
+) -> Float[Tensor, "*batch q d_v"]: ...
+
+
+@overload
+def attend(
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    v: Float[Tensor, "*batch k d_v"],
+    *,
+    energy: AnyEnergy = ...,
+    normalize: Normalizer = ...,
+    mask: Mask | Bool[Tensor, "..."] | None = ...,
+    dropout: float = ...,
+    backend: Backend = ...,
+    weights: Literal[True],
+) -> tuple[Float[Tensor, "*batch q d_v"], Weights]: ...
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: Normalizer = _SOFTMAX,
+    mask: Mask | Tensor | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    weights: bool = False,
+) -> Tensor | tuple[Tensor, Weights]:
+    """z_i = Σ_j w_ij v_j with w_i = normalize(energy(q_i, k_·)) over the keys the mask lets query i see.
+
+    q [..., T_q, D_q], k [..., T_k, D_k], v [..., T_k, D_v] → [..., T_q, D_v]. Leading dimensions broadcast; with
+    [B, heads, T, D], fewer key/value heads than query heads are shared among them (grouped-query attention).
+
+    - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
+    - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`.
+    - `mask`: `causal() & padding(lengths)`, …, or a boolean tensor, True where a query may see a key. A query that may
+      see none gets zeros.
+    - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
+    - `backend`: "auto" takes the fastest that is exact for the request (`explain` says which and why); a name takes
+      that one or raises.
+    - `weights=True` also returns `Weights`, which answers questions about w (before dropout) without storing it.
+    """
+    request = ask(q, k, v, energy, normalize, mask, dropout, weights)
+    output, state = choose(request, backend).run(request)
+    if weights:
+        return output, Weights(request.scores, normalize, state)
+    return output  # type: ignore[no-any-return]
+
+
+def explain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: Normalizer = _SOFTMAX,
+    mask: Mask | Tensor | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    weights: bool = False,
+) -> Plan:
+    """What `attend` would run for the same arguments, why, and what kept the other backends out."""
+    return plan(ask(q, k, v, energy, normalize, mask, dropout, weights), backend)

@@ -1,0 +1,88 @@
+"""Ours: what PyTorch has no kernel for. The additive op where it applies, blocks of the formula everywhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..forms import TanhForm
+from ..indices import positions, unravel
+from ..kernels.additive import additive
+from ..normalizers import Softmax
+from . import blocked
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..masks import Interval
+    from ..request import Request
+    from ..scores import Scores
+
+
+def refusal(request: Request) -> str | None:
+    return None
+
+
+def how(request: Request) -> str:
+    why_not = _not_the_op(request)
+    if why_not is None:
+        return "the additive kernel, in O(T) memory"
+    return "the formula in blocks of rows, in O(T) memory" + (f" ({why_not})" if why_not else "")
+
+
+def run(request: Request) -> tuple[Tensor, Tensor | None]:
+    return _additive(request) if _not_the_op(request) is None else blocked.run(request)
+
+
+def _not_the_op(request: Request) -> str | None:
+    """Why the additive op does not apply: None if it does, "" where nobody would expect it to."""
+    scores = request.scores
+    if not isinstance(scores.form, TanhForm):
+        return ""
+    if scores.a.device.type != "cpu":
+        return "the additive kernel runs on CPU only so far"
+    if not isinstance(request.normalize, Softmax):
+        return f"the additive kernel has softmax only, not {type(request.normalize).__name__}"
+    if scores.modifiers:
+        return "the additive kernel has no score modifiers"
+    if scores.mask is not None and _interval(scores) is None:
+        return "the additive kernel takes masks that are one interval of keys per query"
+    return None
+
+
+def _interval(scores: Scores) -> Interval | None:
+    """The mask's interval per row, as the kernel takes it: [n or 1, q or 1]."""
+    assert scores.mask is not None
+    device = scores.a.device
+    batch = unravel(positions(slice(0, scores.count), scores.count, device), scores.batch)
+    i = positions(slice(0, scores.queries), scores.queries, device)[:, None]
+    found = scores.mask.bounds(batch, i, scores.keys)
+    if found is None:
+        return None
+    # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1].
+    start, stop = torch.broadcast_tensors(*found)
+    start, stop = ((x if x.dim() == 3 else x[None]).squeeze(-1) for x in (start, stop))
+    return start, stop
+
+
+def _additive(request: Request) -> tuple[Tensor, Tensor]:
+    scores, normalize, v = request.scores.flat(), request.normalize, request.values
+    assert isinstance(scores.form, TanhForm)
+    assert isinstance(normalize, Softmax)
+    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])
+    start, stop = (None, None) if scores.mask is None else _interval(scores) or (None, None)
+    # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
+    seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
+    out, lse = additive(
+        scores.a,
+        scores.b,
+        scores.form.weight,
+        v,
+        start,
+        stop,
+        seed,
+        1 / normalize.temperature,
+        request.dropout,
+    )
+    return out.reshape(*scores.batch, *out.shape[1:]), lse.reshape(*scores.batch, -1)

@@ -1,0 +1,117 @@
+"""PyTorch's `scaled_dot_product_attention`: the fastest there is for softmax over dot products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from ..forms import DotForm
+from ..indices import grid
+from ..modifiers import Alibi, Bias
+from ..normalizers import Softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..request import Request
+    from ..scores import Scores
+
+
+def refusal(request: Request) -> str | None:
+    scores = request.scores
+    if not isinstance(scores.form, DotForm):
+        return "the energy is not a dot product"
+    if not isinstance(request.normalize, Softmax):
+        return f"it has softmax only, not {type(request.normalize).__name__}"
+    for modifier in scores.modifiers:
+        if not isinstance(modifier, Bias | Alibi):
+            return f"it can add to the energies, but not apply {type(modifier).__name__}"
+    return None
+
+
+def run(request: Request) -> tuple[Tensor, Tensor | None]:
+    scores, normalize = request.scores, request.normalize
+    assert isinstance(scores.form, DotForm)
+    assert isinstance(normalize, Softmax)
+    batch, groups = scores.batch, scores.groups
+    is_causal = scores.mask is not None and scores.mask.is_causal and not scores.modifiers
+    bias = None if is_causal else _bias(scores, normalize.temperature)
+    bias = None if bias is None else _four_mask(bias, batch)
+    shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
+    q, k, v = _four(scores.a, batch), _four(scores.b, shared), _four(request.v, shared)
+    scale = scores.form.scale / normalize.temperature
+    state = None
+    if request.weights and _leaves_state(q, k, v, request.dropout, bias):
+        out, state = _with_state(q, k, v, bias, is_causal, scale)
+        state = _mark_empty(state.reshape(*batch, scores.queries), scores)
+    else:
+        out = scaled_dot_product_attention(
+            q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=groups > 1
+        )
+    return (out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])), state
+
+
+def _bias(scores: Scores, temperature: float) -> Tensor | None:
+    """The mask as a boolean tensor, or mask and modifiers as one tensor of numbers to add; None for neither."""
+    seen = None
+    if scores.mask is not None:
+        seen = scores.mask.dense(scores.batch, scores.queries, scores.keys, scores.a.device)
+    if not scores.modifiers:
+        return seen
+    index = grid(scores.batch, scores.queries, scores.keys, scores.a.device)
+    bias = torch.zeros((1, 1), dtype=scores.a.dtype, device=scores.a.device)
+    for modifier in scores.modifiers:
+        # A bias as it stands: broadcasting it is cheaper than indexing it.
+        bias = bias + modifier.bias.to(bias.dtype) if isinstance(modifier, Bias) else modifier(bias, *index)
+    bias = bias / temperature
+    return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+
+
+def _four(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """[N, H, T, D], the shape the fused kernels take, from any leading shape that broadcasts to `batch`."""
+    if x.shape[:-2] != batch:
+        x = x.expand(*batch, *x.shape[-2:])
+    if len(batch) == 2:
+        return x
+    if len(batch) < 2:
+        return x.unsqueeze(-3) if batch else x[None, None]
+    return x.flatten(0, len(batch) - 2)
+
+
+def _four_mask(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """The same for a mask or bias, left unexpanded where it can stay so: a padding mask is [N, 1, 1, T_k]."""
+    x = x.reshape(*[1] * (len(batch) + 2 - x.dim()), *x.shape)
+    if len(batch) > 2:
+        lead = batch[:-1] if any(n > 1 for n in x.shape[:-3]) else (1,) * (len(batch) - 1)
+        return x.expand(*lead, *x.shape[-3:]).flatten(0, len(lead) - 1)
+    return x if len(batch) == 2 else x.unsqueeze(-3) if batch else x[None, None]
+
+
+def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None) -> bool:
+    """Whether PyTorch would choose its CPU flash kernel, which computes the log-sum-exp anyway."""
+    if q.device.type != "cpu" or q.shape[1] != k.shape[1] or torch.compiler.is_compiling():
+        return False
+    if bias is not None and bias.requires_grad:
+        return False
+    flash = 1  # SDPBackend.FLASH_ATTENTION
+    return torch._fused_sdp_choice(q, k, v, attn_mask=bias, dropout_p=dropout) == flash
+
+
+def _with_state(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    if bias is not None and bias.dtype == torch.bool:
+        bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -torch.inf)
+    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    out, lse = flash(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
+    return out, lse
+
+
+def _mark_empty(state: Tensor, scores: Scores) -> Tensor:
+    """+∞ for rows that see no key; the kernel leaves something else there."""
+    if scores.mask is None:
+        return state
+    seen = scores.mask.dense(scores.batch, scores.queries, scores.keys, state.device)
+    return state.masked_fill(~seen.any(dim=-1), torch.inf)

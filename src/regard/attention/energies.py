@@ -1,0 +1,133 @@
+"""Energies e_ij = energy(q_i, k_j): how well query i matches key j.
+
+The ones here have nothing to learn; `learned.py` has those that do. An energy called on its own gives the whole
+matrix: `ScaledDot()(q, k)` is `[..., T_q, T_k]`. A plain function of (q, k) is an energy too, as long as entry
+(i, j) depends on q_i and k_j alone: that is what lets every backend compute it a block at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import normalize as unit
+
+from .forms import DotForm, Form, PairForm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class Energy:
+    """An energy with nothing to learn. Subclasses give `split`; calling it is then the formula."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        """Project queries and keys, and name the form that joins them: energy(q, k) = form(a, b)."""
+        raise NotImplementedError
+
+    def check(self, width_q: int, width_k: int) -> None:
+        """Raise ValueError where queries and keys of these widths cannot be compared."""
+        if width_q != width_k:
+            raise ValueError(
+                f"{type(self).__name__} compares queries and keys of one width: queries are {width_q} wide, "
+                f"keys {width_k}. Use General({width_q}, {width_k}) or Additive({width_q}, {width_k}, hidden), "
+                "which learn to compare different widths."
+            )
+
+    def __call__(self, q: Float[Tensor, "*batch q d"], k: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        a, b, form = self.split(q, k)
+        return form(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Energy):
+    """e_ij = q_i·k_j (Luong, Pham & Manning 2015, "dot")."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        return q, k, DotForm()
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledDot(Energy):
+    """e_ij = q_i·k_j / √d_k (Vaswani et al. 2017, eq. 1); `scale` replaces 1/√d_k."""
+
+    scale: float | None = None
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        return q, k, DotForm(q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine(Energy):
+    """e_ij = q_i·k_j / (|q_i| |k_j|) (Graves, Wayne & Danihelka 2014, eq. 6). A zero vector matches nothing: 0."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        return unit(q, dim=-1), unit(k, dim=-1), DotForm()
+
+
+@dataclass(frozen=True, slots=True)
+class Exact(Energy):
+    """e_ij = 1 where q_i = k_j in every component, else 0: the dictionary."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        return q, k, PairForm(_equal, widens=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InverseDistance(Energy):
+    """e_ij = 1/|q_i − k_j| (Shepard 1968); with `Proportional` a query equal to a key gives that key's value."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        return q, k, PairForm(_inverse_distance, widens=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian(Energy):
+    """e_ij = −|q_i − k_j|² / 2σ²; with `Softmax` this is kernel regression (Nadaraya 1964, Watson 1964)."""
+
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.sigma > 0:
+            raise ValueError(f"Gaussian needs a width sigma > 0, got {self.sigma}")
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+        # Scaling the inputs instead of the result keeps one function for every σ.
+        return q / self.sigma, k / self.sigma, PairForm(_half_square, widens=False)
+
+
+def _distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
+    # cdist never builds [..., q, k, d]. Its matrix-product mode is refused: |a|² + |b|² − 2ab cancels badly for
+    # near neighbours, which are the ones that matter here. It has no half precision on CPU.
+    if a.dtype in (torch.float16, torch.bfloat16):
+        a, b = a.float(), b.float()
+    return torch.cdist(a, b, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    # The 0-norm counts the components that differ.
+    return (_distance(a.detach(), b.detach(), p=0.0) == 0).to(a.dtype)
+
+
+# Distances below this count as equal. 1/d² still fits float32 there, so the gradient does not overflow either.
+_NEAR = 2.0**-60
+
+
+def _inverse_distance(a: Tensor, b: Tensor) -> Tensor:
+    return 1 / _distance(a, b).clamp_min(_NEAR)
+
+
+def _half_square(a: Tensor, b: Tensor) -> Tensor:
+    return _distance(a, b).square() * -0.5
+
+
+def split(energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    """`energy.split(q, k)`, and for a plain function the form that just calls it."""
+    splitter = getattr(energy, "split", None)
+    if splitter is None:
+        return q, k, PairForm(energy)
+    return splitter(q, k)  # type: ignore[no-any-return]

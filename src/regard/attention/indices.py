@@ -1,0 +1,65 @@
+"""Indices of a block of the attention matrix: which batch entries, which queries, which keys.
+
+Masks and score modifiers are functions of them, so that one definition serves a whole matrix, one tile of it, and
+FlexAttention's `mask_mod` and `score_mod`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    Batch = tuple[Tensor, ...]
+    Index = slice | Tensor
+
+
+def grid(batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> tuple[Batch, Tensor, Tensor]:
+    """Index tensors of the whole matrix, each with its own dimension: they broadcast to [*batch, q, k]."""
+    dims = len(batch) + 2
+    leading = tuple(
+        torch.arange(n, device=device).view(*[-1 if d == axis else 1 for d in range(dims)])
+        for axis, n in enumerate(batch)
+    )
+    return leading, torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
+
+
+def positions(index: Index, length: int, device: torch.device) -> Tensor:
+    """The indices themselves, [n]."""
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(length), device=device)
+    return index
+
+
+def span(chosen: Sequence[int], device: torch.device) -> Index:
+    """A slice where the indices follow one another, so that indexing is a view; else a tensor."""
+    if isinstance(chosen, range) and chosen.step == 1:
+        return slice(chosen.start, chosen.stop)
+    return torch.tensor(chosen, device=device)
+
+
+def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
+    """Index tensors [n, 1, 1] into each leading dimension, from indices [n] into all of them flattened."""
+    parts: list[Tensor] = []
+    for size in reversed(batch):
+        parts.append((index % size)[:, None, None])
+        index = index // size
+    return tuple(reversed(parts))
+
+
+def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+    """Entries of a tensor that broadcasts to [*batch, q, k], at these indices."""
+    leading = tensor.shape[:-2]
+    chosen = [*(batch[len(batch) - len(leading) :]), i, j]
+    # A dimension of size one stands for every index.
+    return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+
+
+def fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    """Whether a tensor of `shape` broadcasts to exactly `full`."""
+    return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(full), strict=False))

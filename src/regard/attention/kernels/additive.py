@@ -1,0 +1,148 @@
+"""The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
+
+One schema, one implementation per device: `additive_cpu.py` here, a GPU kernel later under the same name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor  # at run time too: torch.library reads the annotations
+
+from . import additive_cpu
+
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
+_CPU_TYPES = (torch.float32, torch.float64)
+
+
+@torch.library.custom_op("regard::additive", mutates_args=(), device_types="cpu")
+def additive(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    """a [n, q, d], b [n, k, d], w [d], v [n, k, d_v] → output [n, q, d_v] and log-sum-exp [n, q].
+
+    Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
+    """
+    out, lse = additive_cpu.forward(*_wide(a, b, w, v), start, stop, scale, dropout, _seed(seed))
+    return out.to(v.dtype), lse
+
+
+@torch.library.custom_op("regard::additive_backward", mutates_args=(), device_types="cpu")
+def additive_backward(
+    grad: Tensor,
+    grad_lse: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gradients = additive_cpu.backward(
+        *_wide(grad, grad_lse, a, b, w, v, out), lse, start, stop, scale, dropout, _seed(seed)
+    )
+    return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
+
+
+def _wide(*tensors: Tensor) -> list[Tensor]:
+    """float32 at least, contiguous (tiles are cut from the front)."""
+    return [(x if x.dtype in _CPU_TYPES else x.float()).contiguous() for x in tensors]
+
+
+def _seed(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
+
+
+@additive.register_fake
+def _(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    state = torch.promote_types(a.dtype, torch.float32)
+    return v.new_empty(a.shape[0], a.shape[1], v.shape[2]), a.new_empty(a.shape[:2], dtype=state)
+
+
+@additive_backward.register_fake
+def _(
+    grad: Tensor,
+    grad_lse: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tuple(x.new_empty(x.shape) for x in (a, b, w, v))  # type: ignore[return-value]
+
+
+def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, scale, dropout = inputs
+    ctx.save_for_backward(*tensors, *output)
+    ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
+
+
+def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
+    gradients = additive_backward(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout)
+    return (*gradients, None, None, None, None, None)
+
+
+additive.register_autograd(_gradients, setup_context=_setup)
+
+
+def _one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> Any:
+    parts = [
+        op(*(x.select(d, at) if d is not None else x for x, d in zip(args, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    outputs = tuple(torch.stack(x) for x in zip(*parts, strict=True))
+    return outputs, (0,) * len(outputs)
+
+
+@additive.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+    """The mapped dimension joins the batch, which the op has anyway; only a mapped `w` or `seed` cannot."""
+    a, b, w, v, start, stop, seed, scale, dropout = args
+    size: int = info.batch_size
+    if in_dims[2] is not None or in_dims[6] is not None:
+        return _one_by_one(additive, info, in_dims, args)
+    count = max(x.shape[1 if d == 0 else 0] for x, d in zip((a, b, v), (*in_dims[:2], in_dims[3]), strict=True))
+
+    def joined(x: Tensor | None, d: int | None) -> Tensor | None:
+        if x is None:
+            return None
+        x = x.movedim(d, 0) if d is not None else x.expand(size, *x.shape)
+        return x.expand(size, count, *x.shape[2:]).flatten(0, 1)
+
+    a, b, v, start, stop = map(joined, (a, b, v, start, stop), (*in_dims[:2], *in_dims[3:6]))
+    outputs = additive(a, b, w, v, start, stop, seed, scale, dropout)
+    return tuple(x.unflatten(0, (size, count)) for x in outputs), (0, 0)
+
+
+@additive_backward.register_vmap
+def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+    # One by one: the gradient of `w` is summed over the batch, and here each mapped entry wants its own.
+    return _one_by_one(additive_backward, info, in_dims, args)

@@ -1,0 +1,206 @@
+"""Additive attention on CPU: e_ij = w · tanh(a_i + b_j), softmax over j, times v, in blocks that stay in cache.
+
+    tanh(x + y) = 1 − 2 / (e^{2x} e^{2y} + 1)
+
+so the exponentials are taken once per row (T·D of them) and what remains per triple (i, j, d) is a product, a sum and
+a division, an eighth of the time of a tanh. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
+
+Rows are processed whole (all their keys), which needs O(T_k) memory per row and no rescaling; the backward
+recomputes them from the saved log-sum-exp. Nothing here is differentiable by itself: `additive.py` makes it an op.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+TILE = 1 << 20
+"""Numbers in one [n, rows, cols, d] tile: 4 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
+
+ROWS = 1 << 18
+"""Numbers in one [n, rows, T_k] block of energies."""
+
+
+class Tanh(NamedTuple):
+    """One side of the identity: e^{2x} for rows x, or x itself where the exponential could overflow."""
+
+    rows: Float[Tensor, "n t d"]
+    exponential: bool
+
+
+def _sides(a: Tensor, b: Tensor) -> tuple[Tanh, Tanh]:
+    """e^{2a} and e^{2b}, unless some pair (a_i, b_j) could be large on both sides at once.
+
+    Within ±limit no exponential overflows, and a product that does gives 1/∞ = 0: the right answer. If one side
+    exceeds it while the other stays within limit − saturation, then |a + b| is past where tanh rounds to ±1, and
+    clamping the large side changes nothing. If both are large, a + b may be anything: then tanh itself.
+    """
+    limit = math.log(torch.finfo(a.dtype).max) / 2 - 1  # 43.4 in float32
+    saturation = 10.0 if a.dtype == torch.float32 else 20.0
+    largest = sorted((float(a.abs().amax()), float(b.abs().amax())))
+    if largest[1] <= limit or largest[0] <= limit - saturation:
+        return Tanh((2 * a.clamp(-limit, limit)).exp_(), True), Tanh((2 * b.clamp(-limit, limit)).exp_(), True)
+    return Tanh(a, False), Tanh(b, False)  # also where there is a NaN: it compares false
+
+
+def _tile(a: Tanh, b: Tanh, n: slice, i: slice, j: slice) -> Float[Tensor, "n i j d"]:
+    """r = 1 / (e^{2(a_i + b_j)} + 1), so that tanh(a_i + b_j) = 1 − 2r and its derivative is 4 r (1 − r)."""
+    x, y = a.rows[n, i, None], b.rows[n, None, j]
+    if a.exponential:
+        return (x * y).add_(1).reciprocal_()
+    return (x + y).tanh_().mul_(-0.5).add_(0.5)
+
+
+def _tiles(n: int, rows: int, cols: int, width: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut [n, rows, cols, width] into tiles of about TILE numbers, whole rows where they fit."""
+    wide = max(1, min(cols, TILE // width))
+    tall = max(1, min(rows, TILE // (width * wide)))
+    deep = max(1, min(n, TILE // (width * wide * tall)))
+    for m in range(0, n, deep):
+        for i in range(0, rows, tall):
+            for j in range(0, cols, wide):
+                yield slice(m, m + deep), slice(i, i + tall), slice(j, j + wide)
+
+
+def _energies(a: Tanh, b: Tanh, w: Float[Tensor, " d"]) -> Float[Tensor, "n i j"]:
+    (n, rows, width), cols = a.rows.shape, b.rows.shape[1]
+    e = a.rows.new_empty(n, rows, cols)
+    for m, i, j in _tiles(n, rows, cols, width):
+        # Multiply and sum: on CPU faster than a matrix-vector product of this shape.
+        e[m, i, j] = _tile(a, b, m, i, j).mul_(w).sum(-1)
+    return e.mul_(-2).add_(w.sum())
+
+
+def energies(a: Float[Tensor, "n i d"], b: Float[Tensor, "n j d"], w: Float[Tensor, " d"]) -> Float[Tensor, "n i j"]:
+    """w · tanh(a_i + b_j) for all i, j."""
+    return _energies(*_sides(a, b), w)
+
+
+class _Block(NamedTuple):
+    n: slice
+    rows: slice
+    cols: slice
+    hidden: Bool[Tensor, "n rows cols"] | None
+    """Keys of the block that its queries do not see; None where they see them all."""
+    seed: int
+
+
+def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, seed: int) -> Iterator[_Block]:
+    """Row blocks, each with only the span of keys that some row of it sees. Forward and backward walk them alike."""
+    count, queries, keys = a.shape[0], a.shape[1], b.shape[1]
+    tall = max(1, min(queries, ROWS // keys))
+    deep = max(1, min(count, ROWS // (keys * tall)))
+    for m in range(0, count, deep):
+        n = slice(m, min(m + deep, count))
+        for i in range(0, queries, tall):
+            rows = slice(i, min(i + tall, queries))
+            seed += 1
+            if start is None or stop is None:
+                yield _Block(n, rows, slice(0, keys), None, seed)
+                continue
+            low, high = _rows(start, n, rows), _rows(stop, n, rows)
+            cols = slice(int(low.min()), max(int(high.max()), int(low.min())))
+            j = torch.arange(cols.start, cols.stop)
+            yield _Block(n, rows, cols, (j < low) | (j >= high), seed)
+
+
+def _rows(bound: Int[Tensor, "n q"], n: slice, rows: slice) -> Int[Tensor, "n rows 1"]:
+    bound = bound[n] if bound.shape[0] > 1 else bound
+    return (bound[:, rows] if bound.shape[1] > 1 else bound)[..., None]
+
+
+def _kept(block: _Block, like: Tensor, dropout: float) -> Tensor:
+    """The dropout factors of a block, the same whenever asked: 0 or 1/(1 − dropout)."""
+    generator = torch.Generator().manual_seed(block.seed)
+    return torch.empty_like(like).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
+
+
+def forward(
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    scale: float,
+    dropout: float,
+    seed: int,
+) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
+    """Output and log-sum-exp; +∞ marks a row that sees no key."""
+    out = a.new_zeros(a.shape[0], a.shape[1], v.shape[2])
+    lse = a.new_full(a.shape[:2], torch.inf)
+    for block in _blocks(a, b, start, stop, seed):
+        n, rows, cols, hidden, _ = block
+        if cols.start == cols.stop:
+            continue
+        e = energies(a[n, rows], b[n, cols], w).mul_(scale)
+        if hidden is not None:
+            e.masked_fill_(hidden, -torch.inf)
+        total = e.logsumexp(-1)
+        total.masked_fill_(total == -torch.inf, torch.inf)
+        p = e.sub_(total[..., None]).exp_()
+        if dropout:
+            p.mul_(_kept(block, p, dropout))
+        lse[n, rows] = total
+        out[n, rows] = p @ v[n, cols]
+    return out, lse
+
+
+def backward(
+    grad: Float[Tensor, "n q d_v"],
+    grad_lse: Float[Tensor, "n q"],
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    out: Float[Tensor, "n q d_v"],
+    lse: Float[Tensor, "n q"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    scale: float,
+    dropout: float,
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of a, b, w and v.
+
+    dp_ij = grad_i·v_j      ds_ij = p_ij (dp_ij − Σ_j p_ij dp_ij)      with t = tanh(a_i + b_j) = 1 − 2r:
+    da_i = Σ_j ds_ij w (1 − t²)      db_j = Σ_i ds_ij w (1 − t²)      dw = Σ_ij ds_ij t
+    """
+    da, db, dw, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(w), torch.zeros_like(v)
+    # Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
+    delta = (grad * out).sum(-1) - grad_lse
+    for block in _blocks(a, b, start, stop, seed):
+        n, rows, cols, hidden, _ = block
+        if cols.start == cols.stop:
+            continue
+        left, right = _sides(a[n, rows], b[n, cols])
+        e = _energies(left, right, w).mul_(scale)
+        if hidden is not None:
+            e.masked_fill_(hidden, -torch.inf)
+        p = e.sub_(lse[n, rows, None]).exp_()
+        dp = grad[n, rows] @ v[n, cols].mT
+        if dropout:
+            kept = _kept(block, p, dropout)
+            dp.mul_(kept)
+            dv[n, cols] += (p * kept).mT @ grad[n, rows]
+        else:
+            dv[n, cols] += p.mT @ grad[n, rows]
+        ds = dp.sub_(delta[n, rows, None]).mul_(p).mul_(scale)  # [n, rows, cols]
+        dw += ds.sum()
+        da_block, db_block = da[n, rows], db[n, cols]
+        for m, i, j in _tiles(*ds.shape, a.shape[2]):
+            s, r = ds[m, i, j], _tile(left, right, m, i, j)  # [n, i, j], [n, i, j, d]
+            dw.sub_(r.flatten(0, 2).mT @ s.flatten(), alpha=2)
+            slope = r.addcmul_(r, r, value=-1)  # r (1 − r), a quarter of 1 − t²
+            da_block[m, i] += (s[:, :, None] @ slope).squeeze(2)
+            db_block[m, j] += (s.mT[:, :, None] @ slope.transpose(1, 2)).squeeze(2)
+    quarter = 4 * w
+    return da.mul_(quarter), db.mul_(quarter), dw, dv

@@ -1,0 +1,146 @@
+"""A request: the inputs of `attend`, checked once, in the words of the person who gave them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .energies import split
+from .masks import Dense, Mask
+from .normalizers import Normalizer
+from .scores import Scores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .energies import Energy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What to compute: z = normalize(scores) · v."""
+
+    scores: Scores
+    v: Tensor
+    normalize: Normalizer
+    dropout: float
+    weights: bool
+    """Whether the row state is wanted beside the output."""
+
+    @property
+    def values(self) -> Tensor:
+        """`v` with one head per query head."""
+        groups = self.scores.groups
+        return self.v if groups == 1 else self.v.repeat_interleave(groups, dim=-3)
+
+    @property
+    def wants_gradient(self) -> bool:
+        s = self.scores
+        return torch.is_grad_enabled() and (s.a.requires_grad or s.b.requires_grad or self.v.requires_grad)
+
+
+def ask(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    energy: Energy | Callable[[Tensor, Tensor], Tensor],
+    normalize: Normalizer,
+    mask: Mask | Tensor | None,
+    dropout: float,
+    weights: bool,
+) -> Request:
+    """Check everything that can be checked without looking at the numbers, and split the energy."""
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        given = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
+        raise TypeError(f"attend takes tensors: {given}")
+    if torch.is_autocast_enabled(q.device.type):
+        kind = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x.to(kind) if x.dtype in _LOWERED else x for x in (q, k, v))
+    shapes = q.shape, k.shape, v.shape
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in _FLOATS):
+        _refuse_types(q, k, v)
+    if not q.device == k.device == v.device:
+        raise ValueError(f"attend needs q, k and v on one device: q is on {q.device}, k on {k.device}, v on {v.device}")
+    if len(shapes[0]) < 2 or len(shapes[1]) < 2 or len(shapes[2]) < 2:
+        raise ValueError(f"attend needs at least [T, D]: {_shapes(q, k, v)}")
+    if k.shape[-2] != v.shape[-2]:
+        raise ValueError(
+            f"every key needs a value: k has length {k.shape[-2]}, v has length {v.shape[-2]}; {_shapes(q, k, v)}"
+        )
+    if 0 in q.shape[-2:] or 0 in k.shape[-2:] or v.shape[-1] == 0:
+        raise ValueError(f"attend needs at least one query, one key and width one: {_shapes(q, k, v)}")
+    batch, groups = _batch(q, k, v)
+    check = getattr(energy, "check", None)
+    if check is not None:
+        check(q.shape[-1], k.shape[-1])
+    elif not callable(energy):
+        raise TypeError(f"energy is {type(energy).__name__}; expected an energy or a function of (q, k)")
+    if not isinstance(normalize, Normalizer):
+        raise TypeError(f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax()")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
+    if mask is not None:
+        mask = _checked(mask, batch, q.shape[-2], k.shape[-2])
+    modifiers = getattr(energy, "modifiers", ())
+    for modifier in modifiers:
+        modifier.check(batch, q.shape[-2], k.shape[-2])
+    a, b, form = split(energy, q, k)
+    return Request(Scores(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights)
+
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+
+def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
+    """The leading shape, and how many query heads share one key head."""
+    lead_q, lead_k, lead_v = q.shape[:-2], k.shape[:-2], v.shape[:-2]
+    if lead_q == lead_k == lead_v:
+        return tuple(lead_q), 1
+    groups = 1
+    # Heads are dimension -3 of at least four: with three it is a batch, and a batch that differs is a mistake.
+    if min(q.dim(), k.dim(), v.dim()) >= 4 and lead_k[-1] == lead_v[-1] and 1 < lead_k[-1] < lead_q[-1]:
+        if lead_q[-1] % lead_k[-1]:
+            raise ValueError(
+                f"{lead_q[-1]} query heads cannot share {lead_k[-1]} key/value heads evenly; {_shapes(q, k, v)}"
+            )
+        groups = lead_q[-1] // lead_k[-1]
+        lead_k = torch.Size((*lead_k[:-1], lead_q[-1]))
+        lead_v = torch.Size((*lead_v[:-1], lead_q[-1]))
+    try:
+        return tuple(torch.broadcast_shapes(lead_q, lead_k, lead_v)), groups
+    except RuntimeError:
+        raise ValueError(
+            f"the leading dimensions of q, k and v do not broadcast: {_shapes(q, k, v)}. To share key/value heads "
+            "among more query heads, give [B, heads, T, D]"
+        ) from None
+
+
+def _checked(mask: Mask | Tensor, batch: tuple[int, ...], queries: int, keys: int) -> Mask:
+    if isinstance(mask, Tensor):
+        mask = Dense(mask)
+    elif not isinstance(mask, Mask):
+        raise TypeError(f"mask is {_name(mask)}; expected a mask such as causal() or a boolean tensor, True where seen")
+    mask.check(batch, queries, keys)
+    return mask
+
+
+def _refuse_types(q: Tensor, k: Tensor, v: Tensor) -> None:
+    given = f"q is {q.dtype}, k is {k.dtype}, v is {v.dtype}"
+    if not all(x.dtype in _FLOATS for x in (q, k, v)):
+        raise TypeError(f"attend needs float16, bfloat16, float32 or float64: {given}. Convert with .float()")
+    raise TypeError(f"attend needs q, k and v of one dtype: {given}")
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return (
+        f"given q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}; "
+        "expected q [..., T_q, D_q], k [..., T_k, D_k], v [..., T_k, D_v]"
+    )
+
+
+def _name(x: object) -> str:
+    return f"the class {x.__name__}, not an instance of it" if isinstance(x, type) else type(x).__name__

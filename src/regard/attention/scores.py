@@ -1,0 +1,115 @@
+"""Scores: the energies of any rectangle of the attention matrix, modified and masked, without the rest of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from .energies import split
+from .forms import TanhForm
+from .indices import grid, positions, unravel
+from .kernels.additive_cpu import energies as tanh_energies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from .energies import Energy
+    from .forms import Form
+    from .indices import Index
+    from .masks import Mask
+    from .modifiers import Modifier
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """Everything that decides the energies: projected queries and keys, their form, modifiers and mask.
+
+    `groups` query heads share one key head (grouped-query attention).
+    """
+
+    a: Float[Tensor, "*batch_q q d"]
+    b: Float[Tensor, "*batch_k k d"]
+    form: Form
+    batch: tuple[int, ...]
+    modifiers: tuple[Modifier, ...] = ()
+    mask: Mask | None = None
+    groups: int = 1
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> Scores:
+        a, b, form = split(energy, q, k)
+        batch = tuple(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]))
+        return cls(a, b, form, batch, getattr(energy, "modifiers", ()))
+
+    @property
+    def queries(self) -> int:
+        return self.a.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        return self.b.shape[-2]
+
+    @property
+    def count(self) -> int:
+        """How many matrices there are: the product of the leading dimensions."""
+        return math.prod(self.batch)
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Energies are held in float32 at least: float16 overflows at 65,504 and bfloat16 has 8 bits."""
+        return torch.promote_types(self.a.dtype, torch.float32)
+
+    def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
+        """All energies at once: the formula. Masked ones become `absent`."""
+        b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
+        e = self.form(self.a.to(self.precision), b.to(self.precision)).to(self.precision)
+        e = e.expand(*self.batch, self.queries, self.keys)
+        if self.modifiers:
+            index = grid(self.batch, self.queries, self.keys, e.device)
+            for modifier in self.modifiers:
+                e = modifier(e, *index)
+        if self.mask is not None and absent is not None:
+            e = e.masked_fill(~self.mask.dense(self.batch, self.queries, self.keys, e.device), absent)
+        return e
+
+    def flat(self) -> Scores:
+        """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
+        b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
+        a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (self.a, b))
+        return replace(self, a=a, b=b, groups=1)
+
+    def block(self, n: Index, rows: Index, cols: Index, absent: float) -> Float[Tensor, "n rows cols"]:
+        """Energies of some matrices, queries and keys, of flat scores. Differentiable where gradients are on."""
+        a = self.a[n][:, rows].to(self.precision)
+        b = self.b[n][:, cols].to(self.precision)
+        if isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
+            e = tanh_energies(a, b, self.form.weight.to(a.dtype))
+        else:
+            e = self.form(a, b).to(self.precision)
+        if self.modifiers or self.mask is not None:
+            device = e.device
+            i, j = positions(rows, self.queries, device)[:, None], positions(cols, self.keys, device)
+            batch = unravel(positions(n, self.count, device), self.batch)
+            for modifier in self.modifiers:
+                e = modifier(e, batch, i, j)
+            if self.mask is not None:
+                e = e.masked_fill(~self.mask(batch, i, j), absent)
+        return e
+
+    def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
+        """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
+        per_row = max(1, self.keys * self.form.cost(self.a.shape[-1]))
+        tall = max(1, min(queries, budget // per_row))
+        deep = max(1, min(count, budget // (per_row * tall)))
+        for n in range(0, count, deep):
+            for i in range(0, queries, tall):
+                yield range(n, min(n + deep, count)), range(i, min(i + tall, queries))
+
+    def detach(self) -> Scores:
+        return replace(self, a=self.a.detach(), b=self.b.detach())

@@ -1,0 +1,186 @@
+"""Statistics of the attention matrix: each looks at a block of whole rows and keeps only its own small answer.
+
+One pass over the blocks serves any number of them. A statistic nobody asked for costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+
+class Block(NamedTuple):
+    """Rows of some matrices: their weights, log-weights where asked for, and where they belong."""
+
+    w: Float[Tensor, "n rows k"]
+    log: Float[Tensor, "n rows k"] | None
+    n: slice
+    rows: slice
+    queries: Int[Tensor, " rows"]
+    """Which queries of the model these rows are; `rows` counts within what was selected."""
+
+
+class Top(NamedTuple):
+    """The k largest weights of every row, largest first, and the keys they belong to."""
+
+    values: Float[Tensor, "*batch q top"]
+    indices: Int[Tensor, "*batch q top"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """The answers of one pass; None where a question was not asked."""
+
+    entropy: Float[Tensor, "*batch q"] | None = None
+    """−Σ_j w_ij log w_ij, in nats."""
+    top: Top | None = None
+    received: Float[Tensor, "*batch k"] | None = None
+    """Σ_i w_ij: how much attention each key receives."""
+    offsets: Float[Tensor, "*batch q offsets"] | None = None
+    """w_{i, i+n} for each offset n; 0 where there is no such key."""
+    on: Float[Tensor, "*batch q"] | None = None
+    """Σ_j w_ij over chosen keys j."""
+    map: Float[Tensor, "*batch rows cols"] | None = None
+    fidelity: Float[Tensor, " *batch"] | None = None
+    """|W v − out| / |out|: how far the weights shown are from what the model computed."""
+
+
+class Entropy:
+    def __init__(self, count: int, queries: int, like: Tensor) -> None:
+        self.result = like.new_empty(count, queries)
+
+    def add(self, block: Block) -> None:
+        assert block.log is not None
+        # 0 · log 0 = 0: the clamp keeps −∞ out of the product.
+        self.result[block.n, block.rows] = -(block.w * block.log.clamp(min=-1e30)).sum(-1)
+
+
+class Largest:
+    """The top k by way of blocks of keys: the k largest weights lie in the k blocks with the largest maxima.
+
+    A row of T weights is thus read once for the maxima; the search itself sees k blocks of it, not T weights.
+    """
+
+    WIDTH = 64
+
+    def __init__(self, count: int, queries: int, k: int, like: Tensor) -> None:
+        self.k = k
+        self.values = like.new_empty(count, queries, k)
+        self.indices = torch.empty(count, queries, k, dtype=torch.long, device=like.device)
+
+    def add(self, block: Block) -> None:
+        w, k = block.w, self.k
+        whole = w.shape[-1] // self.WIDTH  # blocks of full width; the remainder is looked at as it is
+        if whole <= 2 * k:
+            values, indices = w.topk(k, dim=-1)
+        else:
+            body = w[..., : whole * self.WIDTH].unflatten(-1, (whole, self.WIDTH))
+            best = body.amax(-1).topk(k, dim=-1, sorted=False).indices  # [n, rows, k]
+            within = torch.arange(self.WIDTH, device=w.device)
+            keys = (best[..., None] * self.WIDTH + within).flatten(-2)
+            rest = torch.arange(whole * self.WIDTH, w.shape[-1], device=w.device)
+            keys = torch.cat([keys, rest.expand(*keys.shape[:-1], -1)], dim=-1)
+            values, at = w.gather(-1, keys).topk(k, dim=-1)
+            indices = keys.gather(-1, at)
+        self.values[block.n, block.rows], self.indices[block.n, block.rows] = values, indices
+
+    @property
+    def result(self) -> Top:
+        return Top(self.values, self.indices)
+
+
+class Received:
+    def __init__(self, count: int, keys: int, like: Tensor) -> None:
+        self.result = like.new_zeros(count, keys)
+
+    def add(self, block: Block) -> None:
+        self.result[block.n] += block.w.sum(-2)
+
+
+class Offsets:
+    def __init__(self, count: int, queries: int, offsets: list[int], like: Tensor) -> None:
+        self.offsets = torch.tensor(offsets, device=like.device)
+        self.result = like.new_empty(count, queries, len(offsets))
+
+    def add(self, block: Block) -> None:
+        keys = block.w.shape[-1]
+        j = block.queries[:, None] + self.offsets  # [rows, offsets]
+        there = (j >= 0) & (j < keys)
+        found = block.w.gather(-1, j.clamp(0, keys - 1).expand(block.w.shape[0], -1, -1))
+        self.result[block.n, block.rows] = found * there
+
+
+class On:
+    def __init__(self, count: int, queries: int, chosen: Bool[Tensor, "n k"], like: Tensor) -> None:
+        self.chosen = chosen.to(like.dtype)
+        self.result = like.new_empty(count, queries)
+
+    def add(self, block: Block) -> None:
+        chosen = self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen
+        self.result[block.n, block.rows] = (block.w @ chosen[..., None]).squeeze(-1)
+
+
+class Map:
+    """The matrix pooled to rows × cols cells. Cell r of R covers rows ⌊rT/R⌋ up to ⌊(r+1)T/R⌋; columns likewise."""
+
+    def __init__(self, count: int, queries: int, keys: int, size: tuple[int, int], pool: str, like: Tensor) -> None:
+        rows, cols = size
+        self.pool, self.cols, self.keys = pool, cols, keys
+        self.cell = _cell(torch.arange(queries, device=like.device), rows, queries)  # the cell of each row
+        edges = torch.arange(cols + 1, device=like.device) * keys // cols
+        self.width = edges.diff()
+        # Column indices of every cell, as many as the widest has; a narrower cell repeats its last column.
+        reach = torch.arange(int(self.width.max()), device=like.device)
+        self.columns = torch.minimum(edges[:-1, None] + reach, edges[1:, None] - 1)  # [cols, widest]
+        self.once = edges[:-1, None] + reach < edges[1:, None]
+        self.height = torch.bincount(self.cell, minlength=rows)
+        # Weights are ≥ 0, so zero is where a maximum begins, too.
+        self.cells = like.new_zeros(count, rows, cols)
+
+    def add(self, block: Block) -> None:
+        cell = self.cell[block.rows]
+        if self.keys % self.cols == 0:
+            parts = block.w.unflatten(-1, (self.cols, -1))  # every cell equally wide: a view
+            pooled = parts.amax(-1) if self.pool == "max" else parts.sum(-1)
+        else:
+            parts = block.w[..., self.columns]  # [n, rows, cols, widest]
+            pooled = parts.amax(-1) if self.pool == "max" else (parts * self.once).sum(-1)
+        target = self.cells[block.n]
+        if self.pool == "max":
+            target.index_reduce_(1, cell, pooled, "amax")
+        else:
+            target.index_add_(1, cell, pooled)
+
+    @property
+    def result(self) -> Tensor:
+        if self.pool == "max":
+            return self.cells
+        return self.cells / (self.height[:, None] * self.width)
+
+
+def _cell(position: Tensor, cells: int, length: int) -> Tensor:
+    """Which of `cells` cells a position lies in: the r with ⌊rT/R⌋ ≤ t < ⌊(r+1)T/R⌋."""
+    return ((position + 1) * cells - 1) // length
+
+
+class Fidelity:
+    def __init__(self, count: int, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"], like: Tensor) -> None:
+        self.v, self.out = v, out
+        self.error, self.norm = like.new_zeros(count), like.new_zeros(count)
+
+    def add(self, block: Block) -> None:
+        out = self.out[block.n, block.rows].to(block.w.dtype)
+        difference = block.w @ self.v[block.n].to(block.w.dtype) - out
+        self.error[block.n] += difference.square().sum((-2, -1))
+        self.norm[block.n] += out.square().sum((-2, -1))
+
+    @property
+    def result(self) -> Tensor:
+        # Zero output and zero error is a perfect match, not 0/0.
+        return torch.where(self.error == 0, 0, self.error.sqrt() / self.norm.sqrt())

@@ -1,0 +1,312 @@
+"""Weights: the matrix w = normalize(energy(q, k)) that is never stored.
+
+A normalizer leaves one number per row, after which any weight is a pointwise function of its energy; for softmax
+w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matrix, in O(T) memory instead of O(T²).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from .hard import Hard
+from .indices import positions, span
+from .normalizers import Softmax
+from .statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from .normalizers import Normalizer
+    from .scores import Scores
+
+BLOCK = 1 << 20
+"""Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
+
+
+class Weights:
+    """The weights of one call of `attend`, answered exactly from q, k and the row state.
+
+    Shapes are [*batch, T_q, T_k]. `w[0, 3]` picks from the leading dimensions (batch entry 0, head 3) and
+    `w.rows(1000)` picks queries; both give `Weights` again, and cost nothing. Only `dense`, `tile` and `log_prob`
+    build a graph for gradients; the statistics do not. Dropout is not part of the weights.
+    """
+
+    def __init__(self, scores: Scores, normalize: Normalizer, state: Tensor | None = None) -> None:
+        self._scores, self._normalize = scores, normalize
+        self._flat: Scores | None = None
+        self._state = None if state is None else state.detach().reshape(scores.count, scores.queries)
+        self._own: Tensor | None = None  # the state of the rows chosen here
+        self._shape = scores.batch
+        self._entries: Sequence[int] = range(scores.count)  # which matrices, counted over the flattened batch
+        self._rows: Sequence[int] = range(scores.queries)  # which queries
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[*batch, T_q, T_k]"""
+        return (*self._shape, len(self._rows), self._scores.keys)
+
+    def __repr__(self) -> str:
+        return f"Weights({list(self.shape)}, {type(self._normalize).__name__} of {type(self._scores.form).__name__})"
+
+    # Choosing a part
+
+    def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Weights:
+        """Pick from the leading dimensions: `w[0]`, `w[0, 3]`, `w[:, 2:4]`."""
+        index = index if isinstance(index, tuple) else (index,)
+        if len(index) > len(self._shape) or not all(isinstance(x, int | slice) for x in index):
+            raise IndexError(
+                f"the leading shape is {list(self._shape)}, got the index {index}; pick queries with .rows(…)"
+            )
+        every = torch.tensor(list(self._entries)).view(self._shape)
+        try:
+            chosen = every[index]
+        except IndexError as error:
+            raise IndexError(f"{error}; the leading shape is {list(self._shape)}") from None
+        part = self._part()
+        part._shape, part._entries = tuple(chosen.shape), _run(chosen.flatten().tolist())
+        return part
+
+    def rows(self, queries: int | slice | Sequence[int]) -> Weights:
+        """Only these queries; one query stays a row: shape [*batch, 1, T_k]."""
+        part = self._part()
+        part._rows = _chosen(queries, self._rows, "query")
+        return part
+
+    def _part(self) -> Weights:
+        part = object.__new__(Weights)
+        part.__dict__.update(self.__dict__, _own=None)
+        return part
+
+    # The matrix itself
+
+    def dense(self) -> Float[Tensor, "*batch q k"]:
+        """The whole matrix, differentiable. The one answer that takes O(T²) memory."""
+        e = self._flattened().block(*self._index(), slice(0, self._scores.keys), self._normalize.absent)
+        if isinstance(self._normalize, Hard):  # the keys that were drawn, not new ones
+            w = self._normalize.weigh(e, self._own_state()[..., None], torch.arange(e.shape[-1], device=e.device))
+        else:
+            w = self._normalize(e)
+        return w.reshape(self.shape)
+
+    def tile(
+        self, rows: int | slice | Sequence[int], cols: int | slice | Sequence[int]
+    ) -> Float[Tensor, "*batch rows cols"]:
+        """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension."""
+        part = self.rows(rows)
+        chosen = _chosen(cols, range(self._scores.keys), "key")
+        device = self._scores.a.device
+        with torch.no_grad():
+            j = span(chosen, device)
+            e = self._detached().block(*part._index(), j, self._normalize.absent)
+            w = self._normalize.weigh(e, part._own_state()[..., None], positions(j, self._scores.keys, device))
+        return w.reshape(*self._shape, len(part._rows), len(chosen))
+
+    def log_prob(self) -> Float[Tensor, "*batch q"]:
+        """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
+        if not isinstance(self._normalize, Hard):
+            raise TypeError(
+                f"log_prob is the probability of a sampled key; {type(self._normalize).__name__} does not sample. "
+                'Use attend(..., normalize=Hard("reinforce"))'
+            )
+        e = self._flattened().block(*self._index(), slice(0, self._scores.keys), -torch.inf)
+        picked = self._own_state()
+        empty = picked < 0
+        chosen = e.gather(-1, picked.clamp_min(0)[..., None]).squeeze(-1)
+        total = e.masked_fill(empty[..., None], 0).logsumexp(-1)
+        return (chosen.masked_fill(empty, 0) - total).masked_fill(empty, 0).reshape(self.shape[:-1])
+
+    # Questions
+
+    def entropy(self) -> Float[Tensor, "*batch q"]:
+        """−Σ_j w_ij log w_ij in nats: 0 looks at one key, log T_k at all alike."""
+        return self.stats(entropy=True).entropy  # type: ignore[return-value]
+
+    def top(self, k: int) -> Top:
+        """The k largest weights of every row, `(values, indices)`, largest first."""
+        return self.stats(top=k).top  # type: ignore[return-value]
+
+    def received(self) -> Float[Tensor, "*batch k"]:
+        """Σ_i w_ij: how much attention each key receives."""
+        return self.stats(received=True).received  # type: ignore[return-value]
+
+    def offset(self, n: int) -> Float[Tensor, "*batch q"]:
+        """w_{i, i+n}: what each query gives to the key n places on; 0 where there is none."""
+        return self.stats(offsets=[n]).offsets[..., 0]  # type: ignore[index]
+
+    def on(self, columns: Sequence[int] | Tensor) -> Float[Tensor, "*batch q"]:
+        """Σ_j w_ij over chosen keys: indices, or a boolean tensor [T_k] or [*batch, T_k]."""
+        return self.stats(on=columns).on  # type: ignore[return-value]
+
+    def map(self, size: tuple[int, int], pool: Literal["max", "mean"] = "max") -> Float[Tensor, "*batch rows cols"]:
+        """The matrix pooled to at most rows × cols cells: cell r covers queries ⌊rT/R⌋ up to ⌊(r+1)T/R⌋."""
+        return self.stats(map=size, pool=pool).map  # type: ignore[return-value]
+
+    def fidelity(self, v: Tensor, out: Tensor) -> Float[Tensor, " *batch"]:
+        """|W v − out| / |out|, one number per matrix: the proof that what is shown is what was computed."""
+        return self.stats(fidelity=(v, out)).fidelity  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def stats(
+        self,
+        *,
+        entropy: bool = False,
+        top: int | None = None,
+        received: bool = False,
+        offsets: Sequence[int] | None = None,
+        on: Sequence[int] | Tensor | None = None,
+        map: tuple[int, int] | None = None,
+        pool: Literal["max", "mean"] = "max",
+        fidelity: tuple[Tensor, Tensor] | None = None,
+    ) -> Stats:
+        """Several questions in one pass over q and k; see the methods of the same names."""
+        scores, count, queries, keys = (
+            self._detached(),
+            len(self._entries),
+            len(self._rows),
+            self._scores.keys,
+        )
+        like = torch.empty(0, dtype=scores.precision, device=scores.a.device)
+        asked: dict[str, Entropy | Largest | Received | Offsets | On | Map | Fidelity] = {}
+        if entropy:
+            asked["entropy"] = Entropy(count, queries, like)
+        if top is not None:
+            if not 1 <= top <= keys:
+                raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
+            asked["top"] = Largest(count, queries, top, like)
+        if received:
+            asked["received"] = Received(count, keys, like)
+        if offsets is not None:
+            asked["offsets"] = Offsets(count, queries, list(offsets), like)
+        if on is not None:
+            asked["on"] = On(count, queries, self._columns(on), like)
+        if map is not None:
+            asked["map"] = Map(count, queries, keys, self._size(map, pool), pool, like)
+        if fidelity is not None:
+            asked["fidelity"] = Fidelity(count, *self._values(*fidelity), like)
+        for block in self._blocks(with_log=entropy) if asked else ():
+            for statistic in asked.values():
+                statistic.add(block)
+        return Stats(**{name: self._shaped(statistic.result) for name, statistic in asked.items()})  # type: ignore[arg-type]
+
+    # Inside
+
+    def _blocks(self, with_log: bool) -> Iterator[Block]:
+        scores, normalize, state = self._detached(), self._normalize, self._own_state()
+        device, every = scores.a.device, slice(0, self._scores.keys)
+        j = torch.arange(scores.keys, device=device)
+        for n, rows in scores.blocks(len(self._entries), len(self._rows), BLOCK):
+            own_n, own_rows = slice(n.start, n.stop), slice(rows.start, rows.stop)
+            queries = span(self._rows[own_rows], device)
+            e = scores.block(span(self._entries[own_n], device), queries, every, normalize.absent)
+            mine, log = state[own_n, own_rows, None], None
+            if not with_log:
+                w = normalize.weigh(e, mine, j)
+            elif isinstance(normalize, Softmax):
+                log = normalize.log_weigh(e, mine, j)
+                w = log.exp()
+            else:
+                w = normalize.weigh(e, mine, j)
+                log = w.log()
+            yield Block(w, log, own_n, own_rows, positions(queries, scores.queries, device))
+
+    def _flattened(self) -> Scores:
+        if self._flat is None:
+            self._flat = self._scores.flat()
+        return self._flat
+
+    def _detached(self) -> Scores:
+        return self._flattened().detach()
+
+    def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
+        device = self._scores.a.device
+        return span(self._entries, device), span(self._rows, device)
+
+    def _own_state(self) -> Float[Tensor, "n rows"]:
+        """One number per chosen row: what the kernel left, or found now by one pass over the rows chosen."""
+        if self._own is None:
+            (entries, rows), scores = self._index(), self._detached()
+            if self._state is not None:
+                self._own = self._state[entries][:, rows]
+                return self._own
+            device, every = scores.a.device, slice(0, scores.keys)
+            self._own = torch.empty(len(self._entries), len(self._rows), dtype=scores.precision, device=device)
+            with torch.no_grad():
+                for n, i in scores.blocks(*self._own.shape, BLOCK):
+                    chosen = (span(x, device) for x in (self._entries[n.start : n.stop], self._rows[i.start : i.stop]))
+                    e = scores.block(*chosen, every, self._normalize.absent)
+                    self._own[n.start : n.stop, i.start : i.stop] = self._normalize.state(e)
+        return self._own
+
+    def _shaped(self, answer: Tensor | Top) -> Tensor | Top:
+        if isinstance(answer, Top):
+            return Top(*(x.reshape(*self._shape, *x.shape[1:]) for x in answer))
+        return answer.reshape(*self._shape, *answer.shape[1:])
+
+    def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
+        """Chosen columns as a boolean [n or 1, T_k]."""
+        keys = self._scores.keys
+        chosen = torch.as_tensor(on, device=self._scores.a.device)
+        if chosen.dtype == torch.bool:
+            if chosen.shape[-1:] != (keys,):
+                raise ValueError(f"on needs a boolean for each of {keys} keys, got shape {list(chosen.shape)}")
+            return chosen[None] if chosen.dim() == 1 else chosen.expand(*self._shape, keys).reshape(-1, keys)
+        if chosen.is_floating_point() and chosen.numel():
+            raise TypeError(f"on needs whole indices or booleans, got {chosen.dtype}")
+        columns = _chosen(chosen.flatten().tolist(), range(keys), "key")
+        seen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
+        seen[0, list(columns)] = True
+        return seen
+
+    def _size(self, size: tuple[int, int], pool: str) -> tuple[int, int]:
+        rows, cols = size
+        if rows < 1 or cols < 1:
+            raise ValueError(f"a map needs at least one row and one column, got {size}")
+        if pool not in ("max", "mean"):
+            raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
+        return min(rows, len(self._rows)), min(cols, self._scores.keys)
+
+    def _values(self, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """v and out, flat: [n, T_k, D_v] and [n, rows, D_v] of the matrices and queries chosen."""
+        groups = self._scores.groups
+        if groups > 1 and v.dim() >= 3 and self._shape and v.shape[-3] * groups == self._shape[-1]:
+            v = v.repeat_interleave(groups, dim=-3)
+        wanted = (*self._shape, self._scores.keys), (*self._shape, len(self._rows))
+        try:
+            v, out = (x.expand(*lead, x.shape[-1]) for x, lead in zip((v, out), wanted, strict=True))
+        except RuntimeError:
+            raise ValueError(
+                f"fidelity needs v [{_list(wanted[0])}, D_v] and out [{_list(wanted[1])}, D_v]; "
+                f"given v {list(v.shape)} and out {list(out.shape)}"
+            ) from None
+        return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+
+
+def _list(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
+def _chosen(index: int | slice | Sequence[int], among: Sequence[int], what: str) -> Sequence[int]:
+    """The chosen of these, with Python's rules for negative indices and slices."""
+    if isinstance(index, slice):
+        picked: Sequence[int] = among[index]
+    else:
+        wanted = [index] if isinstance(index, int) else list(index)
+        wrong = [x for x in wanted if not -len(among) <= x < len(among)]
+        if wrong:
+            raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
+        picked = _run([among[x] for x in wanted])
+    if not len(picked):
+        raise IndexError(f"no {what} chosen: {index} of {len(among)}")
+    return picked
+
+
+def _run(indices: list[int]) -> Sequence[int]:
+    """A range where the indices follow one another, so that cutting them out is a view."""
+    if indices and indices == list(range(indices[0], indices[0] + len(indices))):
+        return range(indices[0], indices[0] + len(indices))
+    return indices
