@@ -104,15 +104,17 @@ class SoftCap:
 class Modified(nn.Module):
     """An energy followed by score modifiers. A module, so that a learned energy's parameters are found."""
 
-    def __init__(self, energy: Energy | nn.Module | Callable[[Tensor, Tensor], Tensor], *modifiers: Modifier) -> None:
+    energy: Energy | Callable[[Tensor, Tensor], Tensor]
+    modifiers: tuple[Modifier, ...]
+
+    def __init__(self, energy: Energy | Callable[[Tensor, Tensor], Tensor], *modifiers: Modifier) -> None:
         super().__init__()
+        self.energy, self.modifiers = energy, modifiers
         if isinstance(energy, Modified):
-            energy, modifiers = energy.energy, (*energy.modifiers, *modifiers)
-        self.energy = energy
-        self.modifiers = modifiers
+            self.energy, self.modifiers = energy.energy, (*energy.modifiers, *modifiers)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return split(self.energy, q, k)  # type: ignore[arg-type]
+        return split(self.energy, q, k)
 
     def check(self, width_q: int, width_k: int) -> None:
         check = getattr(self.energy, "check", None)

@@ -40,11 +40,6 @@ class Normalizer:
         """The weights of some columns `j` of the rows whose state this is."""
         raise NotImplementedError
 
-    def log_weigh(
-        self, e: Float[Tensor, "*batch k"], state: Float[Tensor, "*batch 1"], j: Int[Tensor, " k"]
-    ) -> Float[Tensor, "*batch k"]:
-        return self.weigh(e, state, j).log()
-
 
 def empty_rows(e: Float[Tensor, "*batch k"]) -> Tensor:
     """Rows whose every key is masked, [*batch, 1]."""
@@ -71,10 +66,11 @@ class Softmax(Normalizer):
         return total.masked_fill(total == -torch.inf, torch.inf)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return self.log_weigh(e, state, j).exp_()
+        return torch.exp(e / self.temperature - state)
 
-    def log_weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return (e if self.temperature == 1 else e / self.temperature) - state
+    def log_weigh_(self, e: Tensor, state: Tensor) -> Tensor:
+        """log w in place of the energies, which are lost."""
+        return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state)
 
 
 @dataclass(frozen=True, slots=True)

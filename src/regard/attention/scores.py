@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .energies import split
-from .forms import TanhForm
+from .forms import DotForm, TanhForm
 from .indices import grid, positions, unravel
 from .kernels.additive_cpu import energies as tanh_energies
 
@@ -84,11 +84,18 @@ class Scores:
         a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (self.a, b))
         return replace(self, a=a, b=b, groups=1)
 
-    def block(self, n: Index, rows: Index, cols: Index, absent: float) -> Float[Tensor, "n rows cols"]:
-        """Energies of some matrices, queries and keys, of flat scores. Differentiable where gradients are on."""
+    def block(
+        self, n: Index, rows: Index, cols: Index, absent: float, buffer: Tensor | None = None
+    ) -> Float[Tensor, "n rows cols"]:
+        """Energies of some matrices, queries and keys, of flat scores. Differentiable where gradients are on.
+
+        With a `buffer` the result may live in it, and is the caller's until the next call.
+        """
         a = self.a[n][:, rows].to(self.precision)
         b = self.b[n][:, cols].to(self.precision)
-        if isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
+        if isinstance(self.form, DotForm) and buffer is not None:
+            e = torch.bmm(a * self.form.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
+        elif isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
             e = tanh_energies(a, b, self.form.weight.to(a.dtype))
         else:
             e = self.form(a, b).to(self.precision)
@@ -99,7 +106,8 @@ class Scores:
             for modifier in self.modifiers:
                 e = modifier(e, batch, i, j)
             if self.mask is not None:
-                e = e.masked_fill(~self.mask(batch, i, j), absent)
+                hidden = ~self.mask(batch, i, j)
+                e = e.masked_fill(hidden, absent) if torch.is_grad_enabled() else e.masked_fill_(hidden, absent)
         return e
 
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:

@@ -98,7 +98,9 @@ class Entmax(_Thresholded):
             slope = slope.where(excess > 0, 0).sum(dim=-1, keepdim=True)
         # One Newton step on Σ w(x, τ) = 1 with a fixed slope: it polishes τ, and its derivative by x is the
         # implicit function theorem's dτ/dx, so autograd is exact to first order.
-        return tau + (self.power(x - tau).sum(dim=-1, keepdim=True) - 1) / slope
+        excess_mass: Tensor = self.power(x - tau).sum(dim=-1, keepdim=True) - 1
+        polished: Tensor = tau + excess_mass / slope
+        return polished
 
 
 def _bits(dtype: torch.dtype) -> int:

@@ -57,8 +57,8 @@ class Entropy:
 
     def add(self, block: Block) -> None:
         assert block.log is not None
-        # 0 · log 0 = 0: the clamp keeps −∞ out of the product.
-        self.result[block.n, block.rows] = -(block.w * block.log.clamp(min=-1e30)).sum(-1)
+        # 0 · log 0 = 0: the clamp keeps −∞ out of the product. The log-weights are ours to overwrite.
+        self.result[block.n, block.rows] = -block.log.clamp_(min=-1e30).mul_(block.w).sum(-1)
 
 
 class Largest:
@@ -151,11 +151,8 @@ class Map:
         else:
             parts = block.w[..., self.columns]  # [n, rows, cols, widest]
             pooled = parts.amax(-1) if self.pool == "max" else (parts * self.once).sum(-1)
-        target = self.cells[block.n]
-        if self.pool == "max":
-            target.index_reduce_(1, cell, pooled, "amax")
-        else:
-            target.index_add_(1, cell, pooled)
+        reduce = "amax" if self.pool == "max" else "sum"
+        self.cells[block.n].scatter_reduce_(1, cell[:, None].expand(pooled.shape), pooled, reduce)
 
     @property
     def result(self) -> Tensor:

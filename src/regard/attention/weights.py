@@ -199,19 +199,20 @@ class Weights:
         scores, normalize, state = self._detached(), self._normalize, self._own_state()
         device, every = scores.a.device, slice(0, self._scores.keys)
         j = torch.arange(scores.keys, device=device)
+        # Two buffers for the whole walk: a fresh 4 MiB tensor per operation costs more in page faults than in work.
+        first = scores.a.new_empty(0, dtype=scores.precision)
+        second = torch.empty_like(first)
         for n, rows in scores.blocks(len(self._entries), len(self._rows), BLOCK):
             own_n, own_rows = slice(n.start, n.stop), slice(rows.start, rows.stop)
             queries = span(self._rows[own_rows], device)
-            e = scores.block(span(self._entries[own_n], device), queries, every, normalize.absent)
+            e = scores.block(span(self._entries[own_n], device), queries, every, normalize.absent, first)
             mine, log = state[own_n, own_rows, None], None
-            if not with_log:
-                w = normalize.weigh(e, mine, j)
-            elif isinstance(normalize, Softmax):
-                log = normalize.log_weigh(e, mine, j)
-                w = log.exp()
+            if isinstance(normalize, Softmax):
+                log = normalize.log_weigh_(e, mine)
+                w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
             else:
                 w = normalize.weigh(e, mine, j)
-                log = w.log()
+                log = w.log() if with_log else None
             yield Block(w, log, own_n, own_rows, positions(queries, scores.queries, device))
 
     def _flattened(self) -> Scores:
@@ -236,10 +237,10 @@ class Weights:
             device, every = scores.a.device, slice(0, scores.keys)
             self._own = torch.empty(len(self._entries), len(self._rows), dtype=scores.precision, device=device)
             with torch.no_grad():
-                for n, i in scores.blocks(*self._own.shape, BLOCK):
-                    chosen = (span(x, device) for x in (self._entries[n.start : n.stop], self._rows[i.start : i.stop]))
-                    e = scores.block(*chosen, every, self._normalize.absent)
-                    self._own[n.start : n.stop, i.start : i.stop] = self._normalize.state(e)
+                for n, i in scores.blocks(len(self._entries), len(self._rows), BLOCK):
+                    part = slice(n.start, n.stop), slice(i.start, i.stop)
+                    chosen = span(self._entries[part[0]], device), span(self._rows[part[1]], device)
+                    self._own[part] = self._normalize.state(scores.block(*chosen, every, self._normalize.absent))
         return self._own
 
     def _shaped(self, answer: Tensor | Top) -> Tensor | Top:

@@ -67,7 +67,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
 def _kernel(device: str) -> Callable[..., Any]:
     # Uncompiled it materialises the scores; compiling is what makes it a kernel. On CPU compiling needs a C++
     # compiler that users may not have, and "auto" never comes here.
-    return flex_attention if device == "cpu" else torch.compile(flex_attention)
+    if device == "cpu":
+        return flex_attention
+    return torch.compile(flex_attention)
 
 
 def _indices(scores: Scores, n: Tensor, h: Tensor) -> Batch:

@@ -15,8 +15,6 @@ from . import additive_cpu
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
 
-_CPU_TYPES = (torch.float32, torch.float64)
-
 
 @torch.library.custom_op("regard::additive", mutates_args=(), device_types="cpu")
 def additive(
@@ -34,7 +32,8 @@ def additive(
 
     Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
     """
-    out, lse = additive_cpu.forward(*_wide(a, b, w, v), start, stop, scale, dropout, _seed(seed))
+    wide = (_wide(x) for x in (a, b, w, v))
+    out, lse = additive_cpu.forward(*wide, start=start, stop=stop, scale=scale, dropout=dropout, seed=_seed(seed))
     return out.to(v.dtype), lse
 
 
@@ -54,15 +53,14 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = additive_cpu.backward(
-        *_wide(grad, grad_lse, a, b, w, v, out), lse, start, stop, scale, dropout, _seed(seed)
-    )
+    wide = (_wide(x) for x in (grad, grad_lse, a, b, w, v, out, lse))
+    gradients = additive_cpu.backward(*wide, start=start, stop=stop, scale=scale, dropout=dropout, seed=_seed(seed))
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
-def _wide(*tensors: Tensor) -> list[Tensor]:
+def _wide(x: Tensor) -> Tensor:
     """float32 at least, contiguous (tiles are cut from the front)."""
-    return [(x if x.dtype in _CPU_TYPES else x.float()).contiguous() for x in tensors]
+    return x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
 
 
 def _seed(seed: Tensor | None) -> int:

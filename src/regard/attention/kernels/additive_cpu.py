@@ -51,12 +51,22 @@ def _sides(a: Tensor, b: Tensor) -> tuple[Tanh, Tanh]:
     return Tanh(a, False), Tanh(b, False)  # also where there is a NaN: it compares false
 
 
-def _tile(a: Tanh, b: Tanh, n: slice, i: slice, j: slice) -> Float[Tensor, "n i j d"]:
+def _tile(a: Tanh, b: Tanh, n: slice, i: slice, j: slice, buffer: Float[Tensor, " size"]) -> Float[Tensor, "n i j d"]:
     """r = 1 / (e^{2(a_i + b_j)} + 1), so that tanh(a_i + b_j) = 1 − 2r and its derivative is 4 r (1 − r)."""
-    x, y = a.rows[n, i, None], b.rows[n, None, j]
+    x, y = a.rows[n, i, None], b.rows[n, None, j]  # [n, i, 1, d], [n, 1, j, d]
+    out = _shaped(buffer, x.shape[0], x.shape[1], y.shape[2], x.shape[3])
     if a.exponential:
-        return (x * y).add_(1).reciprocal_()
-    return (x + y).tanh_().mul_(-0.5).add_(0.5)
+        return torch.mul(x, y, out=out).add_(1).reciprocal_()
+    return torch.add(x, y, out=out).tanh_().mul_(-0.5).add_(0.5)
+
+
+def _shaped(buffer: Tensor, *shape: int) -> Tensor:
+    return buffer[: math.prod(shape)].view(shape)
+
+
+def _buffers(count: int, width: int, like: Tensor) -> Float[Tensor, "count size"]:
+    """Room for `count` tiles, used again for every tile: fresh memory costs more in page faults than in arithmetic."""
+    return like.new_empty(count, max(TILE, width))
 
 
 def _tiles(n: int, rows: int, cols: int, width: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -72,10 +82,10 @@ def _tiles(n: int, rows: int, cols: int, width: int) -> Iterator[tuple[slice, sl
 
 def _energies(a: Tanh, b: Tanh, w: Float[Tensor, " d"]) -> Float[Tensor, "n i j"]:
     (n, rows, width), cols = a.rows.shape, b.rows.shape[1]
-    e = a.rows.new_empty(n, rows, cols)
+    e, buffer = a.rows.new_empty(n, rows, cols), _buffers(1, width, w)[0]
     for m, i, j in _tiles(n, rows, cols, width):
         # Multiply and sum: on CPU faster than a matrix-vector product of this shape.
-        e[m, i, j] = _tile(a, b, m, i, j).mul_(w).sum(-1)
+        torch.sum(_tile(a, b, m, i, j, buffer).mul_(w), -1, out=e[m, i, j])
     return e.mul_(-2).add_(w.sum())
 
 
@@ -112,6 +122,12 @@ def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, see
             yield _Block(n, rows, cols, (j < low) | (j >= high), seed)
 
 
+def _sum_rows(x: Float[Tensor, "n i j d"]) -> Float[Tensor, "n j d"]:
+    """x.sum(1), first within each thread's share of the rows: no core then reads what another has just written."""
+    threads = torch.get_num_threads()
+    return x.sum(1) if x.shape[1] % threads else x.unflatten(1, (threads, -1)).sum(2).sum(1)
+
+
 def _rows(bound: Int[Tensor, "n q"], n: slice, rows: slice) -> Int[Tensor, "n rows 1"]:
     bound = bound[n] if bound.shape[0] > 1 else bound
     return (bound[:, rows] if bound.shape[1] > 1 else bound)[..., None]
@@ -128,6 +144,7 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
+    *,
     start: Int[Tensor, "n q"] | None,
     stop: Int[Tensor, "n q"] | None,
     scale: float,
@@ -163,6 +180,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
+    *,
     start: Int[Tensor, "n q"] | None,
     stop: Int[Tensor, "n q"] | None,
     scale: float,
@@ -177,6 +195,7 @@ def backward(
     da, db, dw, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(w), torch.zeros_like(v)
     # Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
     delta = (grad * out).sum(-1) - grad_lse
+    first, second = _buffers(2, a.shape[2], a)
     for block in _blocks(a, b, start, stop, seed):
         n, rows, cols, hidden, _ = block
         if cols.start == cols.stop:
@@ -196,11 +215,12 @@ def backward(
         ds = dp.sub_(delta[n, rows, None]).mul_(p).mul_(scale)  # [n, rows, cols]
         dw += ds.sum()
         da_block, db_block = da[n, rows], db[n, cols]
-        for m, i, j in _tiles(*ds.shape, a.shape[2]):
-            s, r = ds[m, i, j], _tile(left, right, m, i, j)  # [n, i, j], [n, i, j, d]
-            dw.sub_(r.flatten(0, 2).mT @ s.flatten(), alpha=2)
-            slope = r.addcmul_(r, r, value=-1)  # r (1 − r), a quarter of 1 − t²
-            da_block[m, i] += (s[:, :, None] @ slope).squeeze(2)
-            db_block[m, j] += (s.mT[:, :, None] @ slope.transpose(1, 2)).squeeze(2)
+        for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):
+            r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
+            x = torch.mul(r, ds[m, i, j, None], out=_shaped(second, *r.shape))
+            dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
+            x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
+            da_block[m, i] += x.sum(2)
+            db_block[m, j] += _sum_rows(x)
     quarter = 4 * w
     return da.mul_(quarter), db.mul_(quarter), dw, dv
