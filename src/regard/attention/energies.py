@@ -71,7 +71,7 @@ class Cosine(Energy):
 
 @dataclass(frozen=True, slots=True)
 class Exact(Energy):
-    """e_ij = 1 where q_i = k_j in every component, else 0: the dictionary."""
+    """e_ij = 1 where q_i = k_j in every component, else 0: the dictionary. Use with `normalize=Proportional()`."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         return q, k, PairForm(_equal, widens=False)
@@ -79,7 +79,7 @@ class Exact(Energy):
 
 @dataclass(frozen=True, slots=True)
 class InverseDistance(Energy):
-    """e_ij = 1/|q_i − k_j| (Shepard 1968); with `Proportional` a query equal to a key gives that key's value."""
+    """e_ij = 1/|q_i − k_j| (Shepard 1968). Use with `normalize=Proportional()`: an equal key then gives its value."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         return q, k, PairForm(_inverse_distance, widens=False)

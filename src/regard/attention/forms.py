@@ -56,7 +56,13 @@ class PairForm:
     """Whether the function builds a [..., q, k, d] tensor on its way; blocks are cut smaller if so."""
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
-        return self.function(a, b)
+        e = self.function(a, b)
+        if e.shape[-2:] != (a.shape[-2], b.shape[-2]):
+            raise ValueError(
+                f"energy gave shape {list(e.shape)}; expected [..., {a.shape[-2]}, {b.shape[-2]}] "
+                f"for queries {list(a.shape)} and keys {list(b.shape)}"
+            )
+        return e
 
     def cost(self, width: int) -> int:
         return width if self.widens else 1

@@ -343,6 +343,8 @@ def _from_first(mask: Mask) -> bool:
 
 def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor:
     """Entries of a tensor whose dimensions belong to the first leading dimensions, then (optionally) to `last`."""
+    if tensor.dim() == 0:
+        return tensor
     own = tensor.dim() - (last is not None)
     chosen = [*batch[:own], *([] if last is None else [last])]
     return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]

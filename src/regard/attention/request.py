@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
@@ -73,11 +74,11 @@ def ask(
     if 0 in q.shape[-2:] or 0 in k.shape[-2:] or v.shape[-1] == 0:
         raise ValueError(f"attend needs at least one query, one key and width one: {_shapes(q, k, v)}")
     batch, groups = _batch(q, k, v)
+    if isinstance(energy, type) or not callable(energy):
+        raise TypeError(f"energy is {_name(energy)}; expected an energy such as ScaledDot() or a function of (q, k)")
     check = getattr(energy, "check", None)
     if check is not None:
         check(q.shape[-1], k.shape[-1])
-    elif not callable(energy):
-        raise TypeError(f"energy is {type(energy).__name__}; expected an energy or a function of (q, k)")
     if not isinstance(normalize, Normalizer):
         raise TypeError(f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax()")
     if not 0 <= dropout < 1:
@@ -143,4 +144,8 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def _name(x: object) -> str:
-    return f"the class {x.__name__}, not an instance of it" if isinstance(x, type) else type(x).__name__
+    if isinstance(x, type):
+        return f"the class {x.__name__}, not an instance of it"
+    if isinstance(x, FunctionType):
+        return f"the function {x.__name__} itself (call it: {x.__name__}(…))"
+    return type(x).__name__

@@ -91,14 +91,32 @@ class Scores:
 
         With a `buffer` the result may live in it, and is the caller's until the next call.
         """
-        a = self.a[n][:, rows].to(self.precision)
-        b = self.b[n][:, cols].to(self.precision)
+        a, b = self.a[n][:, rows], self.b[n][:, cols]
         if isinstance(self.form, DotForm) and buffer is not None:
+            a, b = a.to(self.precision), b.to(self.precision)
             e = torch.bmm(a * self.form.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
-        elif isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
+            return self.finished(e, n, rows, cols, absent)
+        return self.between(a, b, n, rows, cols, absent)
+
+    def between(
+        self,
+        a: Float[Tensor, "n rows d"],
+        b: Float[Tensor, "n cols d"],
+        n: Index,
+        rows: Index,
+        cols: Index,
+        absent: float,
+    ) -> Float[Tensor, "n rows cols"]:
+        """The same for queries and keys already cut out: energies between them, finished."""
+        a, b = a.to(self.precision), b.to(self.precision)
+        if isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
             e = tanh_energies(a, b, self.form.weight.to(a.dtype))
         else:
             e = self.form(a, b).to(self.precision)
+        return self.finished(e, n, rows, cols, absent)
+
+    def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
+        """Energies of a block after its modifiers and its mask."""
         if self.modifiers or self.mask is not None:
             device = e.device
             i, j = positions(rows, self.queries, device)[:, None], positions(cols, self.keys, device)

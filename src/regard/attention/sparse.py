@@ -29,6 +29,8 @@ class _Thresholded(Normalizer):
     def __call__(self, e: Tensor) -> Tensor:
         empty = empty_rows(e)
         x = self.scaled(e.masked_fill(empty, 0))
+        # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at energies of 1e4.
+        x = x - x.detach().amax(dim=-1, keepdim=True)
         return self.power(x - self.threshold(x)).masked_fill(empty, 0)
 
     def state(self, e: Tensor) -> Tensor:
@@ -48,12 +50,12 @@ class Sparsemax(_Thresholded):
 
     def threshold(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            # Subtracting the maximum loses nothing (τ moves along) and keeps the running sum accurate.
-            ordered, _ = (x - x.amax(dim=-1, keepdim=True)).sort(dim=-1, descending=True)
+            shifted = x - x.amax(dim=-1, keepdim=True)
+            ordered, _ = shifted.sort(dim=-1, descending=True)
             rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
             kept = 1 + rank * ordered > ordered.cumsum(dim=-1)
             last = kept.sum(dim=-1, keepdim=True)  # the support is the first `last` keys in order
-            support = x - x.amax(dim=-1, keepdim=True) >= ordered.gather(-1, (last - 1).clamp_min(0))
+            support = shifted >= ordered.gather(-1, (last - 1).clamp_min(0))
         # With the support known, τ is linear in the energies, so autograd gives the exact gradient.
         inside = x.where(support, 0)
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .kernels.cores import sum_rows
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -100,7 +102,7 @@ class Received:
         self.result = like.new_zeros(count, keys)
 
     def add(self, block: Block) -> None:
-        self.result[block.n] += block.w.sum(-2)
+        self.result[block.n] += sum_rows(block.w)
 
 
 class Offsets:

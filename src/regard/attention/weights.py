@@ -12,6 +12,7 @@ import torch
 
 from .hard import Hard
 from .indices import positions, span
+from .kernels import statistics as kernel
 from .normalizers import Softmax
 from .statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
 
@@ -51,7 +52,14 @@ class Weights:
         return (*self._shape, len(self._rows), self._scores.keys)
 
     def __repr__(self) -> str:
-        return f"Weights({list(self.shape)}, {type(self._normalize).__name__} of {type(self._scores.form).__name__})"
+        return f"Weights({list(self.shape)}, {type(self._normalize).__name__}, keeps {self.nbytes:,} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes kept: queries, keys and one number per row. The matrix would take 4 · T_q · T_k per head in float32."""
+        state = self._own if self._state is None else self._state
+        kept = (self._scores.a, self._scores.b, *(() if state is None else (state,)))
+        return sum(x.numel() * x.element_size() for x in kept)
 
     # Choosing a part
 
@@ -93,18 +101,29 @@ class Weights:
             w = self._normalize(e)
         return w.reshape(self.shape)
 
+    @torch.no_grad()
     def tile(
-        self, rows: int | slice | Sequence[int], cols: int | slice | Sequence[int]
+        self,
+        rows: int | slice | Sequence[int],
+        cols: int | slice | Sequence[int],
+        size: tuple[int, int] | None = None,
+        pool: Literal["max", "mean"] = "max",
     ) -> Float[Tensor, "*batch rows cols"]:
-        """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension."""
+        """Any rectangle of it: `w.tile(slice(100, 164), slice(0, 64))`; single indices keep their dimension.
+
+        With a `size` it is pooled to at most that many cells, as `map` pools the whole matrix.
+        """
         part = self.rows(rows)
         chosen = _chosen(cols, range(self._scores.keys), "key")
         device = self._scores.a.device
-        with torch.no_grad():
+        if size is not None:
+            return part._pooled(chosen, size, pool)
+        fast = kernel.tile(part, chosen)
+        if fast is None:
             j = span(chosen, device)
             e = self._detached().block(*part._index(), j, self._normalize.absent)
-            w = self._normalize.weigh(e, part._own_state()[..., None], positions(j, self._scores.keys, device))
-        return w.reshape(*self._shape, len(part._rows), len(chosen))
+            fast = self._normalize.weigh(e, part._own_state()[..., None], positions(j, self._scores.keys, device))
+        return fast.reshape(*self._shape, len(part._rows), len(chosen))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
         """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
@@ -143,7 +162,7 @@ class Weights:
         return self.stats(on=columns).on  # type: ignore[return-value]
 
     def map(self, size: tuple[int, int], pool: Literal["max", "mean"] = "max") -> Float[Tensor, "*batch rows cols"]:
-        """The matrix pooled to at most rows × cols cells: cell r covers queries ⌊rT/R⌋ up to ⌊(r+1)T/R⌋."""
+        """The matrix pooled to at most rows × cols cells. Cell r of R covers queries r·T//R up to (r+1)·T//R."""
         return self.stats(map=size, pool=pool).map  # type: ignore[return-value]
 
     def fidelity(self, v: Tensor, out: Tensor) -> Float[Tensor, " *batch"]:
@@ -164,6 +183,21 @@ class Weights:
         fidelity: tuple[Tensor, Tensor] | None = None,
     ) -> Stats:
         """Several questions in one pass over q and k; see the methods of the same names."""
+        if top is not None and not 1 <= top <= self._scores.keys:
+            raise ValueError(f"top needs 1 ≤ k ≤ {self._scores.keys}, the number of keys; got {top}")
+        fast = kernel.stats(
+            self,
+            entropy=entropy,
+            top=top,
+            received=received,
+            offsets=offsets,
+            on=on,
+            map=map,
+            pool=pool,
+            fidelity=fidelity,
+        )
+        if fast is not None:
+            return fast
         scores, count, queries, keys = (
             self._detached(),
             len(self._entries),
@@ -175,8 +209,6 @@ class Weights:
         if entropy:
             asked["entropy"] = Entropy(count, queries, like)
         if top is not None:
-            if not 1 <= top <= keys:
-                raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
             asked["top"] = Largest(count, queries, top, like)
         if received:
             asked["received"] = Received(count, keys, like)
@@ -194,6 +226,19 @@ class Weights:
         return Stats(**{name: self._shaped(statistic.result) for name, statistic in asked.items()})  # type: ignore[arg-type]
 
     # Inside
+
+    def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
+        rows, columns = self._size(size, pool)
+        size = rows, min(columns, len(cols))
+        cells = kernel.pooled(self, cols, size, pool)
+        if cells is None:
+            like = torch.empty(0, dtype=self._scores.precision, device=self._scores.a.device)
+            map = Map(len(self._entries), len(self._rows), len(cols), size, pool, like)
+            j = span(cols, like.device)
+            for block in self._blocks(with_log=False):
+                map.add(block._replace(w=block.w[..., j]))
+            cells = map.result
+        return cells.reshape(*self._shape, *size)
 
     def _blocks(self, with_log: bool) -> Iterator[Block]:
         scores, normalize, state = self._detached(), self._normalize, self._own_state()
@@ -234,6 +279,9 @@ class Weights:
             if self._state is not None:
                 self._own = self._state[entries][:, rows]
                 return self._own
+            self._own = kernel.row_state(self)
+            if self._own is not None:
+                return self._own
             device, every = scores.a.device, slice(0, scores.keys)
             self._own = torch.empty(len(self._entries), len(self._rows), dtype=scores.precision, device=device)
             with torch.no_grad():
@@ -245,8 +293,8 @@ class Weights:
 
     def _shaped(self, answer: Tensor | Top) -> Tensor | Top:
         if isinstance(answer, Top):
-            return Top(*(x.reshape(*self._shape, *x.shape[1:]) for x in answer))
-        return answer.reshape(*self._shape, *answer.shape[1:])
+            return Top(*(x.reshape((*self._shape, *x.shape[1:])) for x in answer))
+        return answer.reshape((*self._shape, *answer.shape[1:]))
 
     def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
         """Chosen columns as a boolean [n or 1, T_k]."""

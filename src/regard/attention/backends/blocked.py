@@ -1,57 +1,161 @@
 """The formula a block of rows at a time: every energy, normalizer and mask, in O(T) memory.
 
-A block's rows are whole (all their keys), so any normalizer applies as it stands. Blocks are checkpointed: the
-backward computes each again instead of keeping it, also for energies that are closures over parameters.
+A block's rows are whole (all their keys), so any normalizer applies as it stands. The backward computes each block
+again instead of keeping it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
+from ..forms import PairForm, TanhForm
+from ..hard import Hard
+from ..modifiers import Bias
+from ..transforms import transformed
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from ..request import Request
+    from ..scores import Scores
 
-BLOCK = 1 << 22
-"""Numbers held at once by one block: 16 MiB of float32, a few of which are alive while it is computed."""
+BLOCK = 1 << 18
+"""Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    scores, normalize = request.scores.flat(), request.normalize
-    v = request.values
+    scores, v = request.scores.flat(), request.values
     v = v.expand(*scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])
-
-    def rows(n: slice, i: slice) -> tuple[Tensor, Tensor | None]:
-        e = scores.block(n, i, slice(0, scores.keys), normalize.absent)  # [n, rows, T_k]
-        w, state = normalize.both(e) if request.weights else (normalize(e), None)
-        w = dropout(w, request.dropout) if request.dropout else w
-        return w @ v[n].to(w.dtype), None if state is None else state.detach()
-
-    def span(n: range, i: range) -> tuple[Tensor, Tensor | None]:
-        part = slice(n.start, n.stop), slice(i.start, i.stop)
-        return checkpoint(rows, *part, use_reentrant=False) if again else rows(*part)
-
-    cut = list(scores.blocks(scores.count, scores.queries, BLOCK))
-    again = len(cut) > 1 and torch.is_grad_enabled() and not _transformed()
-    parts = [span(n, i) for n, i in cut]
-    abreast = sum(n == cut[0][0] for n, _ in cut)  # row blocks that make up one group of matrices
-
-    def joined(pieces: list[Tensor]) -> Tensor:
-        groups = [torch.cat(pieces[at : at + abreast], dim=1) for at in range(0, len(pieces), abreast)]
-        whole = torch.cat(groups)
-        return whole.reshape(*scores.batch, *whole.shape[1:])
-
-    out = joined([z for z, _ in parts]).to(request.v.dtype)
-    return out, joined([state for _, state in parts if state is not None]) if request.weights else None
+    work = _Work(request, scores)
+    if len(work.cut) == 1 or transformed() or torch.compiler.is_compiling():
+        out, state = work.joined(v)
+    else:
+        learned = _learned(scores) if torch.is_grad_enabled() else []
+        out, state = _Recomputed.apply(work, scores.a, scores.b, v, *learned)
+    out = out.to(request.v.dtype).reshape(*scores.batch, *out.shape[-2:])
+    return out, state.reshape(*scores.batch, scores.queries) if request.weights else None
 
 
-def _transformed() -> bool:
-    """Inside torch.func.grad and friends, which cannot checkpoint: then a block is kept, and still exact."""
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+class _Work:
+    """What to do for each block, and which blocks there are."""
+
+    def __init__(self, request: Request, scores: Scores) -> None:
+        self.request, self.scores = request, scores
+        self.cut = [
+            (slice(n.start, n.stop), slice(i.start, i.stop))
+            for n, i in scores.blocks(scores.count, scores.queries, BLOCK)
+        ]
+        draws = request.dropout > 0 or (isinstance(request.normalize, Hard) and request.normalize.samples)
+        self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
+
+    def rows(self, a: Tensor, b: Tensor, v: Tensor, n: slice, i: slice) -> tuple[Tensor, Tensor]:
+        """z and the row state of one block: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
+        normalize, rate = self.request.normalize, self.request.dropout
+        e = self.scores.between(a, b, n, i, slice(0, self.scores.keys), normalize.absent)  # [n, rows, T_k]
+        w, state = normalize.both(e) if self.request.weights else (normalize(e), e.new_empty(0))
+        w = dropout(w, rate) if rate else w
+        return w @ v.to(w.dtype), state.detach()
+
+    def joined(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All blocks as PyTorch's own graph: where there is only one, and inside torch.func and torch.compile."""
+        scores, parts = self.scores, []
+        for n, i in self.cut:
+            block = scores.a[n, i], scores.b[n], v[n], n, i
+            again = torch.compiler.is_compiling() and len(self.cut) > 1
+            parts.append(checkpoint(self.rows, *block, use_reentrant=False) if again else self.rows(*block))
+        abreast = sum(n == self.cut[0][0] for n, _ in self.cut)  # row blocks that make up one group of matrices
+        out, state = (
+            torch.cat([torch.cat(x[at : at + abreast], dim=1) for at in range(0, len(x), abreast)])
+            for x in zip(*parts, strict=True)
+        )
+        return out, state
+
+    @contextmanager
+    def draws(self) -> Iterator[None]:
+        """The same random numbers at every walk over the blocks, drawn from PyTorch's generator once."""
+        if self.seed is None:
+            yield
+            return
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            yield
+
+
+class _Recomputed(torch.autograd.Function):
+    """Blocks without a graph; the backward builds each block's graph, uses it and drops it.
+
+    Everything that outlives a block is allocated before the first one. Small survivors between large temporaries
+    would keep glibc from using the same memory for the next block, and O(T) tensors would cost O(T²) memory.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.work, ctx.learned = work, learned
+        ctx.save_for_backward(a, b, v)
+        scores, wanted = work.scores, work.request.weights
+        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=scores.precision)
+        hard = isinstance(work.request.normalize, Hard)
+        state = torch.empty(a.shape[:2] if wanted else (0,), dtype=torch.long if hard else out.dtype, device=a.device)
+        with work.draws():
+            for n, i in work.cut:
+                out[n, i], found = work.rows(a[n, i], b[n], v[n], n, i)
+                if wanted:
+                    state[n, i] = found
+        ctx.mark_non_differentiable(state)
+        return out, state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        work, whole = ctx.work, ctx.saved_tensors
+        gradients = [torch.zeros_like(x) for x in (*whole, *ctx.learned)]
+        with work.draws(), torch.enable_grad():
+            for n, i in work.cut:
+                a, b, v = whole
+                part = [x.detach().requires_grad_() for x in (a[n, i], b[n], v[n])]
+                z, _ = work.rows(*part, n, i)
+                if not z.requires_grad:
+                    continue
+                # What an energy learned may have a graph of its own behind it, which the next block needs too.
+                found = torch.autograd.grad(
+                    z, (*part, *ctx.learned), grad[n, i], retain_graph=bool(ctx.learned), allow_unused=True
+                )
+                for total, where, new in zip(gradients, ((n, i), n, n, *[...] * len(ctx.learned)), found, strict=True):
+                    if new is not None:
+                        total[where] += new
+        return (None, *gradients)
+
+
+def _learned(scores: Scores) -> list[Tensor]:
+    """Every tensor besides a, b and v that the energies are differentiable by."""
+    tensors = [modifier.bias for modifier in scores.modifiers if isinstance(modifier, Bias)]
+    if isinstance(scores.form, TanhForm):
+        tensors.append(scores.form.weight)
+    tensors = [x for x in tensors if x.requires_grad]
+    if isinstance(scores.form, PairForm):
+        # A function may close over parameters: one energy tells, by the leaves of its graph.
+        with torch.enable_grad():
+            tensors += _leaves(scores.form(scores.a[:1, :1].detach(), scores.b[:1, :1].detach()))
+    return tensors
+
+
+def _leaves(root: Tensor) -> list[Tensor]:
+    found: dict[int, Tensor] = {}
+    seen, open_nodes = set(), [root.grad_fn]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        open_nodes += [parent for parent, _ in node.next_functions]
+    return list(found.values())

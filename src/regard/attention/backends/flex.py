@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from ..forms import DotForm
 from ..normalizers import Softmax
@@ -49,7 +49,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     temperature = normalize.temperature
     # With modifiers the scale applies before them and the temperature after, so it is theirs to divide by.
     scale = scores.form.scale if scores.modifiers else scores.form.scale / temperature
-    out, lse = _kernel(q.device.type)(
+    out, aux = _kernel(q.device.type)(
         q,
         k,
         v,
@@ -57,9 +57,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         block_mask=_block_mask(scores, q.device) if scores.mask is not None else None,
         scale=scale,
         enable_gqa=groups > 1,
-        return_lse=True,
+        return_aux=AuxRequest(lse=True),
     )
-    state = lse.masked_fill(lse == -torch.inf, torch.inf).reshape(*batch, scores.queries)
+    state = aux.lse.masked_fill(aux.lse == -torch.inf, torch.inf).reshape(*batch, scores.queries)
     return out.reshape(*batch, *out.shape[-2:]), state
 
 

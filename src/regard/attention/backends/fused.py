@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..forms import TanhForm
 from ..indices import positions, unravel
-from ..kernels.additive import additive
+from ..kernels.additive import TransformableAdditive, additive
 from ..normalizers import Softmax
+from ..transforms import transformed
 from . import blocked
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from ..masks import Interval
     from ..request import Request
     from ..scores import Scores
+
+
+TRITON = find_spec("triton") is not None  # found, not imported
 
 
 def refusal(request: Request) -> str | None:
@@ -40,8 +45,13 @@ def _not_the_op(request: Request) -> str | None:
     scores = request.scores
     if not isinstance(scores.form, TanhForm):
         return ""
-    if scores.a.device.type != "cpu":
-        return "the additive kernel runs on CPU only so far"
+    device = scores.a.device.type
+    if device not in ("cpu", "cuda"):
+        return f"the additive kernel runs on CPU and CUDA, not {device}"
+    if device == "cuda" and not TRITON:
+        return "the additive kernel needs Triton on CUDA"
+    if device == "cuda" and scores.precision == torch.float64:
+        return "the additive kernel on CUDA computes in float32"
     if not isinstance(request.normalize, Softmax):
         return f"the additive kernel has softmax only, not {type(request.normalize).__name__}"
     if scores.modifiers:
@@ -60,9 +70,8 @@ def _interval(scores: Scores) -> Interval | None:
     found = scores.mask.bounds(batch, i, scores.keys)
     if found is None:
         return None
-    # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1].
-    start, stop = torch.broadcast_tensors(*found)
-    start, stop = ((x if x.dim() == 3 else x[None]).squeeze(-1) for x in (start, stop))
+    # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1], one about neither [].
+    start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*found))
     return start, stop
 
 
@@ -74,7 +83,8 @@ def _additive(request: Request) -> tuple[Tensor, Tensor]:
     start, stop = (None, None) if scores.mask is None else _interval(scores) or (None, None)
     # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
     seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
-    out, lse = additive(
+    op = TransformableAdditive.apply if transformed() else additive
+    out, lse = op(
         scores.a,
         scores.b,
         scores.form.weight,

@@ -43,8 +43,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     q, k, v = _four(scores.a, batch), _four(scores.b, shared), _four(request.v, shared)
     scale = scores.form.scale / normalize.temperature
     state = None
-    if request.weights and _leaves_state(q, k, v, request.dropout, bias):
-        out, state = _with_state(q, k, v, bias, is_causal, scale)
+    kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if request.weights else None
+    if kernel is not None:
+        out, state = _with_state(kernel, q, k, v, bias, is_causal, scale)
         state = _mark_empty(state.reshape(*batch, scores.queries), scores)
     else:
         out = scaled_dot_product_attention(
@@ -89,29 +90,49 @@ def _four_mask(x: Tensor, batch: tuple[int, ...]) -> Tensor:
     return x if len(batch) == 2 else x.unsqueeze(-3) if batch else x[None, None]
 
 
-def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None) -> bool:
-    """Whether PyTorch would choose its CPU flash kernel, which computes the log-sum-exp anyway."""
-    if q.device.type != "cpu" or q.shape[1] != k.shape[1] or torch.compiler.is_compiling():
-        return False
-    if bias is not None and bias.requires_grad:
-        return False
-    flash = 1  # SDPBackend.FLASH_ATTENTION
-    return torch._fused_sdp_choice(q, k, v, attn_mask=bias, dropout_p=dropout) == flash
+_FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # SDPBackend's numbers
+
+
+def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None, is_causal: bool) -> int | None:
+    """The kernel PyTorch would choose, where it computes the log-sum-exp anyway and we can call it as PyTorch does."""
+    if q.shape[1] != k.shape[1] or torch.compiler.is_compiling():
+        return None
+    able: tuple[int, ...] = ()
+    if q.device.type == "cpu" and (bias is None or not bias.requires_grad):
+        able = (_FLASH,)
+    # PyTorch pads odd widths itself before it calls a CUDA kernel; such calls are left to it.
+    if q.device.type == "cuda" and bias is None and not dropout and q.shape[-1] % 8 == 0 == v.shape[-1] % 8:
+        able = (_FLASH, _EFFICIENT, _CUDNN)
+    if not able:
+        return None
+    choice = torch._fused_sdp_choice(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=is_causal)
+    return choice if choice in able else None
 
 
 def _with_state(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
+    kernel: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
+    aten = torch.ops.aten
+    if q.device.type == "cuda":
+        if kernel == _FLASH:
+            out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=scale)
+        elif kernel == _CUDNN:
+            out, lse, *_ = aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, scale=scale)
+        else:
+            out, lse, *_ = aten._scaled_dot_product_efficient_attention(
+                q, k, v, None, True, 0.0, is_causal, scale=scale
+            )
+            lse = lse[..., : q.shape[-2]]  # padded to a multiple of 32
+        return out, lse
     if bias is not None and bias.dtype == torch.bool:
         bias = torch.zeros_like(bias, dtype=q.dtype).masked_fill_(~bias, -torch.inf)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    out, lse = flash(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, attn_mask=bias, scale=scale)
     return out, lse
 
 
 def _mark_empty(state: Tensor, scores: Scores) -> Tensor:
     """+∞ for rows that see no key; the kernel leaves something else there."""
-    if scores.mask is None:
-        return state
+    if scores.mask is None or scores.mask.is_causal:
+        return state  # the first key is everybody's
     seen = scores.mask.dense(scores.batch, scores.queries, scores.keys, state.device)
     return state.masked_fill(~seen.any(dim=-1), torch.inf)

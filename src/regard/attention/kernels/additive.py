@@ -1,6 +1,6 @@
 """The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
 
-One schema, one implementation per device: `additive_cpu.py` here, a GPU kernel later under the same name.
+One schema, one implementation per device: `additive_cpu.py` and `additive_triton.py`, imported when first needed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,46 @@ def additive_backward(
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
+@additive.register_kernel("cuda")
+def _(
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor]:
+    from . import additive_triton
+
+    return additive_triton.forward(a, b, w, v, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed)
+
+
+@additive_backward.register_kernel("cuda")
+def _(
+    grad: Tensor,
+    grad_lse: Tensor,
+    a: Tensor,
+    b: Tensor,
+    w: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    seed: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from . import additive_triton
+
+    return additive_triton.backward(
+        grad, grad_lse, a, b, w, v, out, lse, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed
+    )
+
+
 def _wide(x: Tensor) -> Tensor:
     """float32 at least, contiguous (tiles are cut from the front)."""
     return x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
@@ -102,10 +142,13 @@ def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
 
 
-def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
     a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
-    gradients = additive_backward(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout)
-    return (*gradients, None, None, None, None, None)
+    return grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout
+
+
+def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+    return (*additive_backward(*_backward_inputs(ctx, grad, grad_lse)), None, None, None, None, None)
 
 
 additive.register_autograd(_gradients, setup_context=_setup)
@@ -120,8 +163,7 @@ def _one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple
     return outputs, (0,) * len(outputs)
 
 
-@additive.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+def _mapped(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
     """The mapped dimension joins the batch, which the op has anyway; only a mapped `w` or `seed` cannot."""
     a, b, w, v, start, stop, seed, scale, dropout = args
     size: int = info.batch_size
@@ -140,7 +182,37 @@ def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
     return tuple(x.unflatten(0, (size, count)) for x in outputs), (0, 0)
 
 
-@additive_backward.register_vmap
-def _(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+additive.register_vmap(_mapped)
+
+
+def _backward_mapped(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
     # One by one: the gradient of `w` is summed over the batch, and here each mapped entry wants its own.
     return _one_by_one(additive_backward, info, in_dims, args)
+
+
+additive_backward.register_vmap(_backward_mapped)
+
+
+class TransformableAdditive(torch.autograd.Function):
+    """The same op for torch.func.grad and its kin, which cannot see a gradient registered with torch.library."""
+
+    forward = staticmethod(additive)
+    setup_context = staticmethod(_setup)
+    vmap = staticmethod(_mapped)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_TransformableBackward.apply(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
+
+
+class _TransformableBackward(torch.autograd.Function):
+    forward = staticmethod(additive_backward)
+    vmap = staticmethod(_backward_mapped)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> None:
+        raise NotImplementedError('the additive kernel has no second derivative; use attend(..., backend="reference")')

@@ -1,0 +1,1 @@
+"""Time and memory beside the best alternative."""

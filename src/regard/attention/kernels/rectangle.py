@@ -1,0 +1,266 @@
+"""Part of an attention matrix as the Triton kernels take it: where its rows begin, which keys they see, how a weight
+comes of a dot product. Nothing is copied that can be read in place.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..forms import DotForm
+from ..hard import Hard
+from ..indices import positions, span, unravel
+from ..modifiers import Alibi, SoftCap
+from ..normalizers import Proportional, Softmax
+from ..sparse import Entmax, Sparsemax
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ..normalizers import Normalizer
+    from ..scores import Scores
+    from ..weights import Weights
+
+_KIND = {Softmax: 0, Proportional: 1, Sparsemax: 2, Entmax: 2, Hard: 3}  # as weigh_triton has them
+
+
+def refusal(scores: Scores, normalize: Normalizer) -> str | None:
+    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `rectangle`."""
+    device = scores.a.device.type
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the tensors are on {device}, not on a GPU"
+    if not _triton():
+        return "Triton is not installed"
+    if not isinstance(scores.form, DotForm):
+        return "the energy is not a dot product"
+    if scores.a.dtype == torch.float64:
+        return "the kernels have no float64"
+    if scores.a.shape[-1] > 256:
+        return f"queries are {scores.a.shape[-1]} wide; the kernels hold up to 256"
+    if not scores.form.scale > 0:
+        return "the scale is not positive, so the best key is not the one of the largest dot product"
+    if type(normalize) not in _KIND:
+        return f"no kernel for {type(normalize).__name__}"
+    kinds = [type(x) for x in scores.modifiers]
+    if kinds not in ([], [SoftCap], [Alibi], [SoftCap, Alibi]):
+        return f"no kernel for modifiers {', '.join(x.__name__ for x in kinds)}"
+    return None
+
+
+@cache
+def _triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rectangle:
+    """Some matrices, queries and a run of keys, as kernels take them."""
+
+    a: Float[Tensor, "... q d"]
+    b: Float[Tensor, "... k d"]
+    q_at: Int[Tensor, " n"]
+    """Where the queries of matrix n begin in `a`, in steps of `align` numbers: shared and transposed heads are read
+    in place."""
+    k_at: Int[Tensor, " n"]
+    count: int
+    key0: int
+    place: Int[Tensor, " q"]
+    """Which queries of the model these are."""
+    slopes: Float[Tensor, " n"]
+    start: Int[Tensor, "n_or_1 q"] | None
+    stop: Int[Tensor, "n_or_1 q"] | None
+    kind: int
+    power: float
+    scale: float
+    c: float
+    ratio: float
+    cap: float
+    alibi: bool
+    lag: int
+    """How far ALiBi's positions, which `place` has, are ahead of the queries' own."""
+    align: int
+
+    @property
+    def queries(self) -> int:
+        return self.a.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        return self.b.shape[-2]
+
+    def state(self, state: Float[Tensor, "n q"]) -> Tensor:
+        """The row state as `weigh` takes it: times `ratio`, inverted for proportional, whole for hard."""
+        if self.kind == _KIND[Softmax]:
+            return (state.double() * self.ratio).float().contiguous()
+        if self.kind == _KIND[Proportional]:
+            return torch.where(state == 0, 0, 1 / state).float().contiguous()
+        return state.to(torch.int32 if self.kind == _KIND[Hard] else torch.float32).contiguous()
+
+    def arguments(self) -> dict[str, Any]:
+        """What every kernel is told alike."""
+        return {
+            "q": self.a,
+            "k": self.b,
+            "q_at": self.q_at,
+            "k_at": self.k_at,
+            "place": self.place,
+            "slopes": self.slopes,
+            "start": self.place if self.start is None else self.start,
+            "stop": self.place if self.stop is None else self.stop,
+            "queries": self.queries,
+            "keys": self.keys,
+            "q_row": self.a.stride(-2),
+            "k_row": self.b.stride(-2),
+            "bound_n": 0 if self.start is None or self.start.shape[0] == 1 else self.queries,
+            "key0": self.key0,
+            "scale": self.scale,
+            "c": self.c,
+            "cap": self.cap,
+            "KIND": self.kind,
+            "CAP": self.cap > 0,
+            "ALIBI": self.alibi,
+            "BOUNDED": self.start is not None,
+            "D": self.a.shape[-1],
+            "BD": max(16, 1 << (self.a.shape[-1] - 1).bit_length()),
+            "ALIGN": self.align,
+        }
+
+    def bulk(self) -> bool:
+        """Whether the copy engine (Hopper and later) can read the queries: whole rows, on multiples of 16 bytes."""
+        width = self.a.shape[-1]
+        return (
+            self.a.is_cuda
+            and torch.cuda.get_device_capability(self.a.device)[0] >= 9
+            and self.a.dtype != torch.float32
+            and self.align == 16
+            and self.a.data_ptr() % 16 == 0
+            and self.a.stride(-2) % 8 == 0
+            and width >= 16
+            and width & (width - 1) == 0
+        )
+
+    def precision(self) -> dict[str, Any]:
+        """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
+        return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
+
+
+def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rectangle | None:
+    """The chosen matrices with these queries and keys; None where the kernels do not apply."""
+    scores, normalize = w._scores, w._normalize
+    keys = range(scores.keys) if keys is None else keys
+    if refusal(scores, normalize) is not None:
+        return None
+    device, entries = scores.a.device, list(w._entries)
+    place = positions(span(rows, device), scores.queries, device)
+    start = stop = None
+    if scores.mask is not None:
+        chosen = torch.tensor(entries, device=device)
+        found = scores.mask.bounds(unravel(chosen, scores.batch), place[:, None], scores.keys)
+        if found is None:
+            return None
+        # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1].
+        start, stop = (x if x.dim() == 3 else x[None] for x in torch.broadcast_tensors(*found))
+        start, stop = (
+            (x.squeeze(-1) - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous()
+            for x in (start, stop)
+        )
+    a = scores.a.detach()[..., span(rows, device), :]
+    b = scores.b.detach()[..., keys.start : keys.stop, :]
+    a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
+    at = torch.stack([_beginnings(a, scores, 1), _beginnings(b, scores, scores.groups)])[:, entries]
+    align = 1 if bool((at % 16).any()) else 16
+    at = (at // align).to(device)
+    alibi = next((x for x in scores.modifiers if isinstance(x, Alibi)), None)
+    cap = next((x.cap for x in scores.modifiers if isinstance(x, SoftCap)), 0.0)
+    slopes = at
+    if alibi is not None:
+        slopes = alibi.slopes.expand(scores.batch).reshape(-1)[entries].to(device)
+    assert isinstance(scores.form, DotForm)
+    after = _after(normalize)
+    c = _float32(after if scores.modifiers else after * scores.form.scale)
+    return Rectangle(
+        a=a,
+        b=b,
+        q_at=at[0],
+        k_at=at[1],
+        count=len(entries),
+        key0=keys.start,
+        place=(place + (alibi.offset if alibi is not None else 0)).int(),
+        slopes=slopes,
+        start=start,
+        stop=stop,
+        kind=_KIND[type(normalize)],
+        power=1 / (normalize.alpha - 1) if isinstance(normalize, Entmax) else 1.0,
+        scale=scores.form.scale,
+        c=c,
+        # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
+        ratio=c / (1.0 if scores.modifiers else scores.form.scale) * getattr(normalize, "temperature", 1.0),
+        cap=cap,
+        alibi=alibi is not None,
+        lag=0 if alibi is None else alibi.offset,
+        align=align,
+    )
+
+
+def _after(normalize: Normalizer) -> float:
+    """What energies are multiplied by before they meet the row state."""
+    if isinstance(normalize, Softmax):
+        return math.log2(math.e) / normalize.temperature
+    return normalize.alpha - 1 if isinstance(normalize, Entmax) else 1.0
+
+
+def _float32(x: float) -> float:
+    return float(torch.tensor(x, dtype=torch.float32))
+
+
+def _beginnings(x: Tensor, scores: Scores, groups: int) -> Int[Tensor, " n"]:
+    """Where each matrix of the flattened batch begins, counted in numbers from the first of `x`."""
+    at = torch.zeros((), dtype=torch.long)
+    for size, stride in zip(x.shape[:-2], x.stride()[:-2], strict=True):
+        at = at[..., None] + torch.arange(size) * stride
+    if groups > 1:
+        at = at.repeat_interleave(groups, dim=-1)
+    return at.expand(scores.batch).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a kernel is cut: queries and keys of one block, warps, stages of the pipeline."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+    def options(self) -> dict[str, Any]:
+        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+
+
+def sizes(r: Rectangle, kernel: str) -> Sizes:
+    """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
+    if r.a.device.type == "cpu":
+        return Sizes(32, 32, 4, 1)
+    if r.a.dtype == torch.float32:
+        return Sizes(32, 64, 4, 2)
+    wide = r.a.shape[-1] > 128
+    if kernel == "walk":
+        return Sizes(64, 128, 4, 2 if wide else 3)
+    if kernel == "top":
+        return Sizes(64, 64 if wide else 128, 4, 2)
+    return Sizes(64, 64, 4, 2)
+
+
+def waves(r: Rectangle) -> int:
+    """How many programs are wanted: several times what the processors hold at once, so that none waits long."""
+    if r.a.device.type == "cpu":
+        return 2 * r.count
+    return 32 * torch.cuda.get_device_properties(r.a.device).multi_processor_count

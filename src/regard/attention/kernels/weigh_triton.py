@@ -1,0 +1,78 @@
+"""From a dot product to a weight, inside a Triton kernel: the pieces every statistics kernel shares."""
+# Triton has no types, and its functions take tensors and compile-time constants alike: nothing for mypy to check.
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+SOFTMAX, PROPORTIONAL, THRESHOLD, HARD = (tl.constexpr(x) for x in range(4))
+
+
+@triton.jit
+def tanh(y):
+    """1 − 2 / (e^{2y} + 1), and the power series near 0, where that difference would cancel."""
+    square = y * y
+    series = y * (1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
+    return tl.where(tl.abs(y) < 0.3, series, 1 - 2 / (tl.exp2(y * 2.8853900817779268) + 1))
+
+
+@triton.jit
+def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr):
+    """What the modifiers make of dot products; without any the dot products, since `weigh` scales.
+
+    `i` and `j` are positions in the model. A hard choice needs no energy: its weight stands in for it.
+    """
+    if KIND == HARD:
+        s = tl.where(j == state, 1.0, 0.0)
+    else:
+        if CAP or ALIBI:
+            s = s * scale
+        if CAP:
+            s = cap * tanh(s / cap)
+        if ALIBI:
+            s = s - slope * tl.abs(i - j).to(tl.float32)
+    return s
+
+
+@triton.jit
+def log2_weigh(e, state, c):
+    """log₂ w of softmax; the clamp keeps −∞ out of w · log w."""
+    return tl.maximum(e * c - state, -1e30)
+
+
+@triton.jit
+def weigh(e, state, c, KIND: tl.constexpr, POWER: tl.constexpr):
+    """w from energies and row state, as `normalizers.py` has it; `statistics.py` here prepares state and c."""
+    if KIND == SOFTMAX:
+        w = tl.exp2(e * c - state)
+    elif KIND == PROPORTIONAL:
+        w = e * c * state
+    elif KIND == THRESHOLD:
+        w = tl.maximum(e * c - state, 0.0)
+        if POWER == 2:
+            w = w * w
+        elif POWER != 1:
+            w = tl.where(w > 0, tl.exp2(tl.log2(tl.where(w > 0, w, 1.0)) * POWER), 0.0)
+    else:
+        w = e
+    return w
+
+
+@triton.jit
+def ordered(x):
+    """Whole numbers in the order of these floats, so that an integer maximum is theirs."""
+    bits = x.to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def matrix(ptr, at, i, row, count, D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.constexpr):
+    """Rows i of one matrix [count, D] that begins at · ALIGN numbers into `ptr`, zeros beyond its ends: [rows, BD].
+
+    The product tells the compiler how far it may trust the address, and so how wide it may read.
+    """
+    d = tl.arange(0, BD)
+    here = ptr + at * ALIGN + i.to(tl.int64)[:, None] * row + d[None, :]
+    if BD == D:
+        return tl.load(here, mask=(i < count)[:, None], other=0.0)
+    return tl.load(here, mask=(i < count)[:, None] & (d < D)[None, :], other=0.0)

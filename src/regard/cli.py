@@ -1,0 +1,32 @@
+"""The console script `regard`: finds the commands, and turns what goes wrong into one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ModuleNotFoundError as missing:
+        sys.exit(f"regard: the command line needs {missing.name}; install it with: pip install 'regard[cli]'")
+    from .commands import app
+
+    try:
+        app(prog_name="regard")
+    except Exception as error:
+        if "REGARD_TRACEBACK" in os.environ:
+            raise
+        sys.exit(f"regard: {_line(error)}")
+
+
+def _line(error: Exception) -> str:
+    """What went wrong, in one line; what nobody foresaw is called by its name, with the way to learn more."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use {error.filename}: {error.strerror}"
+    message = " ".join(str(error).split())
+    if isinstance(error, ValueError | OSError):
+        return message
+    return f"{type(error).__name__}: {message} (set REGARD_TRACEBACK=1 to see where)"

@@ -1,0 +1,278 @@
+"""The demo: attention from a phone book to the Transformer, computed here and shown in the terminal."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import torch
+from rich import box
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+import regard
+
+from .seeing.svg import svg
+from .seeing.terminal import heatmap
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jaxtyping import Float
+    from rich.console import RenderableType
+    from torch import Tensor
+
+WIDTH = 80
+ACCENT = "bold #159a8c"  # as far from white as from black, for terminals of either kind
+
+WORDS = ["The", "early", "bird", "catches", "the", "worm"]
+FEATURES = ["animal", "action", "time", "article"]
+# One row per word, made up for this page: how much of an animal, an action, a time and an article it is.
+EMBEDDINGS = [
+    [0.0, 0.0, 0.0, 1.0],
+    [0.9, 0.0, 1.6, 0.0],
+    [1.5, 0.4, 0.2, 0.0],
+    [0.7, 1.6, 0.1, 0.0],
+    [0.0, 0.0, 0.0, 1.0],
+    [1.2, 0.5, 0.0, 0.0],
+]
+EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
+
+
+def show() -> None:
+    """Print the demo, section by section as they are computed."""
+    console = Console(markup=False, highlight=False)
+    # A narrower terminal wraps the lines itself, which beats tables squeezed to nothing.
+    console.width = max(WIDTH, min(console.width, 100))
+    for section in sections():
+        console.print(section)
+
+
+def save(path: Path) -> None:
+    """Write the README's picture: what explains attention best, not the whole demo."""
+    if path.suffix != ".svg":
+        raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
+    path.write_text(svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
+
+
+def sections() -> Iterator[RenderableType]:
+    """The whole demo, one section after the other, each computed when its turn comes."""
+    yield Text.assemble(
+        ("z = normalize(energy(q, k)) · v", ACCENT), "\nEverything below is this one line with other parts.\n"
+    )
+    yield dictionary()
+    yield boxes()
+    yield self_attention()
+    yield scaled()
+    yield masked()
+    yield heads()
+    yield moved()
+    yield plans()
+    yield long()
+    yield Text("Next: docs/tour.md walks the same path in code; the README has it in ten lines.", style="bold")
+
+
+def dictionary() -> RenderableType:
+    phones = {"Ann Miller": "555-1234", "Bob Smith": "555-5678", "Cy Young": "555-9012"}
+    record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
+    table = _table("table", "query", "answer")
+    table.add_row("phone directory", "Bob Smith", _answer(regard.lookup("Bob Smith", phones)))
+    table.add_row("phone directory", "Di Jones", _answer(regard.lookup("Di Jones", phones, default="not listed")))
+    table.add_row("Bob's record", "Date of birth", _answer(regard.lookup("Date of birth", record)))
+    return _section("A dictionary", "energy = 1 where q = k, else 0", table)
+
+
+def boxes() -> RenderableType:
+    sizes, pounds = torch.tensor([[300.0], [400.0]]), torch.tensor([[30.0], [40.0]])
+    asked = torch.tensor([[360.0], [325.0], [300.0]])
+    weighed, weights = regard.attend(
+        asked, sizes, pounds, energy=regard.InverseDistance(), normalize=regard.Proportional(), weights=True
+    )
+    table = _table("size", *(f"like the box of {size:g}" for size in sizes.flatten().tolist()), "weighs")
+    for size, row, answer in zip(asked, weights.dense(), weighed, strict=True):
+        shares = [
+            f"{Fraction(share).limit_denominator(100)} × {weight:g} lb"
+            for share, weight in zip(row.tolist(), pounds.flatten().tolist(), strict=True)
+        ]
+        table.add_row(f"{size.item():g}", *shares, _answer(f"{answer.item():.1f} lb"))
+    return _section("Boxes", "energy = 1/|q − k|, weights in proportion to it", table)
+
+
+def self_attention() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    composite, weights = regard.attend(x, x, x, energy=regard.Dot(), weights=True)
+    table = _table('"bird"', "alone", "here")
+    for feature, alone, here in zip(FEATURES, x[BIRD].tolist(), composite[BIRD].tolist(), strict=True):
+        table.add_row(feature, f"{alone:.2f}", _answer(f"{here:.2f}"))
+    return _section(
+        "Self-attention",
+        "a_ij = softmax_j(x_i·x_j), A_i = Σ_j a_ij x_j",
+        _beside(heatmap(weights.dense(), WORDS, WORDS), table),
+        'Beside it, "bird" before and after: it took time from "early" and action from '
+        '"catches". The embeddings are our own, made by hand.',
+    )
+
+
+def masked() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    _, weights = regard.attend(x, x, x, energy=regard.Dot(), mask=regard.causal(), weights=True)
+    return _section(
+        "Masked attention",
+        "e_ij = −∞ for j > i",
+        heatmap(weights.dense(), WORDS, WORDS),
+        "No word sees the words after it. A dot is exactly 0.",
+    )
+
+
+def scaled() -> RenderableType:
+    table = _table("d_k", "largest weight of q·k", "of q·k/√d_k")
+    for width in (4, 64, 1024):
+        q, k, v = _random(3, 64, width)
+        energies = (regard.Dot(), regard.ScaledDot())
+        largest = [regard.attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
+        table.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
+    return _section(
+        "Scaled dot product",
+        "softmax(QKᵀ/√d_k)V",
+        table,
+        "Means over 64 random queries and keys. Unscaled, wide vectors see one key.",
+    )
+
+
+def heads() -> RenderableType:
+    x, (to_q, to_k, to_v) = _random(len(WORDS), 512), _random(3, 512, 512) / 512**0.5
+    q, k, v = (_split(x @ to, 8) for to in (to_q, to_k, to_v))
+    z, weights = regard.attend(q, k, v, weights=True)
+    side_by_side = z.transpose(0, 1).flatten(1)
+    best = weights.rows(BIRD).top(1)
+    table = _table("head", *map(str, range(1, 9)))
+    table.add_row('"bird" sees', *(WORDS[index] for index in best.indices.flatten()))
+    table.add_row("with weight", *(f"{value:.2f}" for value in best.values.flatten()))
+    return _section(
+        "Eight heads",
+        "head_h = attend(x Q_h, x K_h, x V_h)",
+        table,
+        f"Random projections. The outputs are {_shape(z)}; side by side, {_shape(side_by_side)}.",
+    )
+
+
+def moved() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    other = x.clone()
+    other[EARLY, FEATURES.index("time")] *= -1  # "late"
+    up, down = _random(2, 4, 4)
+    change = torch.stack(
+        [
+            (regard.attend(other, other, other) - regard.attend(x, x, x)).norm(dim=-1),
+            ((other @ up).relu() @ down - (x @ up).relu() @ down).norm(dim=-1),
+        ]
+    )
+    return _section(
+        "Beside a feed-forward layer",
+        "A_i = Σ_j a_ij(x) x_j   against   relu(x_i U) W",
+        heatmap(change, ["self-attention", "feed-forward"], WORDS),
+        'How far each output moves when "early" becomes "late". Attention computes its '
+        "weights from the input, so all move; fixed weights move that one alone.",
+    )
+
+
+def plans() -> RenderableType:
+    q, k, v = _random(3, 8, 512, 64)
+    return _section(
+        "The fastest exact kernel",
+        "explain(q, k, v, …)",
+        Group(
+            _plan("mask=causal()", regard.explain(q, k, v, mask=regard.causal())),
+            "",
+            _plan("energy=Additive(64, 64, 32)", regard.explain(q, k, v, energy=regard.Additive(64, 64, 32))),
+        ),
+    )
+
+
+def long() -> RenderableType:
+    length, cells, asking, needle = 8192, 16, 7700, 1234
+    # 32 clocks of different speeds tell the time of every token, so each finds itself and its neighbours;
+    # one query is given the time of a token far back.
+    time = torch.arange(length)[:, None] * (2 * torch.pi / torch.logspace(1, 4, 32))
+    k = 3 * torch.cat([time.cos(), time.sin()], dim=-1)
+    q = k.clone()
+    q[asking] = k[needle]
+    z, weights = regard.attend(q, k, k, mask=regard.causal(), weights=True)
+    top = weights.rows(asking).top(3)
+    seen = [f"{j}: {w:.2f}" for j, w in zip(top.indices[0].tolist(), top.values[0].tolist(), strict=True)]
+    kept = q.nbytes + k.nbytes + 4 * length  # queries, keys, and one number per row
+    facts = _table("asked of Weights", "answer")
+    facts.add_row(f"rows({asking}).top(3)", _answer("\n".join(seen)))
+    facts.add_row("entropy().mean()", _answer(f"{weights.entropy().mean():.2f} nats"))
+    facts.add_row("fidelity(v, z)", _answer(f"{weights.fidelity(k, z):.0e}"))
+    facts.add_row("memory it keeps", _answer(_megabytes(kept)))
+    facts.add_row("the matrix takes", _answer(_megabytes(4 * length**2)))
+    ticks = [f"{at * length // cells}" for at in range(cells)]
+    return _section(
+        f"{length} tokens",
+        f"{length} × {length} weights, none of them stored",
+        _beside(heatmap(weights.map((cells, cells)), ticks, [""] * cells), facts),
+        f"Each cell is the largest of {length // cells} × {length // cells} weights. The lone one is query {asking}, "
+        f"which was made to look for key {needle}.",
+    )
+
+
+def _section(name: str, formula: str, body: RenderableType, caption: str = "") -> RenderableType:
+    rule = Rule(Text.assemble((name, ACCENT), f"   {formula}"), align="left", style="dim")
+    below = ["", caption] if caption else []
+    return Group(rule, Padding(Group(body, *below), (1, 0, 1, 2), expand=False))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(
+        *columns,
+        box=box.SIMPLE_HEAD,
+        header_style="dim",
+        border_style="dim",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
+def _beside(left: RenderableType, right: RenderableType) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_row(left, right)
+    return grid
+
+
+def _plan(request: str, plan: regard.Plan) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row("→", _answer(plan.backend), plan.why)
+    for backend, why in plan.others.items():
+        grid.add_row("", backend, why)
+    return Group(Text(request, style="bold"), grid)
+
+
+def _answer(text: str) -> Text:
+    return Text(text, style=ACCENT)
+
+
+def _random(*shape: int) -> Float[Tensor, "..."]:
+    # A generator of its own: every section shows the same numbers whatever ran before it.
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _split(x: Float[Tensor, "t d"], heads: int) -> Float[Tensor, "heads t d_head"]:
+    return x.reshape(len(x), heads, -1).transpose(0, 1)
+
+
+def _shape(x: Tensor) -> str:
+    return " × ".join(map(str, x.shape))
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"

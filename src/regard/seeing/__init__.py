@@ -1,0 +1,1 @@
+"""Seeing: attention weights made visible."""

@@ -1,0 +1,141 @@
+"""A heatmap in the terminal: rows are queries, columns are keys; the brighter (or denser), the more weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+from rich.color import Color
+from rich.measure import Measurement
+from rich.style import Style
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from torch import Tensor
+
+# From night blue to straw. Lightness rises all the way, so the order survives colour blindness and grey printing.
+RAMP = ((24, 28, 66), (38, 76, 128), (30, 128, 142), (72, 178, 116), (180, 210, 76), (253, 231, 130))
+STEPS = (17, 18, 24, 30, 36, 78, 114, 150, 186, 229)  # much the same, for terminals of 256 colours
+SHADES = " ░▒▓█"
+NARROW = 2  # characters of a cell without a number: about as wide as it is high
+ASIDE, ABOVE = 14, 8  # characters of the labels of rows and columns; longer ones are cut
+
+
+def heatmap(weights: Float[Tensor, "rows cols"], rows: Sequence[str], cols: Sequence[str]) -> Heatmap:
+    """Weights ≥ 0 as a picture for rich to print, scaled to the largest of them; a weight of exactly 0 is a dot.
+
+    Cells show their number where the terminal is wide enough for it. Without colours (NO_COLOR, a pipe, a terminal of
+    16 colours) they are shaded ░▒▓█. A matrix too wide even so is best pooled first, with `Weights.map`.
+    """
+    shape = tuple(weights.shape)
+    if shape != (len(rows), len(cols)) or 0 in shape:
+        raise ValueError(
+            f"a heatmap needs weights [rows, cols] and a label for each row and column: the weights are {list(shape)}, "
+            f"with {len(rows)} and {len(cols)} labels"
+        )
+    cells: list[list[float]] = weights.tolist()
+    # Asked this way round because NaN, which compares with nothing, must be caught too.
+    wrong = [cell for row in cells for cell in row if not 0 <= cell < float("inf")]
+    if wrong:
+        raise ValueError(f"a heatmap draws finite weights ≥ 0, found {wrong[0]}")
+    return Heatmap(cells, [_label(name, ASIDE) for name in rows], [_label(name, ABOVE) for name in cols])
+
+
+@dataclass(frozen=True, slots=True)
+class Heatmap:
+    """What `heatmap` returns. Rich draws it."""
+
+    cells: list[list[float]]
+    rows: list[str]
+    cols: list[str]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self._total(NARROW), self._total(self._width(options.max_width)))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = self._width(options.max_width)
+        colours = None if console.no_color else console.color_system
+        draw = {"truecolor": _painted, "256": _stepped}.get(colours or "", _shaded)
+        peak = max(map(max, self.cells)) or 1.0
+        lines = self._header(width)
+        for name, row in zip(self.rows, self.cells, strict=True):
+            lines.append(Text.assemble(self._aside(name), *(draw(cell, peak, width) for cell in row)))
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+            yield line
+
+    def _aside(self, name: str) -> Text:
+        margin = Text(name)
+        margin.align("right", max(map(cell_len, self.rows)))
+        return margin.append(" ")
+
+    def _width(self, room: int) -> int:
+        """The width of a cell: with its number where there is room for that."""
+        # A shade, a gap, the number and a gap; the labels may ask for more.
+        number = max(len(_number(cell)) for row in self.cells for cell in row)
+        wide = max(3 + number, 1 + max(map(cell_len, self.cols)))
+        return wide if self._total(wide) <= room else NARROW
+
+    def _total(self, width: int) -> int:
+        return self._aside("").cell_len + width * len(self.cols)
+
+    def _header(self, width: int) -> list[Text]:
+        if width > NARROW:
+            names = [Text(name) for name in self.cols]
+            for name in names:
+                name.align("center", width)
+            return [Text.assemble(self._aside(""), *names)]
+        # Too narrow for words: they stand upright, one letter a line, feet on the cells.
+        height = max(map(len, self.cols))
+        upright = zip(*(name.rjust(height) for name in self.cols), strict=True)
+        return [Text.assemble(self._aside(""), *(set_cell_size(x, width) for x in letters)) for letters in upright]
+
+
+def _painted(cell: float, peak: float, width: int) -> Text:
+    at = cell / peak * (len(RAMP) - 1)
+    below = min(int(at), len(RAMP) - 2)
+    pairs = zip(RAMP[below], RAMP[below + 1], strict=True)
+    return _on(Color.from_rgb(*(round(low + (high - low) * (at - below)) for low, high in pairs)), cell, width)
+
+
+def _stepped(cell: float, peak: float, width: int) -> Text:
+    return _on(Color.from_ansi(STEPS[round(cell / peak * (len(STEPS) - 1))]), cell, width)
+
+
+def _on(ground: Color, cell: float, width: int) -> Text:
+    if cell == 0:
+        return Text("·".center(width), style="dim")
+    # Letters get a colour of their own too, so that the terminal's theme does not matter.
+    letters = Color.from_ansi(231 if luminance(ground) < 0.25 else 16)  # white, black
+    number = _number(cell) if width > NARROW else ""
+    return Text(number.center(width), style=Style(color=letters, bgcolor=ground))
+
+
+def _shaded(cell: float, peak: float, width: int) -> Text:
+    if cell == 0:
+        return Text("·".center(width))
+    shade = SHADES[round(cell / peak * (len(SHADES) - 1))]
+    number = f" {_number(cell)} " if width > NARROW else ""
+    return Text(shade * (width - len(number)) + number)
+
+
+def _number(cell: float) -> str:
+    return f"{cell:.2f}"
+
+
+def luminance(colour: Color) -> float:
+    """How bright a colour looks, 0 to 1 (the shares are those of sRGB; its curve is taken as a square)."""
+    red, green, blue = ((part / 255) ** 2 for part in colour.get_truecolor())
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _label(name: str, longest: int) -> str:
+    # Tokens may hold line breaks and other things that would break the picture.
+    text = Text("".join(letter if letter.isprintable() else "·" for letter in name))
+    text.truncate(longest, overflow="ellipsis")
+    return text.plain

@@ -1,0 +1,53 @@
+"""Every block of Python in the documentation runs, and what it prints is what stands under it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
+
+
+def _blocks(name: str) -> list[tuple[str, str | None]]:
+    return [(code, printed or None) for code, printed in BLOCK.findall((ROOT / name).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("name", "least"), [("README.md", 1), ("CONTRIBUTING.md", 1), ("docs/tour.md", 15)])
+def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
+    blocks = _blocks(name)
+    assert len(blocks) >= least
+    torch.manual_seed(0)
+    scope: dict[str, object] = {}
+    for code, printed in blocks:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, name, "exec"), scope)
+        if printed is not None:
+            assert out.getvalue() == printed, f"in {name}, after:\n{code}"
+
+
+def test_every_local_link_leads_somewhere() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_performance_page_is_what_the_benchmarks_printed() -> None:
+    from benchmarks.page import PAGE, page
+
+    assert page() == PAGE.read_text(encoding="utf-8"), "run python -m benchmarks.page"
+
+
+def test_the_readmes_claims_about_its_ten_lines() -> None:
+    """The comment says `< 1e-5`; the line itself only evaluates it."""
+    scope: dict[str, object] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(_blocks("README.md")[0][0], scope)
+    assert float(scope["w"].fidelity(scope["v"], scope["z"]).max()) < 1e-5
+    assert len([line for line in _blocks("README.md")[0][0].splitlines() if line.strip()]) <= 14
