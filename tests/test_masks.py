@@ -56,10 +56,8 @@ def test_intervals_say_the_same_as_the_rule(name: str) -> None:
 
 def test_print_draws() -> None:
     assert str(r.causal()).splitlines()[:3] == ["causal()", "█·······", "██······"]
-    assert (
-        str(r.causal() & r.padding([2, 3])).splitlines() == ["(causal() & padding([2, 3]))", "█··", "██·", "██·"][:4]
-        or True
-    )
+    both = r.causal() & r.padding([2, 3])  # drawn for the first entry, whose length is 2
+    assert str(both).splitlines() == ["(causal() & padding([2, 3]))", "█··", "██·", "██·"]
     assert "window(2)" in repr(~r.window(2))
     assert str(r.documents([0, 0, 1])).splitlines()[1:] == ["██·", "██·", "··█"]
     assert r.causal().draw((), 2, 3) == "█··\n██·"

@@ -84,9 +84,14 @@ class _Work:
         if self.seed is None:
             yield
             return
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+        device = self.scores.a.device
+        generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
+        before = generator.get_state()
+        generator.manual_seed(self.seed)
+        try:
             yield
+        finally:
+            generator.set_state(before)
 
 
 class _Recomputed(torch.autograd.Function):
