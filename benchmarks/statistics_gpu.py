@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python3 -m benchmarks.statistics_gpu --csv benchmarks/results.csv
 
-Times are by CUDA events, milliseconds at the 20th, 50th and 80th percentile; memory is what a call takes at its peak
-beyond what was there before. The limits are what the chip could do at best: matrix products at its measured rate, one
-exponential per weight at 16 per clock and processor.
+Times are by CUDA events around five calls that follow one another without waiting, as a model's do; milliseconds per
+call at the 20th, 50th and 80th percentile. "alone" is one call from an idle start, what Python does before the first
+kernel included. Memory is what a call takes at its peak beyond what was there before.
 """
 
 from __future__ import annotations
@@ -24,32 +24,40 @@ import regard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COLUMNS = ("work", "who", "p20_ms", "p50_ms", "p80_ms", "peak_MiB", "gpu", "torch")
-Row = tuple[str, str, float, float, float, float]
+COLUMNS = ("work", "who", "p20_ms", "p50_ms", "p80_ms", "alone_ms", "peak_MiB", "gpu", "torch")
+CALLS = 5
+Row = tuple[str, str, float, float, float, float, float]
 
 
-def measure(work: Callable[[], object], seconds: float = 1.0) -> tuple[float, float, float, float]:
-    """p20, p50 and p80 in milliseconds, and the peak of extra memory in MiB."""
+def measure(work: Callable[[], object], seconds: float = 0.5) -> tuple[float, float, float, float, float]:
+    """p20, p50 and p80 of calls in a row, the median of one alone, in milliseconds; the peak of extra memory in MiB."""
     for _ in range(3):
         work()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
+    first = timed(work, 1)
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+    repeats = max(5, min(50, int(seconds * 1e3 / first / CALLS)))
+    p20, p50, p80 = quantiles([timed(work, CALLS) for _ in range(repeats)])
+    alone = quantiles([timed(work, 1) for _ in range(repeats)])[1]
+    return p20, p50, p80, alone, peak
+
+
+def timed(work: Callable[[], object], calls: int) -> float:
+    """Milliseconds per call."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
     start.record()
-    work()
+    for _ in range(calls):
+        work()
     stop.record()
     torch.cuda.synchronize()
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-    times = []
-    for _ in range(max(5, min(100, int(seconds * 1e3 / max(start.elapsed_time(stop), 1e-3))))):
-        start.record()
-        work()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop))
-    p20, p50, p80 = torch.tensor(times).quantile(torch.tensor([0.2, 0.5, 0.8])).tolist()
-    return p20, p50, p80, peak
+    return start.elapsed_time(stop) / calls
+
+
+def quantiles(times: list[float]) -> list[float]:
+    return torch.tensor(times).quantile(torch.tensor([0.2, 0.5, 0.8])).tolist()
 
 
 def cudnn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
@@ -69,17 +77,17 @@ def sixteen_heads() -> Iterator[Row]:
     name = "T=16384 H=16"
     _, w = regard.attend(q, k, v, weights=True)
     yield name, "cuDNN forward", *measure(lambda: cudnn(q, k, v, False))
-    yield name, "dense, one head at a time", *measure(lambda: [of_dense(q[0, h], k[0, h]) for h in range(16)])
+    yield name, "dense, one head at a time", *measure(lambda: [of_dense(q[0, h], k[0, h]) for h in range(16)], 0.2)
     asked = {"entropy": True, "received": True, "map": (128, 128)}
     yield name, "entropy, max, received, map", *measure(lambda: w.stats(**asked, top=1))
     yield name, "the same with top 8", *measure(lambda: w.stats(**asked, top=8))
     for one in ({"entropy": True}, {"top": 1}, {"received": True}, {"map": (128, 128)}, {"top": 8}, {"on": [0]}):
-        yield name, f"only {next(iter(one))} {next(iter(one.values()))}", *measure(lambda one=one: w.stats(**one), 0.3)
-    yield name, "only mean map", *measure(lambda: w.stats(map=(128, 128), pool="mean"), 0.3)
+        yield name, f"only {next(iter(one))} {next(iter(one.values()))}", *measure(lambda one=one: w.stats(**one), 0.2)
+    yield name, "only mean map", *measure(lambda: w.stats(map=(128, 128), pool="mean"), 0.2)
     out = cudnn(q, k, v, False)
-    yield name, "only fidelity", *measure(lambda: w.stats(fidelity=(v, out)), 0.3)
+    yield name, "only fidelity", *measure(lambda: w.stats(fidelity=(v, out)), 0.2)
     fresh = type(w)
-    yield name, "row state alone", *measure(lambda: fresh(w._scores, w._normalize)._own_state(), 0.3)
+    yield name, "row state alone", *measure(lambda: fresh(w._scores, w._normalize)._own_state(), 0.2)
 
 
 def long_context() -> Iterator[Row]:
@@ -108,7 +116,11 @@ def main() -> None:
     rows = []
     for part in (sixteen_heads, long_context):
         for work, who, *numbers in part():
-            print(f"{work:22} {who:36} {numbers[0]:9.3f} {numbers[1]:9.3f} {numbers[2]:9.3f} ms {numbers[3]:9.1f} MiB")
+            p20, p50, p80, alone, peak = numbers
+            print(
+                f"{work:20} {who:35} {p20:8.3f} {p50:8.3f} {p80:8.3f}, alone {alone:8.3f} ms {peak:8.1f} MiB",
+                flush=True,
+            )
             rows.append((work, who, *(f"{x:.4f}" for x in numbers), gpu, torch.__version__))
         torch.cuda.empty_cache()
     if csv_path is not None:

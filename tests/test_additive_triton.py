@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read where the kernels are defined, so before they are imported
-pytest.importorskip("triton", reason="the kernels are written in Triton, which is not installed")
-
-from triton.runtime import interpreter
+from interpreter import interpreted, skip_without_triton
 
 import regard as r
-from regard.attention.kernels import additive_triton
-from regard.attention.kernels import additive_triton_forward as forward_kernels
-from regard.attention.kernels.additive import additive, additive_backward
+
+skip_without_triton()
+with interpreted():
+    from regard.attention.kernels import additive_triton
+    from regard.attention.kernels import additive_triton_forward as forward_kernels
+    from regard.attention.kernels.additive import additive, additive_backward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
-_patch = interpreter._patch_lang_tensor
 
-
-def _patch_for_numpy_2_4(tensor: Any, scope: Any) -> None:
-    """Triton 3.6's interpreter turns arrays of one number into loop bounds by int(), which NumPy 2.4 no longer does."""
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-
-interpreter._patch_lang_tensor = _patch_for_numpy_2_4
+@pytest.fixture(autouse=True)
+def _interpreted() -> Iterator[None]:
+    with interpreted():
+        yield
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy
 import pytest
 import torch
+from interpreter import GPU, interpreted, skip_without_triton
 
 import regard as r
 from regard.attention.kernels import statistics as kernel
@@ -25,34 +25,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-GPU = torch.cuda.is_available()
-with pytest.MonkeyPatch.context() as patch:
-    if not GPU:
-        # Triton decides when it decorates a function, its own among them, whether that will be interpreted.
-        patch.setenv("TRITON_INTERPRET", "1")
-    pytest.importorskip("triton", reason="Triton is not installed")
+skip_without_triton()
+with interpreted():
     from regard.attention.kernels import rows_triton, statistics_triton  # noqa: F401
 HALF = (torch.bfloat16, torch.float16)
 
 
 @pytest.fixture(autouse=True)
-def _interpreter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without a GPU the kernels run interpreted."""
-    if GPU:
-        yield
-        return
-    from triton.runtime import interpreter
-
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    patch = interpreter._patch_lang_tensor
-
-    def with_index(tensor: type, scope: object) -> None:
-        # Triton 3.6 turns arrays of one element into range() bounds by int(), which NumPy 2.4 no longer does.
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))  # type: ignore[attr-defined]
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", with_index)
-    with numpy.errstate(all="ignore"):  # ∞ − ∞ in rows that are never stored
+def _interpreted() -> Iterator[None]:
+    with interpreted():
         yield
 
 

@@ -29,11 +29,9 @@ def grid(batch: tuple[int, ...], queries: int, keys: int, device: torch.device) 
     return leading, torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
 
 
-def positions(index: Index, length: int, device: torch.device) -> Tensor:
-    """The indices themselves, [n]."""
-    if isinstance(index, slice):
-        return torch.arange(*index.indices(length), device=device)
-    return index
+def positions(index: Index, device: torch.device) -> Tensor:
+    """The indices themselves, [n]. Slices say where they start and stop: `slice.indices` cannot be compiled."""
+    return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index
 
 
 def span(chosen: Sequence[int], device: torch.device) -> Index:

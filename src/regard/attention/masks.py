@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .indices import fits, grid, pick
+from .indices import fits, grid, pick, unravel
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
     from .indices import Batch
+    from .scores import Scores
 
     Interval = tuple[Tensor, Tensor]
 
@@ -332,6 +333,16 @@ class Not(Mask):
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
         return self.inner.example()
+
+
+def interval(mask: Mask, entries: Int[Tensor, " n"], queries: Int[Tensor, " q"], scores: Scores) -> Interval | None:
+    """`bounds` of some matrices and queries as kernels take them: start and stop, each [n or 1, q or 1]."""
+    found = mask.bounds(unravel(entries, scores.batch), queries[:, None], scores.keys)
+    if found is None:
+        return None
+    # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1], one about neither [].
+    start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*found))
+    return start, stop
 
 
 def _from_first(mask: Mask) -> bool:

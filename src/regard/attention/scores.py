@@ -119,8 +119,8 @@ class Scores:
         """Energies of a block after its modifiers and its mask."""
         if self.modifiers or self.mask is not None:
             device = e.device
-            i, j = positions(rows, self.queries, device)[:, None], positions(cols, self.keys, device)
-            batch = unravel(positions(n, self.count, device), self.batch)
+            i, j = positions(rows, device)[:, None], positions(cols, device)
+            batch = unravel(positions(n, device), self.batch)
             for modifier in self.modifiers:
                 e = modifier(e, batch, i, j)
             if self.mask is not None:

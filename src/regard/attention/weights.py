@@ -33,8 +33,8 @@ class Weights:
     """The weights of one call of `attend`, answered exactly from q, k and the row state.
 
     Shapes are [*batch, T_q, T_k]. `w[0, 3]` picks from the leading dimensions (batch entry 0, head 3) and
-    `w.rows(1000)` picks queries; both give `Weights` again, and cost nothing. Only `dense`, `tile` and `log_prob`
-    build a graph for gradients; the statistics do not. Dropout is not part of the weights.
+    `w.rows(1000)` picks queries; both give `Weights` again, and cost nothing. Only `dense` and `log_prob` build a
+    graph for gradients. Dropout is not part of the weights.
     """
 
     def __init__(self, scores: Scores, normalize: Normalizer, state: Tensor | None = None) -> None:
@@ -122,7 +122,7 @@ class Weights:
         if fast is None:
             j = span(chosen, device)
             e = self._detached().block(*part._index(), j, self._normalize.absent)
-            fast = self._normalize.weigh(e, part._own_state()[..., None], positions(j, self._scores.keys, device))
+            fast = self._normalize.weigh(e, part._own_state()[..., None], positions(j, device))
         return fast.reshape(*self._shape, len(part._rows), len(chosen))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
@@ -258,7 +258,7 @@ class Weights:
             else:
                 w = normalize.weigh(e, mine, j)
                 log = w.log() if with_log else None
-            yield Block(w, log, own_n, own_rows, positions(queries, scores.queries, device))
+            yield Block(w, log, own_n, own_rows, positions(queries, device))
 
     def _flattened(self) -> Scores:
         if self._flat is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..forms import TanhForm
-from ..indices import positions, unravel
 from ..kernels.additive import TransformableAdditive, additive
+from ..masks import interval
 from ..normalizers import Softmax
 from ..transforms import transformed
 from . import blocked
@@ -62,17 +62,11 @@ def _not_the_op(request: Request) -> str | None:
 
 
 def _interval(scores: Scores) -> Interval | None:
-    """The mask's interval per row, as the kernel takes it: [n or 1, q or 1]."""
     assert scores.mask is not None
     device = scores.a.device
-    batch = unravel(positions(slice(0, scores.count), scores.count, device), scores.batch)
-    i = positions(slice(0, scores.queries), scores.queries, device)[:, None]
-    found = scores.mask.bounds(batch, i, scores.keys)
-    if found is None:
-        return None
-    # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1], one about neither [].
-    start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*found))
-    return start, stop
+    return interval(
+        scores.mask, torch.arange(scores.count, device=device), torch.arange(scores.queries, device=device), scores
+    )
 
 
 def _additive(request: Request) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ import torch
 
 from ..forms import DotForm
 from ..hard import Hard
-from ..indices import positions, span, unravel
+from ..indices import positions, span
+from ..masks import interval
 from ..modifiers import Alibi, SoftCap
 from ..normalizers import Proportional, Softmax
 from ..sparse import Entmax, Sparsemax
@@ -159,31 +160,27 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
     keys = range(scores.keys) if keys is None else keys
     if refusal(scores, normalize) is not None:
         return None
-    device, entries = scores.a.device, list(w._entries)
-    place = positions(span(rows, device), scores.queries, device)
+    device, entries = scores.a.device, w._entries if isinstance(w._entries, range) else tuple(w._entries)
+    rows = rows if isinstance(rows, range) else tuple(rows)
+    alibi = next((x for x in scores.modifiers if isinstance(x, Alibi)), None)
+    cap = next((x.cap for x in scores.modifiers if isinstance(x, SoftCap)), 0.0)
+    lag = 0 if alibi is None else alibi.offset
     start = stop = None
     if scores.mask is not None:
-        chosen = torch.tensor(entries, device=device)
-        found = scores.mask.bounds(unravel(chosen, scores.batch), place[:, None], scores.keys)
+        found = interval(
+            scores.mask, torch.tensor(entries, device=device), positions(span(rows, device), device), scores
+        )
         if found is None:
             return None
-        # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1].
-        start, stop = (x if x.dim() == 3 else x[None] for x in torch.broadcast_tensors(*found))
-        start, stop = (
-            (x.squeeze(-1) - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous()
-            for x in (start, stop)
-        )
+        start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in found)
     a = scores.a.detach()[..., span(rows, device), :]
     b = scores.b.detach()[..., keys.start : keys.stop, :]
     a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
-    at = torch.stack([_beginnings(a, scores, 1), _beginnings(b, scores, scores.groups)])[:, entries]
-    align = 1 if bool((at % 16).any()) else 16
-    at = (at // align).to(device)
-    alibi = next((x for x in scores.modifiers if isinstance(x, Alibi)), None)
-    cap = next((x.cap for x in scores.modifiers if isinstance(x, SoftCap)), 0.0)
+    shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], scores.groups)
+    at, align = _beginnings(shapes, scores.batch, entries, device)
     slopes = at
     if alibi is not None:
-        slopes = alibi.slopes.expand(scores.batch).reshape(-1)[entries].to(device)
+        slopes = alibi.slopes.expand(scores.batch).reshape(-1)[list(entries)].to(device)
     assert isinstance(scores.form, DotForm)
     after = _after(normalize)
     c = _float32(after if scores.modifiers else after * scores.form.scale)
@@ -194,7 +191,7 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
         k_at=at[1],
         count=len(entries),
         key0=keys.start,
-        place=(place + (alibi.offset if alibi is not None else 0)).int(),
+        place=_places(rows, lag, device),
         slopes=slopes,
         start=start,
         stop=stop,
@@ -206,7 +203,7 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
         ratio=c / (1.0 if scores.modifiers else scores.form.scale) * getattr(normalize, "temperature", 1.0),
         cap=cap,
         alibi=alibi is not None,
-        lag=0 if alibi is None else alibi.offset,
+        lag=lag,
         align=align,
     )
 
@@ -222,14 +219,32 @@ def _float32(x: float) -> float:
     return float(torch.tensor(x, dtype=torch.float32))
 
 
-def _beginnings(x: Tensor, scores: Scores, groups: int) -> Int[Tensor, " n"]:
-    """Where each matrix of the flattened batch begins, counted in numbers from the first of `x`."""
-    at = torch.zeros((), dtype=torch.long)
-    for size, stride in zip(x.shape[:-2], x.stride()[:-2], strict=True):
-        at = at[..., None] + torch.arange(size) * stride
-    if groups > 1:
-        at = at.repeat_interleave(groups, dim=-1)
-    return at.expand(scores.batch).reshape(-1)
+Strided = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Leading sizes and strides of a tensor, and how many matrices of the batch share one of its own."""
+
+
+# Remembered, since a model asks the same for every layer, and a copy to the device waits for all work before it.
+@lru_cache(maxsize=256)
+def _beginnings(
+    tensors: tuple[Strided, Strided], batch: tuple[int, ...], entries: Sequence[int], device: torch.device
+) -> tuple[Int[Tensor, "2 n"], int]:
+    """Where each matrix of the queries and of the keys begins, in steps of how many numbers."""
+    found = []
+    for shape, strides, groups in tensors:
+        at = torch.zeros((), dtype=torch.long)
+        for size, stride in zip(shape, strides, strict=True):
+            at = at[..., None] + torch.arange(size) * stride
+        if groups > 1:
+            at = at.repeat_interleave(groups, dim=-1)
+        found.append(at.expand(batch).reshape(-1)[list(entries)])
+    both = torch.stack(found)
+    align = 1 if bool((both % 16).any()) else 16
+    return (both // align).to(device), align
+
+
+@lru_cache(maxsize=16)
+def _places(rows: Sequence[int], lag: int, device: torch.device) -> Int[Tensor, " q"]:
+    return positions(span(rows, device), device).int() + lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,20 +255,24 @@ class Sizes:
     keys: int
     warps: int
     stages: int
+    registers: int | None = None
+    """The most a thread may use, so that more programs fit a processor."""
 
     def options(self) -> dict[str, Any]:
-        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
 def sizes(r: Rectangle, kernel: str) -> Sizes:
     """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
     if r.a.device.type == "cpu":
         return Sizes(32, 32, 4, 1)
-    if r.a.dtype == torch.float32:
-        return Sizes(32, 64, 4, 2)
     wide = r.a.shape[-1] > 128
+    if r.a.dtype == torch.float32:
+        # Without tensor cores the products are unrolled: large blocks take minutes to compile, and spill.
+        return Sizes(32, 32 if wide else 64, 4, 2)
     if kernel == "walk":
-        return Sizes(64, 128, 4, 2 if wide else 3)
+        return Sizes(64, 128, 4, 2, None if wide else 168)
     if kernel == "top":
         return Sizes(64, 64 if wide else 128, 4, 2)
     return Sizes(64, 64, 4, 2)
@@ -263,4 +282,4 @@ def waves(r: Rectangle) -> int:
     """How many programs are wanted: several times what the processors hold at once, so that none waits long."""
     if r.a.device.type == "cpu":
         return 2 * r.count
-    return 32 * torch.cuda.get_device_properties(r.a.device).multi_processor_count
+    return 16 * torch.cuda.get_device_properties(r.a.device).multi_processor_count
