@@ -110,11 +110,11 @@ def test_log_prob_needs_a_sampler() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: r.Softmax(0), "temperature > 0"),
+        (lambda: r.Softmax(0), "temperature must be > 0, got 0; Hard"),
         (lambda: r.Entmax(1.0), "alpha > 1"),
         (lambda: r.Hard("gumbel"), "straight-through"),
-        (lambda: r.Gaussian(0), "sigma > 0"),
-        (lambda: r.SoftCap(-1), "cap > 0"),
+        (lambda: r.Gaussian(0), "sigma must be > 0"),
+        (lambda: r.SoftCap(-1), "cap must be > 0"),
         (lambda: r.Alibi(0), "at least one head"),
         (lambda: r.window(0), "size ≥ 1"),
     ],

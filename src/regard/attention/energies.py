@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import normalize as unit
 
 from .forms import DotForm, Form, PairForm
+from .numbers import positive
+from .transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,12 @@ class ScaledDot(Energy):
 
     scale: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.scale is not None and not isinstance(self.scale, int | float):
+            raise TypeError(
+                f"ScaledDot's scale is a number, got {type(self.scale).__name__}; to learn one, scale q by it"
+            )
+
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         return q, k, DotForm(q.shape[-1] ** -0.5 if self.scale is None else self.scale)
 
@@ -66,7 +73,7 @@ class Cosine(Energy):
     """e_ij = q_i·k_j / (|q_i| |k_j|) (Graves, Wayne & Danihelka 2014, eq. 6). A zero vector matches nothing: 0."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return unit(q, dim=-1), unit(k, dim=-1), DotForm()
+        return _unit(q), _unit(k), DotForm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,7 @@ class Exact(Energy):
     """e_ij = 1 where q_i = k_j in every component, else 0: the dictionary. Use with `normalize=Proportional()`."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return q, k, PairForm(_equal, widens=False)
+        return q, k, PairForm(_equal, foreign=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ class InverseDistance(Energy):
     """e_ij = 1/|q_i − k_j| (Shepard 1968). Use with `normalize=Proportional()`: an equal key then gives its value."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return q, k, PairForm(_inverse_distance, widens=False)
+        return q, k, PairForm(_inverse_distance, foreign=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +99,31 @@ class Gaussian(Energy):
     sigma: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.sigma > 0:
-            raise ValueError(f"Gaussian needs a width sigma > 0, got {self.sigma}")
+        positive("Gaussian's sigma", self.sigma)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         # Scaling the inputs instead of the result keeps one function for every σ.
-        return q / self.sigma, k / self.sigma, PairForm(_half_square, widens=False)
+        return _wide(q) / self.sigma, _wide(k) / self.sigma, PairForm(_half_square, foreign=False)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32 at least: half precision overflows where its squares and quotients do."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _unit(x: Tensor) -> Tensor:
+    """x / |x|, at any magnitude; a zero vector stays zero, with a gradient that is finite."""
+    x = _wide(x)
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)
+    x = x / largest.where(largest > 0, 1)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / length.where(length > 0, 1)
 
 
 def _distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
     # cdist never builds [..., q, k, d]. Its matrix-product mode is refused: |a|² + |b|² − 2ab cancels badly for
     # near neighbours, which are the ones that matter here. It has no half precision on CPU.
-    if a.dtype in (torch.float16, torch.bfloat16):
-        a, b = a.float(), b.float()
-    return torch.cdist(a, b, p=p, compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(_wide(a), _wide(b), p=p, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:
@@ -131,3 +149,19 @@ def split(energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Ten
     if splitter is None:
         return q, k, PairForm(energy)
     return splitter(q, k)  # type: ignore[no-any-return]
+
+
+def check_pairwise(form: PairForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:
+    """Refuse a function whose energy of a query and a key depends on where in a block they stand."""
+    if not form.foreign or traced() or a.shape[1] < 2:
+        return
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        second = form(a[:1, :2], b[:1, :1])[..., 1, 0]
+        alone, again = (form(a[:1, 1:2], b[:1, :1])[..., 0, 0] for _ in range(2))
+    if not torch.equal(alone, again):
+        return  # it draws random numbers: nothing can be told from one energy
+    if not torch.allclose(second, alone, rtol=1e-2, atol=1e-5, equal_nan=True):
+        raise ValueError(
+            "this energy gives one query and key different energies in different blocks; it must depend on q_i and k_j "
+            "alone. For positions use Modified(energy, Bias(tensor)) or Modified(energy, Alibi(heads))"
+        )

@@ -52,8 +52,8 @@ class PairForm:
     """e_ij = function(a_i, b_j), any function that looks at one query and one key at a time."""
 
     function: Callable[[Tensor, Tensor], Tensor]
-    widens: bool = True
-    """Whether the function builds a [..., q, k, d] tensor on its way; blocks are cut smaller if so."""
+    foreign: bool = True
+    """A user's function: it may build a [..., q, k, d] tensor on its way, and its result may be a view of an input."""
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         e = self.function(a, b)
@@ -65,7 +65,7 @@ class PairForm:
         return e
 
     def cost(self, width: int) -> int:
-        return width if self.widens else 1
+        return width if self.foreign else 1
 
 
 Form = DotForm | TanhForm | PairForm

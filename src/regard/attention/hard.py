@@ -36,11 +36,11 @@ class Hard(nn.Module, Normalizer):
     def samples(self) -> bool:
         return self.gradient is not None and self.training
 
-    def forward(self, e: Tensor) -> Tensor:
-        return self.both(e)[0]
+    def forward(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.both(e, generator)[0]
 
-    def both(self, e: Tensor) -> tuple[Tensor, Tensor]:
-        picked = self.state(e)
+    def both(self, e: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        picked = self.state(e, generator)
         weights = self.weigh(e, picked[..., None], torch.arange(e.shape[-1], device=e.device))
         if self.samples and self.gradient == "straight-through":
             soft = _SOFTMAX(e)
@@ -50,12 +50,12 @@ class Hard(nn.Module, Normalizer):
     # nn.Module's own __call__, not Normalizer's: hooks work, and `forward` is the formula.
     __call__ = nn.Module.__call__
 
-    def state(self, e: Tensor) -> Tensor:
+    def state(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The chosen index: a fresh sample at every call in training mode, the first best key otherwise."""
         scores = e.detach()
         if self.samples:
             # The Gumbel-max trick: e_j − log(E_j), E_j ~ Exp(1), is largest with probability softmax(e)_j.
-            scores = scores - torch.empty_like(scores).exponential_().log()
+            scores = scores - torch.empty_like(scores).exponential_(generator=generator).log()
         return scores.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:

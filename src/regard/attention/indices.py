@@ -52,10 +52,16 @@ def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
 
 def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
     """Entries of a tensor that broadcasts to [*batch, q, k], at these indices."""
+    check_device("a mask or bias", tensor, i.device)
     leading = tensor.shape[:-2]
     chosen = [*(batch[len(batch) - len(leading) :]), i, j]
     # A dimension of size one stands for every index.
     return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+
+
+def check_device(what: str, tensor: Tensor, device: torch.device) -> None:
+    if tensor.device != device:
+        raise ValueError(f"{what} is on {tensor.device}, the inputs are on {device}; move it with .to({str(device)!r})")
 
 
 def fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:

@@ -73,7 +73,10 @@ class Additive(LearnedEnergy):
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return self.query(q), self.key(k), TanhForm(self.weight)
+        bias = None if self.query.bias is None else self.query.bias.to(q.dtype)
+        a = nn.functional.linear(q, self.query.weight.to(q.dtype), bias)
+        b = nn.functional.linear(k, self.key.weight.to(k.dtype))
+        return a, b, TanhForm(self.weight)
 
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}, hidden={self.hidden}"

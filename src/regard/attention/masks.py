@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .indices import fits, grid, pick, unravel
+from .indices import check_device, fits, grid, pick, unravel
+from .transforms import traced
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Int
@@ -53,6 +54,9 @@ class Mask:
     def __invert__(self) -> Mask:
         return Not(self)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a mask is neither true nor false; combine masks with &, | and ~, not with and, or and not")
+
     def example(self) -> tuple[tuple[int, ...], int, int]:
         """A shape (batch, T_q, T_k) this mask can be drawn at."""
         return (), 8, 8
@@ -76,6 +80,7 @@ def _mask(other: object) -> Mask:
 
 class Causal(Mask):
     def __init__(self, offset: int) -> None:
+        _check_whole("causal's offset", offset)
         self.offset = offset
         self.is_causal = offset == 0
 
@@ -96,16 +101,21 @@ def causal(offset: int = 0) -> Mask:
 
 class Window(Mask):
     def __init__(self, size: int, center: Tensor | None, offset: int) -> None:
+        _check_whole("window's size", size)
         if size < 1:
             raise ValueError(f"window needs a size ≥ 1, got {size}")
+        if center is not None and not center.is_floating_point():
+            center = center.long()
         self.size, self.center, self.offset = size, center, offset
 
     def middle(self, batch: Batch, i: Tensor) -> Tensor:
         if self.center is None:
             return i + self.offset
-        return pick(self.center[..., None], batch, i, torch.zeros_like(i))
+        return pick(self.center[..., None].to(i.device), batch, i, torch.zeros_like(i))
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        if self.center is not None and self.center.dim() == 0:
+            raise ValueError("window has one center; expected one per query, [..., T_q] (or [1] for all)")
         if self.center is not None and not fits(tuple(self.center.shape), (*batch, queries)):
             raise ValueError(
                 f"window has centers of shape {list(self.center.shape)}, which do not broadcast to one per query, "
@@ -145,11 +155,17 @@ def window(size: int, *, center: Tensor | None = None, offset: int = 0) -> Mask:
 class Padding(Mask):
     def __init__(self, lengths: Tensor) -> None:
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
-            raise TypeError(f"padding needs whole lengths, got a tensor of {lengths.dtype}")
-        self.lengths = lengths
+            raise TypeError(f"{type(self).__name__.lower()} needs whole lengths, got a tensor of {lengths.dtype}")
+        self.lengths = lengths.long()
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        _check_leading("padding has lengths", tuple(self.lengths.shape), batch)
+        name = type(self).__name__.lower()
+        _check_leading(f"{name} has lengths", tuple(self.lengths.shape), batch)
+        # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
+        if self.lengths.device.type == "cpu" and self.lengths.numel() and not traced():
+            low, high = (int(x) for x in self.lengths.aminmax())
+            if low < 0 or high > keys:
+                raise ValueError(f"{name} has lengths from {low} to {high}; there are {keys} keys")
 
     def length(self, batch: Batch) -> Tensor:
         return _leading(self.lengths, batch)
@@ -190,14 +206,14 @@ def prefix(size: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
 class Documents(Mask):
     def __init__(self, queries: Tensor, keys: Tensor) -> None:
         for ids in (queries, keys):
-            if ids.is_floating_point() or ids.dim() == 0:
+            if ids.is_floating_point() or ids.dtype == torch.bool or ids.dim() == 0:
                 raise TypeError(
                     f"documents needs whole ids of shape [..., T], got {ids.dtype} of shape {list(ids.shape)}"
                 )
-        self.queries, self.keys = queries, keys
+        self.queries, self.keys = queries.long(), keys.long()  # unsigned differences would wrap
         # Ids in order make every document one interval of keys. Looked at once, here, where it costs little;
         # a compiled graph cannot look, and takes the general path.
-        self.in_order = not torch.compiler.is_compiling() and bool((keys.diff(dim=-1) >= 0).all())
+        self.in_order = not traced() and bool((self.keys.diff(dim=-1) >= 0).all())
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         for ids, length, side in ((self.queries, queries, "queries"), (self.keys, keys, "keys")):
@@ -246,12 +262,18 @@ class Dense(Mask):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         shape, full = tuple(self.seen.shape), (*batch, queries, keys)
         if len(shape) < 2 or not fits(shape, full):
-            raise ValueError(f"mask of shape {list(shape)} does not broadcast to [..., T_q, T_k] = {list(full)}")
+            hint = (
+                "; for keys that are filling use padding(lengths), or mask[..., None, :]"
+                if shape[-1:] == (keys,)
+                else ""
+            )
+            raise ValueError(f"mask of shape {list(shape)} does not broadcast to [..., T_q, T_k] = {list(full)}{hint}")
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return pick(self.seen, batch, i, j)
 
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor:
+        check_device("the mask", self.seen, device)
         return self.seen
 
     def __repr__(self) -> str:
@@ -354,11 +376,18 @@ def _from_first(mask: Mask) -> bool:
 
 def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor:
     """Entries of a tensor whose dimensions belong to the first leading dimensions, then (optionally) to `last`."""
+    # Lengths and ids are small and often made on the CPU; they follow the inputs.
+    tensor = tensor.to(next((x.device for x in (*batch, last) if x is not None), tensor.device))
     if tensor.dim() == 0:
         return tensor
     own = tensor.dim() - (last is not None)
     chosen = [*batch[:own], *([] if last is None else [last])]
     return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+
+
+def _check_whole(what: str, given: object) -> None:
+    if not isinstance(given, int):
+        raise TypeError(f"{what} is a whole number, got {given!r}")
 
 
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:

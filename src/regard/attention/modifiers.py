@@ -16,6 +16,7 @@ from torch import nn
 
 from .energies import split
 from .indices import fits, pick
+from .numbers import positive
 from .scores import Scores
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ class Bias:
     """e_ij + bias_ij, with `bias` broadcastable to `[..., T_q, T_k]` (Shaw 2018; T5's relative positions)."""
 
     bias: Tensor
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bias, torch.Tensor) or not self.bias.is_floating_point():
+            raise TypeError(
+                f"Bias takes a tensor of floats, got {getattr(self.bias, 'dtype', type(self.bias).__name__)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Bias({list(self.bias.shape)})"
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         full = (*batch, queries, keys)
@@ -91,8 +101,7 @@ class SoftCap:
     cap: float
 
     def __post_init__(self) -> None:
-        if not self.cap > 0:
-            raise ValueError(f"SoftCap needs a cap > 0, got {self.cap}")
+        positive("SoftCap's cap", self.cap)
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         return None
@@ -109,9 +118,15 @@ class Modified(nn.Module):
 
     def __init__(self, energy: Energy | Callable[[Tensor, Tensor], Tensor], *modifiers: Modifier) -> None:
         super().__init__()
-        self.energy, self.modifiers = energy, modifiers
+        if isinstance(energy, type | Bias | Alibi | SoftCap):
+            raise TypeError(f"Modified takes an energy first, such as ScaledDot(); got {energy!r}")
         if isinstance(energy, Modified):
-            self.energy, self.modifiers = energy.energy, (*energy.modifiers, *modifiers)
+            modifiers = (*energy.modifiers, *modifiers)
+            energy = energy.energy
+        self.energy, self.modifiers = energy, modifiers
+        for at, modifier in enumerate(self.modifiers):
+            if isinstance(modifier, Bias) and isinstance(modifier.bias, nn.Parameter):
+                self.register_parameter(f"bias_{at}", modifier.bias)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         return split(self.energy, q, k)
@@ -120,6 +135,10 @@ class Modified(nn.Module):
         check = getattr(self.energy, "check", None)
         if check is not None:
             check(width_q, width_k)
+
+    def extra_repr(self) -> str:
+        named = [] if isinstance(self.energy, nn.Module) else [repr(self.energy)]
+        return ", ".join(named + [repr(modifier) for modifier in self.modifiers])
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return Scores.of(q, k, self).whole()

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .numbers import positive
+from .transforms import traced
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -22,15 +25,19 @@ class Normalizer:
     absent: float = -torch.inf
     """The energy that stands for a masked key."""
 
-    def __call__(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
-        """The weights of whole rows, differentiable: the formula."""
+    def __call__(
+        self, e: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*batch k"]:
+        """The weights of whole rows, differentiable: the formula. `generator` is for those that sample."""
         raise NotImplementedError
 
     def state(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, " *batch"]:
         """The one number per row from which `weigh` gives any weight of that row."""
         raise NotImplementedError
 
-    def both(self, e: Float[Tensor, "*batch k"]) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, " *batch"]]:
+    def both(
+        self, e: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
+    ) -> tuple[Float[Tensor, "*batch k"], Float[Tensor, " *batch"]]:
         """Weights and state of the same rows (of the same draw, where a normalizer samples)."""
         return self(e), self.state(e)
 
@@ -53,10 +60,9 @@ class Softmax(Normalizer):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"Softmax needs a temperature > 0, got {self.temperature}; use Hard() for the limit 0")
+        positive("Softmax's temperature", self.temperature, "; Hard() is the limit 0")
 
-    def __call__(self, e: Tensor) -> Tensor:
+    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         empty = empty_rows(e)
         # Filled before the softmax, not only after it: NaN would come back through the gradient.
         return torch.softmax(e.masked_fill(empty, 0) / self.temperature, dim=-1).masked_fill(empty, 0)
@@ -82,10 +88,12 @@ class Proportional(Normalizer):
 
     absent = 0.0
 
-    def __call__(self, e: Tensor) -> Tensor:
-        return self.weigh(e, e.sum(dim=-1, keepdim=True), e)
+    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.weigh(e, self.state(e)[..., None], e)
 
     def state(self, e: Tensor) -> Tensor:
+        if not traced() and bool((e < 0).any()):
+            raise ValueError(f"Proportional needs energies ≥ 0, got {e.min().item():.4g}; use Softmax() for any energy")
         return e.sum(dim=-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:

@@ -7,12 +7,15 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .energies import split
+from .indices import check_device
 from .masks import Dense, Mask
+from .modifiers import Alibi, Bias, SoftCap
 from .normalizers import Normalizer
 from .scores import Scores
+from .transforms import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +60,7 @@ def ask(
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         given = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
         raise TypeError(f"attend takes tensors: {given}")
-    if torch.is_autocast_enabled(q.device.type):
+    if q.device.type in AUTOCAST and torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(kind) if x.dtype in _LOWERED else x for x in (q, k, v))
     shapes = q.shape, k.shape, v.shape
@@ -76,12 +79,17 @@ def ask(
     batch, groups = _batch(q, k, v)
     if isinstance(energy, type) or not callable(energy):
         raise TypeError(f"energy is {_name(energy)}; expected an energy such as ScaledDot() or a function of (q, k)")
+    if isinstance(energy, Bias | Alibi | SoftCap):
+        raise TypeError(f"{energy!r} modifies an energy; wrap one: Modified(ScaledDot(), {type(energy).__name__}(…))")
     check = getattr(energy, "check", None)
     if check is not None:
         check(q.shape[-1], k.shape[-1])
+    if isinstance(energy, nn.Module):
+        for parameter in energy.parameters():
+            check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
     if not isinstance(normalize, Normalizer):
         raise TypeError(f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax()")
-    if not 0 <= dropout < 1:
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if mask is not None:
         mask = _checked(mask, batch, q.shape[-2], k.shape[-2])

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from .energies import split
-from .forms import DotForm, TanhForm
+from .forms import DotForm, PairForm, TanhForm
 from .indices import grid, positions, unravel
 from .kernels.additive_cpu import energies as tanh_energies
+from .transforms import exact, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,7 +69,12 @@ class Scores:
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
         """All energies at once: the formula. Masked ones become `absent`."""
         b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
-        e = self.form(self.a.to(self.precision), b.to(self.precision)).to(self.precision)
+        a, b = self.a.to(self.precision), b.to(self.precision)
+        if isinstance(self.form, PairForm) and self.form.foreign:
+            e = self.form(a, b).to(self.precision)
+        else:
+            with exact(a.device):
+                e = self.form(a, b)
         e = e.expand(*self.batch, self.queries, self.keys)
         if self.modifiers:
             index = grid(self.batch, self.queries, self.keys, e.device)
@@ -81,7 +87,7 @@ class Scores:
     def flat(self) -> Scores:
         """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
         b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
-        a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (self.a, b))
+        a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:]) for x in (self.a, b))
         return replace(self, a=a, b=b, groups=1)
 
     def block(
@@ -94,7 +100,8 @@ class Scores:
         a, b = self.a[n][:, rows], self.b[n][:, cols]
         if isinstance(self.form, DotForm) and buffer is not None:
             a, b = a.to(self.precision), b.to(self.precision)
-            e = torch.bmm(a * self.form.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
+            with exact(a.device):
+                e = torch.bmm(a * self.form.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
             return self.finished(e, n, rows, cols, absent)
         return self.between(a, b, n, rows, cols, absent)
 
@@ -109,10 +116,21 @@ class Scores:
     ) -> Float[Tensor, "n rows cols"]:
         """The same for queries and keys already cut out: energies between them, finished."""
         a, b = a.to(self.precision), b.to(self.precision)
-        if isinstance(self.form, TanhForm) and not torch.is_grad_enabled() and a.device.type == "cpu":
-            e = tanh_energies(a, b, self.form.weight.to(a.dtype))
+        if isinstance(self.form, PairForm) and self.form.foreign:
+            e = self.form(a, b).to(self.precision).expand(a.shape[0], a.shape[1], b.shape[1])
+            if not torch.is_grad_enabled():
+                e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
         else:
-            e = self.form(a, b).to(self.precision)
+            with exact(a.device):
+                if (
+                    isinstance(self.form, TanhForm)
+                    and a.device.type == "cpu"
+                    and not torch.is_grad_enabled()
+                    and not traced()
+                ):
+                    e = tanh_energies(a, b, self.form.weight.to(a.dtype))
+                else:
+                    e = self.form(a, b)
         return self.finished(e, n, rows, cols, absent)
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:

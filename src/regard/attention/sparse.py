@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,12 +26,16 @@ class _Thresholded(Normalizer):
     def power(self, excess: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def __call__(self, e: Tensor) -> Tensor:
+    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         empty = empty_rows(e)
         x = self.scaled(e.masked_fill(empty, 0))
         # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at energies of 1e4.
         x = x - x.detach().amax(dim=-1, keepdim=True)
-        return self.power(x - self.threshold(x)).masked_fill(empty, 0)
+        return self.weights(x).masked_fill(empty, 0)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Rows of weights from rows of scaled energies, differentiable."""
+        return self.power(x - self.threshold(x))
 
     def state(self, e: Tensor) -> Tensor:
         empty = empty_rows(e)
@@ -80,29 +84,50 @@ class Entmax(_Thresholded):
     def scaled(self, e: Tensor) -> Tensor:
         return e * (self.alpha - 1)
 
+    def weights(self, x: Tensor) -> Tensor:
+        return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
+
     def power(self, excess: Tensor) -> Tensor:
-        inside = excess > 0
-        # The inner `where` keeps 0^(negative) out of the gradient when alpha > 2.
-        return excess.where(inside, 1).pow(1 / (self.alpha - 1)).where(inside, 0)
+        # Clamping rather than zero outside: a NaN stays one.
+        return excess.clamp_min(0).pow(1 / (self.alpha - 1))
 
     def threshold(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            top = x.amax(dim=-1, keepdim=True)
-            low, high = top - 1, top - x.shape[-1] ** (1 - self.alpha)  # Σ ≥ 1 at low, ≤ 1 at high
-            for _ in range(_bits(x.dtype) + 2):
-                middle = (low + high) / 2
-                heavy = self.power(x - middle).sum(dim=-1, keepdim=True) >= 1
-                low, high = middle.where(heavy, low), high.where(heavy, middle)
-            tau = (low + high) / 2
-            excess = x - tau
-            # d w / d (x − τ) on the support, for the step below.
-            slope = excess.where(excess > 0, 1).pow((2 - self.alpha) / (self.alpha - 1)) / (self.alpha - 1)
-            slope = slope.where(excess > 0, 0).sum(dim=-1, keepdim=True)
-        # One Newton step on Σ w(x, τ) = 1 with a fixed slope: it polishes τ, and its derivative by x is the
-        # implicit function theorem's dτ/dx, so autograd is exact to first order.
-        excess_mass: Tensor = self.power(x - tau).sum(dim=-1, keepdim=True) - 1
-        polished: Tensor = tau + excess_mass / slope
-        return polished
+        top = x.amax(dim=-1, keepdim=True)
+        low, high = top - 1, top - x.shape[-1] ** (1 - self.alpha)  # Σ ≥ 1 at low, ≤ 1 at high
+        for _ in range(_bits(x.dtype) + 2):
+            middle = (low + high) / 2
+            heavy = self.power(x - middle).sum(dim=-1, keepdim=True) >= 1
+            low, high = middle.where(heavy, low), high.where(heavy, middle)
+        tau: Tensor = (low + high) / 2
+        return tau
+
+
+class _EntmaxWeights(torch.autograd.Function):
+    """w of x = (α − 1) e, with s = w^(2−α) on the support: dx = s (g − Σ s g / Σ s) / (α − 1), in terms of w alone.
+
+    Written in differentiable operations, so that second derivatives are right too.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, alpha: float) -> Tensor:
+        entmax = Entmax(alpha)
+        w = entmax.power(x - entmax.threshold(x))
+        return w / w.sum(dim=-1, keepdim=True)  # what the bisection's last bit left over
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.alpha = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (w,) = ctx.saved_tensors
+        support = w > 0
+        s = w.where(support, 1).pow(2 - ctx.alpha).where(support, 0)
+        mean = (s * grad).sum(dim=-1, keepdim=True) / s.sum(dim=-1, keepdim=True)
+        return s * (grad - mean) / (ctx.alpha - 1), None
 
 
 def _bits(dtype: torch.dtype) -> int:

@@ -6,18 +6,21 @@ w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matri
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from .forms import TanhForm
 from .hard import Hard
 from .indices import positions, span
 from .kernels import statistics as kernel
+from .modifiers import Bias
 from .normalizers import Softmax
 from .statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from jaxtyping import Float
     from torch import Tensor
@@ -39,6 +42,8 @@ class Weights:
 
     def __init__(self, scores: Scores, normalize: Normalizer, state: Tensor | None = None) -> None:
         self._scores, self._normalize = scores, normalize
+        self._kept = _kept(scores)
+        self._versions = _versions(scores)
         self._flat: Scores | None = None
         self._state = None if state is None else state.detach().reshape(scores.count, scores.queries)
         self._own: Tensor | None = None  # the state of the rows chosen here
@@ -94,7 +99,7 @@ class Weights:
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, differentiable. The one answer that takes O(T²) memory."""
-        e = self._flattened().block(*self._index(), slice(0, self._scores.keys), self._normalize.absent)
+        e = self._live().block(*self._index(), slice(0, self._scores.keys), self._normalize.absent)
         if isinstance(self._normalize, Hard):  # the keys that were drawn, not new ones
             w = self._normalize.weigh(e, self._own_state()[..., None], torch.arange(e.shape[-1], device=e.device))
         else:
@@ -132,7 +137,7 @@ class Weights:
                 f"log_prob is the probability of a sampled key; {type(self._normalize).__name__} does not sample. "
                 'Use attend(..., normalize=Hard("reinforce"))'
             )
-        e = self._flattened().block(*self._index(), slice(0, self._scores.keys), -torch.inf)
+        e = self._live().block(*self._index(), slice(0, self._scores.keys), -torch.inf)
         picked = self._own_state()
         empty = picked < 0
         chosen = e.gather(-1, picked.clamp_min(0)[..., None]).squeeze(-1)
@@ -146,7 +151,10 @@ class Weights:
         return self.stats(entropy=True).entropy  # type: ignore[return-value]
 
     def top(self, k: int) -> Top:
-        """The k largest weights of every row, `(values, indices)`, largest first."""
+        """The k largest weights of every row, `(values, indices)`, largest first.
+
+        Where a row has fewer than k weights that are not zero, the rest are zeros at keys of no meaning.
+        """
         return self.stats(top=k).top  # type: ignore[return-value]
 
     def received(self) -> Float[Tensor, "*batch k"]:
@@ -260,13 +268,24 @@ class Weights:
                 log = w.log() if with_log else None
             yield Block(w, log, own_n, own_rows, positions(queries, device))
 
-    def _flattened(self) -> Scores:
-        if self._flat is None:
-            self._flat = self._scores.flat()
-        return self._flat
+    def _live(self) -> Scores:
+        """Flat scores with their graph, for what is differentiable."""
+        self._check_unchanged((self._scores.a, self._scores.b, *_learned(self._scores)))
+        return self._scores.flat()
 
     def _detached(self) -> Scores:
-        return self._flattened().detach()
+        """Flat scores without a graph, as they were when `attend` was called."""
+        self._check_unchanged((self._scores.a, self._scores.b))
+        if self._flat is None:
+            self._flat = self._kept.flat()
+        return self._flat
+
+    def _check_unchanged(self, tensors: Iterable[Tensor]) -> None:
+        if any(self._versions[id(x)] != _version(x) for x in tensors):
+            raise RuntimeError(
+                "queries, keys or learned parts of the energy were changed in place since attend() was called, so "
+                "these weights would be others than it used; ask before changing them (before optimizer.step())"
+            )
 
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
         device = self._scores.a.device
@@ -333,6 +352,35 @@ class Weights:
                 f"given v {list(v.shape)} and out {list(out.shape)}"
             ) from None
         return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+
+
+def _learned(scores: Scores) -> list[Tensor]:
+    """What the energies depend on besides queries and keys, as far as it can be known."""
+    weight = [scores.form.weight] if isinstance(scores.form, TanhForm) else []
+    return weight + [modifier.bias for modifier in scores.modifiers if isinstance(modifier, Bias)]
+
+
+def _kept(scores: Scores) -> Scores:
+    """The scores to answer from: queries and keys as they are, the few learned numbers of the energy copied.
+
+    An optimizer changes those in place, and asking after a training step is natural.
+    """
+    form = scores.form
+    if isinstance(form, TanhForm):
+        form = TanhForm(form.weight.detach().clone())
+    modifiers = tuple(Bias(x.bias.detach().clone()) if isinstance(x, Bias) else x for x in scores.modifiers)
+    return replace(scores, a=scores.a.detach(), b=scores.b.detach(), form=form, modifiers=modifiers)
+
+
+def _versions(scores: Scores) -> dict[int, int | None]:
+    return {id(x): _version(x) for x in (scores.a, scores.b, *_learned(scores))}
+
+
+def _version(x: Tensor) -> int | None:
+    """How often a tensor was changed in place, where PyTorch counts it."""
+    if torch.compiler.is_compiling() or x.is_inference():
+        return None
+    return x._version
 
 
 def _list(shape: tuple[int, ...]) -> str:

@@ -1,27 +1,28 @@
 """The formula a block of rows at a time: every energy, normalizer and mask, in O(T) memory.
 
 A block's rows are whole (all their keys), so any normalizer applies as it stands. The backward computes each block
-again instead of keeping it.
+again instead of keeping it. Inside torch.compile and torch.func there is one block, the whole matrix: there a walk
+would be unrolled into the graph, and once more for every length.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import dropout
 from torch.utils.checkpoint import checkpoint
 
+from ..energies import check_pairwise
 from ..forms import PairForm, TanhForm
 from ..hard import Hard
-from ..modifiers import Bias
-from ..transforms import transformed
+from ..modifiers import Alibi, Bias, SoftCap
+from ..normalizers import Proportional, Softmax
+from ..sparse import Entmax, Sparsemax
+from ..transforms import exact, traced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from ..request import Request
@@ -33,13 +34,16 @@ BLOCK = 1 << 18
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     scores, v = request.scores.flat(), request.values
-    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])
+    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
     work = _Work(request, scores)
-    if len(work.cut) == 1 or transformed() or torch.compiler.is_compiling():
-        out, state = work.joined(v)
+    if len(work.cut) == 1:
+        out, state = work.rows(scores, v, *work.cut[0])
+    elif not torch.is_grad_enabled() or _is_known(request, scores):
+        if isinstance(scores.form, PairForm):
+            check_pairwise(scores.form, scores.a, scores.b)
+        out, state = _Recomputed.apply(work, scores.a, scores.b, v, *_learned(scores))
     else:
-        learned = _learned(scores) if torch.is_grad_enabled() else []
-        out, state = _Recomputed.apply(work, scores.a, scores.b, v, *learned)
+        out, state = work.checkpointed(v)
     out = out.to(request.v.dtype).reshape(*scores.batch, *out.shape[-2:])
     return out, state.reshape(*scores.batch, scores.queries) if request.weights else None
 
@@ -48,50 +52,55 @@ class _Work:
     """What to do for each block, and which blocks there are."""
 
     def __init__(self, request: Request, scores: Scores) -> None:
-        self.request, self.scores = request, scores
-        self.cut = [
-            (slice(n.start, n.stop), slice(i.start, i.stop))
-            for n, i in scores.blocks(scores.count, scores.queries, BLOCK)
-        ]
+        self.request = request
+        # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
+        whole = traced() or any(isinstance(x, Bias) and x.bias.requires_grad for x in scores.modifiers)
+        self.cut = [(slice(0, scores.count), slice(0, scores.queries))]
+        if not whole and scores.count:
+            self.cut = [
+                (slice(n.start, n.stop), slice(i.start, i.stop))
+                for n, i in scores.blocks(scores.count, scores.queries, BLOCK)
+            ]
         draws = request.dropout > 0 or (isinstance(request.normalize, Hard) and request.normalize.samples)
         self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
 
-    def rows(self, a: Tensor, b: Tensor, v: Tensor, n: slice, i: slice) -> tuple[Tensor, Tensor]:
-        """z and the row state of one block: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
-        normalize, rate = self.request.normalize, self.request.dropout
-        e = self.scores.between(a, b, n, i, slice(0, self.scores.keys), normalize.absent)  # [n, rows, T_k]
-        w, state = normalize.both(e) if self.request.weights else (normalize(e), e.new_empty(0))
-        w = dropout(w, rate) if rate else w
-        return w @ v.to(w.dtype), state.detach()
+    def generator(self, device: torch.device) -> torch.Generator | None:
+        """The same random numbers at every walk over the blocks, and nobody else's; PyTorch's where nothing repeats."""
+        return None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
 
-    def joined(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """All blocks as PyTorch's own graph: where there is only one, and inside torch.func and torch.compile."""
-        scores, parts = self.scores, []
-        for n, i in self.cut:
-            block = scores.a[n, i], scores.b[n], v[n], n, i
-            again = torch.compiler.is_compiling() and len(self.cut) > 1
-            parts.append(checkpoint(self.rows, *block, use_reentrant=False) if again else self.rows(*block))
+    def rows(
+        self, scores: Scores, v: Tensor, n: slice, i: slice, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """z and the row state of one block."""
+        return self.block(scores, scores.a[n, i], scores.b[n], v[n], n, i, generator)
+
+    def block(
+        self, scores: Scores, a: Tensor, b: Tensor, v: Tensor, n: slice, i: slice, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of rows already cut out: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
+        normalize, rate = self.request.normalize, self.request.dropout
+        e = scores.between(a, b, n, i, slice(0, scores.keys), normalize.absent)  # [n, rows, T_k]
+        with exact(e.device):
+            w, state = (
+                normalize.both(e, generator) if self.request.weights else (normalize(e, generator), e.new_empty(0))
+            )
+            if rate:
+                w = w * torch.empty_like(w).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+            return w @ v.to(w.dtype), state.detach()
+
+    def checkpointed(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Blocks as PyTorch checkpoints them: for functions that close over parameters, whatever else they do."""
+        scores = self.request.scores.flat()
+        parts = [
+            checkpoint(self.rows, scores, v, n, i, use_reentrant=False)  # it restores the generator itself
+            for n, i in self.cut
+        ]
         abreast = sum(n == self.cut[0][0] for n, _ in self.cut)  # row blocks that make up one group of matrices
         out, state = (
-            torch.cat([torch.cat(x[at : at + abreast], dim=1) for at in range(0, len(x), abreast)])
+            torch.cat([torch.cat(x[at : at + abreast], dim=-2 + (x[0].dim() < 3)) for at in range(0, len(x), abreast)])
             for x in zip(*parts, strict=True)
         )
         return out, state
-
-    @contextmanager
-    def draws(self) -> Iterator[None]:
-        """The same random numbers at every walk over the blocks, drawn from PyTorch's generator once."""
-        if self.seed is None:
-            yield
-            return
-        device = self.scores.a.device
-        generator = torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
-        before = generator.get_state()
-        generator.manual_seed(self.seed)
-        try:
-            yield
-        finally:
-            generator.set_state(before)
 
 
 class _Recomputed(torch.autograd.Function):
@@ -103,64 +112,63 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.work, ctx.learned = work, learned
-        ctx.save_for_backward(a, b, v)
-        scores, wanted = work.scores, work.request.weights
-        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=scores.precision)
+        ctx.work, ctx.scores = work, replace(work.request.scores.flat(), a=a, b=b)
+        ctx.save_for_backward(a, b, v, *learned)
+        ctx.rng = torch.get_rng_state() if isinstance(ctx.scores.form, PairForm) else None
+        wanted = work.request.weights
+        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=ctx.scores.precision)
         hard = isinstance(work.request.normalize, Hard)
         state = torch.empty(a.shape[:2] if wanted else (0,), dtype=torch.long if hard else out.dtype, device=a.device)
-        with work.draws():
-            for n, i in work.cut:
-                out[n, i], found = work.rows(a[n, i], b[n], v[n], n, i)
-                if wanted:
-                    state[n, i] = found
+        generator = work.generator(a.device)
+        for n, i in work.cut:
+            out[n, i], found = work.rows(ctx.scores, v, n, i, generator)
+            if wanted:
+                state[n, i] = found
         ctx.mark_non_differentiable(state)
         return out, state
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        work, whole = ctx.work, ctx.saved_tensors
-        gradients = [torch.zeros_like(x) for x in (*whole, *ctx.learned)]
-        with work.draws(), torch.enable_grad():
+        work = ctx.work
+        a, b, v, *learned = ctx.saved_tensors
+        # Leaves of their own: what hooks and graphs hang on the user's tensors is run once, outside.
+        leaves = [x.detach().requires_grad_() for x in learned]
+        scores = _with_learned(ctx.scores, leaves)
+        gradients = [torch.zeros_like(x, dtype=scores.precision) for x in (a, b, v, *learned)]
+        generator = work.generator(a.device)
+        with torch.random.fork_rng(devices=[], enabled=ctx.rng is not None), torch.enable_grad():
+            if ctx.rng is not None:
+                torch.set_rng_state(ctx.rng)
             for n, i in work.cut:
-                a, b, v = whole
                 part = [x.detach().requires_grad_() for x in (a[n, i], b[n], v[n])]
-                z, _ = work.rows(*part, n, i)
+                z, _ = work.block(scores, *part, n, i, generator)
                 if not z.requires_grad:
                     continue
-                # What an energy learned may have a graph of its own behind it, which the next block needs too.
-                found = torch.autograd.grad(
-                    z, (*part, *ctx.learned), grad[n, i], retain_graph=bool(ctx.learned), allow_unused=True
-                )
-                for total, where, new in zip(gradients, ((n, i), n, n, *[...] * len(ctx.learned)), found, strict=True):
+                found = torch.autograd.grad(z, (*part, *leaves), grad[n, i], allow_unused=True)
+                for total, where, new in zip(gradients, ((n, i), n, n, *[...] * len(leaves)), found, strict=True):
                     if new is not None:
                         total[where] += new
-        return (None, *gradients)
+        return (None, *(g.to(x.dtype) for g, x in zip(gradients, (a, b, v, *learned), strict=True)))
+
+
+def _is_known(request: Request, scores: Scores) -> bool:
+    """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
+    if type(request.normalize) not in (Softmax, Proportional, Sparsemax, Entmax, Hard):
+        return False
+    if any(type(x) not in (Bias, Alibi, SoftCap) for x in scores.modifiers):
+        return False
+    if not (isinstance(scores.form, PairForm) and scores.form.foreign):
+        return True
+    if torch.is_autocast_enabled(scores.a.device.type):
+        return False
+    probe = scores.form(scores.a[:1, :1].detach(), scores.b[:1, :1].detach())
+    return not probe.requires_grad  # else it closes over parameters
 
 
 def _learned(scores: Scores) -> list[Tensor]:
-    """Every tensor besides a, b and v that the energies are differentiable by."""
-    tensors = [modifier.bias for modifier in scores.modifiers if isinstance(modifier, Bias)]
-    if isinstance(scores.form, TanhForm):
-        tensors.append(scores.form.weight)
-    tensors = [x for x in tensors if x.requires_grad]
-    if isinstance(scores.form, PairForm):
-        # A function may close over parameters: one energy tells, by the leaves of its graph.
-        with torch.enable_grad():
-            tensors += _leaves(scores.form(scores.a[:1, :1].detach(), scores.b[:1, :1].detach()))
-    return tensors
+    return [scores.form.weight] if isinstance(scores.form, TanhForm) else []
 
 
-def _leaves(root: Tensor) -> list[Tensor]:
-    found: dict[int, Tensor] = {}
-    seen, open_nodes = set(), [root.grad_fn]
-    while open_nodes:
-        node = open_nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        open_nodes += [parent for parent, _ in node.next_functions]
-    return list(found.values())
+def _with_learned(scores: Scores, learned: list[Tensor]) -> Scores:
+    return replace(scores, form=TanhForm(*learned)) if learned else scores

@@ -42,9 +42,10 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     assert isinstance(normalize, Softmax)
     batch, groups = scores.batch, scores.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
+    kind = request.v.dtype  # some energies project in higher precision than the inputs have
     q, k, v = (
         x.expand(*lead, *x.shape[-2:]).reshape(-1, lead[-1] if lead else 1, *x.shape[-2:])
-        for x, lead in ((scores.a, batch), (scores.b, shared), (request.v, shared))
+        for x, lead in ((scores.a.to(kind), batch), (scores.b.to(kind), shared), (request.v, shared))
     )
     temperature = normalize.temperature
     # With modifiers the scale applies before them and the temperature after, so it is theirs to divide by.

@@ -73,7 +73,7 @@ def _additive(request: Request) -> tuple[Tensor, Tensor]:
     scores, normalize, v = request.scores.flat(), request.normalize, request.values
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
-    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])
+    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
     start, stop = (None, None) if scores.mask is None else _interval(scores) or (None, None)
     # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
     seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
@@ -89,4 +89,4 @@ def _additive(request: Request) -> tuple[Tensor, Tensor]:
         1 / normalize.temperature,
         request.dropout,
     )
-    return out.reshape(*scores.batch, *out.shape[1:]), lse.reshape(*scores.batch, -1)
+    return out.reshape(*scores.batch, *out.shape[1:]), lse.reshape(*scores.batch, scores.queries)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import dropout
 
+from ..transforms import exact
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,7 +21,8 @@ def refusal(request: Request) -> str | None:
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     scores, normalize, v = request.scores, request.normalize, request.values
     e = scores.whole(absent=normalize.absent)  # [..., T_q, T_k]
-    w, state = normalize.both(e) if request.weights else (normalize(e), None)
-    w = dropout(w, request.dropout) if request.dropout else w
-    z = w @ v.to(w.dtype)  # [..., T_q, D_v]
+    with exact(e.device):
+        w, state = normalize.both(e) if request.weights else (normalize(e), None)
+        w = dropout(w, request.dropout) if request.dropout else w
+        z = w @ v.to(w.dtype)  # [..., T_q, D_v]
     return z.to(v.dtype), state

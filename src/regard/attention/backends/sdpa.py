@@ -8,9 +8,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..forms import DotForm
-from ..indices import grid
+from ..indices import check_device, grid
 from ..modifiers import Alibi, Bias
 from ..normalizers import Softmax
+from ..transforms import traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,10 +38,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     assert isinstance(normalize, Softmax)
     batch, groups = scores.batch, scores.groups
     is_causal = scores.mask is not None and scores.mask.is_causal and not scores.modifiers
-    bias = None if is_causal else _bias(scores, normalize.temperature)
+    bias = None if is_causal else _bias(scores, normalize.temperature, request.v.dtype)
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    q, k, v = _four(scores.a, batch), _four(scores.b, shared), _four(request.v, shared)
+    # Some energies project in higher precision than the inputs have; the kernel wants one for all.
+    kind = request.v.dtype
+    q, k, v = _four(scores.a.to(kind), batch), _four(scores.b.to(kind), shared), _four(request.v, shared)
     scale = scores.form.scale / normalize.temperature
     state = None
     kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if request.weights else None
@@ -54,7 +57,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     return (out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])), state
 
 
-def _bias(scores: Scores, temperature: float) -> Tensor | None:
+def _bias(scores: Scores, temperature: float, kind: torch.dtype) -> Tensor | None:
     """The mask as a boolean tensor, or mask and modifiers as one tensor of numbers to add; None for neither."""
     seen = None
     if scores.mask is not None:
@@ -62,10 +65,13 @@ def _bias(scores: Scores, temperature: float) -> Tensor | None:
     if not scores.modifiers:
         return seen
     index = grid(scores.batch, scores.queries, scores.keys, scores.a.device)
-    bias = torch.zeros((1, 1), dtype=scores.a.dtype, device=scores.a.device)
+    bias = torch.zeros((1, 1), dtype=kind, device=scores.a.device)
     for modifier in scores.modifiers:
-        # A bias as it stands: broadcasting it is cheaper than indexing it.
-        bias = bias + modifier.bias.to(bias.dtype) if isinstance(modifier, Bias) else modifier(bias, *index)
+        if isinstance(modifier, Bias):
+            check_device("the bias", modifier.bias, bias.device)
+            bias = bias + modifier.bias.to(bias.dtype)  # as it stands: broadcasting is cheaper than indexing
+        else:
+            bias = modifier(bias, *index)
     bias = bias / temperature
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
 
@@ -95,7 +101,8 @@ _FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # SDPBackend's numbers
 
 def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None, is_causal: bool) -> int | None:
     """The kernel PyTorch would choose, where it computes the log-sum-exp anyway and we can call it as PyTorch does."""
-    if q.shape[1] != k.shape[1] or torch.compiler.is_compiling():
+    choose = getattr(torch, "_fused_sdp_choice", None)  # PyTorch's own business; without it the state is found later
+    if q.shape[1] != k.shape[1] or choose is None or traced():
         return None
     able: tuple[int, ...] = ()
     if q.device.type == "cpu" and (bias is None or not bias.requires_grad):
@@ -105,7 +112,7 @@ def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor 
         able = (_FLASH, _EFFICIENT, _CUDNN)
     if not able:
         return None
-    choice = torch._fused_sdp_choice(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=is_causal)
+    choice = choose(q, k, v, attn_mask=bias, dropout_p=dropout, is_causal=is_causal)
     return choice if choice in able else None
 
 

@@ -47,10 +47,12 @@ def _sides(a: Tensor, b: Tensor) -> tuple[Tanh, Tanh]:
     """
     limit = math.log(torch.finfo(a.dtype).max) / 2 - 1  # 43.4 in float32
     saturation = 10.0 if a.dtype == torch.float32 else 20.0
-    largest = sorted((float(a.abs().amax()), float(b.abs().amax())))
-    if largest[1] <= limit or largest[0] <= limit - saturation:
+    # What is not finite decides nothing: NaN stays NaN either way, and ±∞ is clamped or saturates. Otherwise one bad
+    # row could send its neighbours down another path.
+    small, large = sorted(float(x.where(x.isfinite(), 0).abs().amax()) for x in (a, b))
+    if large <= limit or small <= limit - saturation:
         return Tanh((2 * a.clamp(-limit, limit)).exp_(), True), Tanh((2 * b.clamp(-limit, limit)).exp_(), True)
-    return Tanh(a, False), Tanh(b, False)  # also where there is a NaN: it compares false
+    return Tanh(a, False), Tanh(b, False)
 
 
 def _tile(a: Tanh, b: Tanh, n: slice, i: slice, j: slice, buffer: Float[Tensor, " size"]) -> Float[Tensor, "n i j d"]:
