@@ -144,7 +144,13 @@ def test_auto_takes_the_fastest_and_says_why() -> None:
     q, k, v = inputs()
     assert r.explain(q, k, v).backend == "sdpa"
     assert r.explain(q, k, v, energy=r.Cosine(), mask=r.window(3)).backend == "sdpa"
-    plan = r.explain(q, k, v, energy=r.Additive(4, 4, 8).double())
+    small = r.explain(q, k, v, energy=r.Additive(4, 4, 8).double())
+    assert small.backend == "reference"
+    assert "small" in small.why
+    step = torch.randn(32, 1, 256), torch.randn(32, 50, 256), torch.randn(32, 50, 256)
+    assert r.explain(*step, energy=r.Additive(256, 256, 256)).backend == "reference"
+    q, k, v = inputs((2,), 100, 100, 64, 64)
+    plan = r.explain(q, k, v, energy=r.Additive(64, 64, 64).double())
     assert plan.backend == "fused"
     assert "additive kernel" in plan.why
     assert plan.others["sdpa"] == "cannot: the energy is not a dot product"
@@ -153,7 +159,7 @@ def test_auto_takes_the_fastest_and_says_why() -> None:
     capped = r.explain(q, k, v, energy=r.Modified(r.Dot(), r.SoftCap(1)))
     assert capped.backend == "fused"
     assert "SoftCap" in capped.others["sdpa"]
-    masked = r.explain(q, k, v, energy=r.Additive(4, 4, 8).double(), mask=~r.causal())
+    masked = r.explain(q, k, v, energy=r.Additive(64, 64, 64).double(), mask=~r.causal())
     assert "one interval of keys" in masked.why
 
 

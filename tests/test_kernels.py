@@ -49,7 +49,7 @@ class Bahdanau(torch.nn.Module):
         self.energy, self.normalize, self.mask = r.Additive(4, 4, 8), normalize, mask
 
     def forward(self, q, k, v):
-        return attend(q, k, v, energy=self.energy, normalize=self.normalize, mask=self.mask)
+        return attend(q, k, v, energy=self.energy, normalize=self.normalize, mask=self.mask, backend="fused")
 
 
 @pytest.mark.parametrize("mask", [None, r.causal(), r.causal() & r.padding([3, 6]), ~r.causal()])
@@ -101,7 +101,7 @@ def test_vmap_over_a_batch_dimension(energy: str, axis: int) -> None:
     expected = attend(q, k, v, energy=how, normalize=normalize)
 
     def one(q, k, v):
-        return attend(q, k, v, energy=how, normalize=normalize)
+        return attend(q, k, v, energy=how, normalize=normalize, backend="auto" if energy == "scaled" else "fused")
 
     moved = [x.movedim(0, axis) for x in (q, k, v)]
     torch.testing.assert_close(torch.func.vmap(one, in_dims=axis)(*moved), expected)
@@ -121,7 +121,7 @@ def test_gradients_per_sample() -> None:
             self.energy = energy
 
         def forward(self, q, k, v):
-            return attend(q, k, v, energy=self.energy, mask=r.causal(1)).square().sum()
+            return attend(q, k, v, energy=self.energy, mask=r.causal(1), backend="fused").square().sum()
 
     module = Loss()
 
@@ -143,6 +143,6 @@ def test_same_inputs_same_bits() -> None:
         torch.manual_seed(1)
         q, k, v = inputs((2, 2), 40, 50, 8, 8, dtype=torch.float32, grad=True)
         energy = r.Additive(8, 8, 16)
-        z = attend(q, k, v, energy=energy, dropout=0.2)
+        z = attend(q, k, v, energy=energy, dropout=0.2, backend="fused")
         runs.append([z, *torch.autograd.grad(z.square().sum(), (q, k, v, *energy.parameters()))])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

@@ -99,6 +99,8 @@ def test_grouped_heads() -> None:
     dense = attend(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), weights=True)[1].dense()
     out, w = attend(q, k, v, weights=True)
     _answers_match(w, dense, v, out)
+    assert w[:, 2:4].fidelity(v, out[:, 2:4]).max() < 1e-12
+    assert w[1, 5].fidelity(v, out[1, 5]).max() < 1e-12
 
 
 def test_parts() -> None:

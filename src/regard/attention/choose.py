@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from .backends import fused, reference, sdpa
+from .forms import TanhForm
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,8 +42,6 @@ def module(name: str) -> ModuleType:
 def choose(request: Request, backend: str) -> ModuleType:
     """The module that computes the request; by name exactly that one, or an error that says why not."""
     if backend == "auto":
-        if sdpa.refusal(request) is None and not _prefers_flex(request):
-            return sdpa
         return module(_auto(request))
     if backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
@@ -58,7 +57,22 @@ def _auto(request: Request) -> str:
         return "sdpa"
     if request.scores.a.device.type == "cuda" and module("flex").refusal(request) is None:
         return "flex"
-    return "fused"
+    return "reference" if _is_small(request) else "fused"
+
+
+def _is_small(request: Request) -> bool:
+    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that just building it is fastest.
+
+    Measured, not derived: below these sizes our kernel is slower for its set-up, and with one or two queries the
+    exponentials it takes once per key are not shared by enough queries to pay.
+    """
+    scores = request.scores
+    if not isinstance(scores.form, TanhForm):
+        return False
+    size = scores.count * scores.queries * scores.keys * scores.a.shape[-1]
+    if scores.a.device.type == "cuda":
+        return size <= 1 << 24 and (request.wants_gradient or scores.queries > 8)
+    return size <= 1 << 19 or (scores.queries <= 2 and size <= 1 << 24)
 
 
 def _prefers_flex(request: Request) -> bool:
@@ -86,18 +100,22 @@ def _why(name: str, request: Request) -> str:
     where = request.scores.a.device.type
     if name == "sdpa":
         mask = request.scores.mask
-        kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else "the mask as a dense tensor"
+        dense = f"the mask as a dense tensor of {request.scores.queries} × {request.scores.keys}"
+        kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
         return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
     if name == "flex":
         return f"softmax over modified dot products: FlexAttention on {where}, skipping masked blocks"
     if name == "fused":
         return fused.how(request)
-    return "the formula as written, with the whole [T_q, T_k] matrix in memory"
+    small = "it is small: " if _is_small(request) else ""
+    return f"{small}the formula as written, with the whole [T_q, T_k] matrix in memory"
 
 
 def _slower(name: str, request: Request) -> str:
     if name == "reference":
         return "can, with the whole [T_q, T_k] matrix in memory"
+    if name == "fused" and request.scores.mask is not None:
+        return "can, slower, but without a dense mask or matrix"
     if name == "flex" and request.scores.a.device.type == "cpu":
         return "can, but uncompiled on CPU it holds the whole matrix"
     return "can, but no faster here"

@@ -37,13 +37,16 @@ def lookup(
     if not table:
         raise ValueError("lookup needs a table with at least one entry, got an empty one")
     keys, values = list(table), list(table.values())
-    words = any(isinstance(x, str) for x in (query, *keys))
-    if words:
-        # Words have no geometry: equal or not is all there is to know, so each becomes a number of its own.
-        if not isinstance(energy, Exact):
-            raise TypeError(f"{type(energy).__name__} compares numbers; words can only be looked up with Exact()")
-        number = {word: float(at) for at, word in enumerate(dict.fromkeys((*keys, query)))}
+    try:
+        labels = list(dict.fromkeys((*keys, query))) if isinstance(energy, Exact) else None
+    except TypeError:
+        labels = None  # a tensor or a list has no hash: it is compared as a vector
+    if labels is not None:
+        # Equal or not is all there is to know about labels, so each becomes a number of its own.
+        number = {label: float(at) for at, label in enumerate(labels)}
         q, k = _vectors([number[query]]), _vectors([number[key] for key in keys])
+    elif any(isinstance(x, str) for x in (query, *keys)):
+        raise TypeError(f"{type(energy).__name__} compares numbers; words can only be looked up with Exact()")
     else:
         q, k = _vectors([query]), _vectors(keys)
     # Which entry was found, by attending over the entries' own numbers: the same formula, for values of any kind.

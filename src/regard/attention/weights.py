@@ -340,9 +340,12 @@ class Weights:
 
     def _values(self, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """v and out, flat: [n, T_k, D_v] and [n, rows, D_v] of the matrices and queries chosen."""
-        groups = self._scores.groups
-        if groups > 1 and v.dim() >= 3 and self._shape and v.shape[-3] * groups == self._shape[-1]:
+        groups, heads = self._scores.groups, self._scores.batch[-1:]
+        if groups > 1 and v.dim() >= 3 and v.shape[-3] * groups == heads[0]:
             v = v.repeat_interleave(groups, dim=-3)
+            if self._shape != self._scores.batch:  # v is given whole: take the heads that were chosen
+                v = v.expand(*self._scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])[list(self._entries)]
+                v = v.reshape(*self._shape, *v.shape[-2:])
         wanted = (*self._shape, self._scores.keys), (*self._shape, len(self._rows))
         try:
             v, out = (x.expand(*lead, x.shape[-1]) for x, lead in zip((v, out), wanted, strict=True))

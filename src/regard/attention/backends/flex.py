@@ -61,7 +61,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         return_aux=AuxRequest(lse=True),
     )
     state = aux.lse.masked_fill(aux.lse == -torch.inf, torch.inf).reshape(*batch, scores.queries)
-    return out.reshape(*batch, *out.shape[-2:]), state
+    # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
+    return out.reshape(*batch, *out.shape[-2:]), state if scores.a.dtype == kind else None
 
 
 @cache

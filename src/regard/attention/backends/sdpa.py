@@ -46,7 +46,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     q, k, v = _four(scores.a.to(kind), batch), _four(scores.b.to(kind), shared), _four(request.v, shared)
     scale = scores.form.scale / normalize.temperature
     state = None
-    kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if request.weights else None
+    # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
+    wanted = request.weights and scores.a.dtype == kind
+    kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if wanted else None
     if kernel is not None:
         out, state = _with_state(kernel, q, k, v, bias, is_causal, scale)
         state = _mark_empty(state.reshape(*batch, scores.queries), scores)
