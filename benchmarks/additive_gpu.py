@@ -9,10 +9,8 @@ run); memory is the peak beyond the inputs; the limit is what the tanh units alo
 from __future__ import annotations
 
 import argparse
-import csv
 import gc
-from dataclasses import asdict, dataclass, fields
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +19,8 @@ import triton
 from torch import Tensor
 
 from regard.attention.kernels.additive import additive
+
+from .timing import RESULTS, Row, gpu_row, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,28 +43,15 @@ class Work:
     graph: bool = False
     """Time it in a CUDA graph as well: work so short that Python is slower than the GPU."""
 
+    @property
+    def title(self) -> str:
+        return f"additive {self.name}, {str(self.dtype).removeprefix('torch.')}"
+
     def inputs(self) -> list[Tensor]:
         sizes = ((self.n, self.q, self.d), (self.n, self.k, self.d), (self.d,), (self.n, self.k, self.d))
         made = [torch.randn(size, device="cuda") for size in sizes]
         made[2] /= self.d**0.5
         return [x.to(self.dtype).requires_grad_(self.backward) for x in made]
-
-
-@dataclass(frozen=True)
-class Row:
-    date: str
-    gpu: str
-    torch: str
-    triton: str
-    work: str
-    dtype: str
-    how: str
-    p20_ms: float
-    p50_ms: float
-    p80_ms: float
-    extra_gib: float
-    tanh_per_s: float
-    limit_ms: float
 
 
 def formula(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
@@ -108,7 +95,7 @@ def captured(run: Callable[[], object]) -> Callable[[], object]:
     return graph.replay
 
 
-def measure(work: Work, how: str, function: Callable[..., Tensor]) -> Row:
+def measure(work: Work, how: str, function: Callable[..., Tensor]) -> list[Row]:
     run = call(work, function, work.inputs())
     run()
     if "graph" in how:
@@ -117,19 +104,22 @@ def measure(work: Work, how: str, function: Callable[..., Tensor]) -> Row:
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
-    extra = (torch.cuda.max_memory_allocated() - before) / 2**30
+    extra = (torch.cuda.max_memory_allocated() - before) / 2**20
     p20, p50, p80 = triton.testing.do_bench(run, warmup=50, rep=200, quantiles=[0.2, 0.5, 0.8])
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     count = work.n * work.q * work.k * work.d
-    return Row(
-        date.today().isoformat(), torch.cuda.get_device_name(), torch.__version__, triton.__version__,
-        work.name, str(work.dtype).removeprefix("torch."), how, p20, p50, p80, extra,
-        count / (p50 / 1e3), 1e3 * count / (TANH_PER_CLOCK_AND_SM * sms * CLOCK),
-    )  # fmt: skip
+    limit = 1e3 * count / (TANH_PER_CLOCK_AND_SM * sms * CLOCK)
+    print(
+        f"{work.title:60} {how:20} {p20:9.4f} {p50:9.4f} {p80:9.4f} {limit:9.4f} {extra:8.1f} {1e3 * count / p50:10.2e}"
+    )
+    return [
+        gpu_row(work.title, how, p20, p50, p80),
+        gpu_row(f"{work.title}, peak extra memory", how, extra, extra, extra, "MiB"),
+    ]
 
 
 def measured(work: Work, compiled: bool) -> list[Row]:
-    ways: dict[str, Callable[..., Tensor]] = {"ours": fused}
+    ways: dict[str, Callable[..., Tensor]] = {"regard": fused}
     if work.eager:
         ways["eager"] = formula
     if work.eager and compiled:
@@ -139,23 +129,18 @@ def measured(work: Work, compiled: bool) -> list[Row]:
         ways |= {f"{how}, graph": function for how, function in ways.items()}
     rows = []
     for how, function in ways.items():
-        rows.append(measure(work, how, function))
+        rows += measure(work, how, function)
         gc.collect()
         torch.cuda.empty_cache()
-    return rows
+    return sorted(rows, key=lambda one: one.work)  # times together, then memory
 
 
-def show(row: Row) -> str:
-    times = " ".join(f"{ms:9.4f}" for ms in (row.p20_ms, row.p50_ms, row.p80_ms, row.limit_ms))
-    return f"{row.work:48} {row.dtype:9} {row.how:20} {times} {row.extra_gib:8.3f} {row.tanh_per_s:10.2e}"
-
-
-HEAD = f"{'work':48} {'dtype':9} {'how':20}    p20 ms    p50 ms    p80 ms  limit ms      GiB     tanh/s"
+HEAD = f"{'work':60} {'by':20}    p20 ms    p50 ms    p80 ms  limit ms      MiB     tanh/s"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--csv", type=Path, help="append the rows to this file")
+    parser.add_argument("--csv", type=Path, default=RESULTS, help="where the rows go")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it compiles for a while")
     parser.add_argument("--only", default="", help="only works whose name starts so")
     options = parser.parse_args()
@@ -164,16 +149,8 @@ def main() -> None:
     for work in works():
         if not work.name.startswith(options.only):
             continue
-        for row in measured(work, not options.no_compile):
-            print(show(row), flush=True)
-            rows.append(row)
-    if options.csv:
-        fresh = not options.csv.exists()
-        with options.csv.open("a", newline="") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-            if fresh:
-                writer.writeheader()
-            writer.writerows(asdict(row) for row in rows)
+        rows += measured(work, not options.no_compile)
+    write(rows, options.csv)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def rows() -> Iterator[Row]:
     yield from dot_product()
     yield from small_call()
     yield from additive()
+    yield from decoder_step()
     yield from statistics()
 
 
@@ -58,8 +59,8 @@ def eager(q, k, v):
     return torch.softmax(hidden @ energy.weight, dim=-1) @ v
 def ours(q, k, v):
     return regard.attend(q, k, v, energy=energy)
-def small(function):
-    function(*(x[:, :8] for x in (q, k, v))).sum().backward()
+def small(function):  # large enough to take the same path as the whole
+    function(*(x[:, :48] for x in (q, k, v))).sum().backward()
 small(eager), small(ours)
 """
 
@@ -81,6 +82,22 @@ def additive() -> Iterator[Row]:
         yield row("additive B=4 T=256 D=256 forward+backward, peak extra memory", by, held, "MiB")
 
 
+def decoder_step() -> Iterator[Row]:
+    """One query per sentence, where nothing is shared among queries: the formula itself is what "auto" takes."""
+    energy = regard.Additive(256, 256, 256)
+    q, k, v = (torch.randn(32, t, 256, requires_grad=True) for t in (1, 50, 50))
+
+    def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        hidden = torch.tanh(energy.query(q)[:, :, None] + energy.key(k)[:, None])
+        return torch.softmax(hidden @ energy.weight, dim=-1) @ v
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return regard.attend(q, k, v, energy=energy)
+
+    times = alternate({"eager": _trained(eager, q, k, v), "regard": _trained(ours, q, k, v)}, 40, calls=5)
+    yield from (row("additive decoder step B=32 T_q=1 T_k=50 D=256 forward+backward", by, t) for by, t in times.items())
+
+
 STATISTICS = """
 torch.manual_seed(0)
 q, k, v = (torch.randn(1, 8, 16384, 64) for _ in range(3))
@@ -99,3 +116,11 @@ def statistics() -> Iterator[Row]:
     work = "statistics T=16384 H=8 D=64 (entropy, top-8, received, 256×256 map)"
     yield from (row(work, by, t) for by, t in times.items())
     yield row(f"{work}, peak extra memory", "regard stats", [peak_memory(STATISTICS, "stats()")], "MiB")
+    q, k, v = (torch.randn(1, 8, 8192, 64) for _ in range(3))
+    _, w = regard.attend(q, k, v, mask=regard.causal(), weights=True)
+    ask = {"entropy": True, "top": 8, "received": True, "map": (256, 256)}
+    with torch.no_grad():
+        times = alternate(
+            {"sdpa forward": lambda: sdpa(q, k, v, is_causal=True), "regard stats": lambda: w.stats(**ask)}, 5
+        )
+    yield from (row("statistics T=8192 H=8 D=64, causal (the same four)", by, t) for by, t in times.items())

@@ -10,7 +10,6 @@ kernel included. Memory is what a call takes at its peak beyond what was there b
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +20,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import regard
 
+from .timing import RESULTS, Row, gpu_row, write
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-COLUMNS = ("work", "who", "p20_ms", "p50_ms", "p80_ms", "alone_ms", "peak_MiB", "gpu", "torch")
 CALLS = 5
-Row = tuple[str, str, float, float, float, float, float]
+Measured = tuple[str, str, float, float, float, float, float]
 
 
 def measure(work: Callable[[], object], seconds: float = 0.5) -> tuple[float, float, float, float, float]:
@@ -72,64 +72,63 @@ def of_dense(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return -torch.xlogy(w, w).sum(-1), *w.max(-1), w.sum(-2), pooled
 
 
-def sixteen_heads() -> Iterator[Row]:
+def sixteen_heads() -> Iterator[Measured]:
     q, k, v = (torch.randn(1, 16, 16384, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     name = "T=16384 H=16"
     _, w = regard.attend(q, k, v, weights=True)
     yield name, "cuDNN forward", *measure(lambda: cudnn(q, k, v, False))
     yield name, "dense, one head at a time", *measure(lambda: [of_dense(q[0, h], k[0, h]) for h in range(16)], 0.2)
     asked = {"entropy": True, "received": True, "map": (128, 128)}
-    yield name, "entropy, max, received, map", *measure(lambda: w.stats(**asked, top=1))
-    yield name, "the same with top 8", *measure(lambda: w.stats(**asked, top=8))
+    yield name, "regard: entropy, max, received, map", *measure(lambda: w.stats(**asked, top=1))
+    yield name, "regard: the same with top 8", *measure(lambda: w.stats(**asked, top=8))
     for one in ({"entropy": True}, {"top": 1}, {"received": True}, {"map": (128, 128)}, {"top": 8}, {"on": [0]}):
-        yield name, f"only {next(iter(one))} {next(iter(one.values()))}", *measure(lambda one=one: w.stats(**one), 0.2)
-    yield name, "only mean map", *measure(lambda: w.stats(map=(128, 128), pool="mean"), 0.2)
+        yield (
+            name,
+            f"regard: only {next(iter(one))} {next(iter(one.values()))}",
+            *measure(lambda one=one: w.stats(**one), 0.2),
+        )
+    yield name, "regard: only mean map", *measure(lambda: w.stats(map=(128, 128), pool="mean"), 0.2)
     out = cudnn(q, k, v, False)
-    yield name, "only fidelity", *measure(lambda: w.stats(fidelity=(v, out)), 0.2)
+    yield name, "regard: only fidelity", *measure(lambda: w.stats(fidelity=(v, out)), 0.2)
     fresh = type(w)
-    yield name, "row state alone", *measure(lambda: fresh(w._scores, w._normalize)._own_state(), 0.2)
+    yield name, "regard: row state alone", *measure(lambda: fresh(w._scores, w._normalize)._own_state(), 0.2)
 
 
-def long_context() -> Iterator[Row]:
+def long_context() -> Iterator[Measured]:
     q, k, v = (torch.randn(1, 4, 131072, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     name = "T=131072 H=4 causal"
     _, w = regard.attend(q, k, v, mask=regard.causal(), weights=True)
     yield name, "cuDNN forward", *measure(lambda: cudnn(q, k, v, True), 0.5)
     asked = {"entropy": True, "top": 1, "received": True, "map": (128, 128)}
-    yield name, "entropy, max, received, map", *measure(lambda: w.stats(**asked), 0.5)
+    yield name, "regard: entropy, max, received, map", *measure(lambda: w.stats(**asked), 0.5)
     name = "T=131072, one head"
     _, w = regard.attend(q[:, :1], k[:, :1], v[:, :1], weights=True)
     every = slice(None)
-    yield name, "tile of 512 × 512 cells, whole map", *measure(lambda: w.tile(every, every, (512, 512)), 0.5)
+    yield name, "regard: tile of 512 × 512 cells, whole map", *measure(lambda: w.tile(every, every, (512, 512)), 0.5)
     here = slice(70000, 70512)
-    yield name, "tile of 512 × 512 weights", *measure(lambda: w.tile(here, here), 0.2)
+    yield name, "regard: tile of 512 × 512 weights", *measure(lambda: w.tile(here, here), 0.2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--csv", type=Path, help="append the rows to this file")
-    csv_path = parser.parse_args().csv
+    parser.add_argument("--csv", type=Path, default=RESULTS, help="where the rows go")
+    path = parser.parse_args().csv
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
-    gpu = torch.cuda.get_device_name()
-    print(f"{gpu}, torch {torch.__version__}")
-    rows = []
+    rows: dict[str, list[Row]] = {}
     for part in (sixteen_heads, long_context):
-        for work, who, *numbers in part():
-            p20, p50, p80, alone, peak = numbers
+        for name, by, p20, p50, p80, alone, peak in part():
             print(
-                f"{work:20} {who:35} {p20:8.3f} {p50:8.3f} {p80:8.3f}, alone {alone:8.3f} ms {peak:8.1f} MiB",
-                flush=True,
+                f"{name:22} {by:42} {p20:8.3f} {p50:8.3f} {p80:8.3f}, alone {alone:8.3f} ms {peak:8.1f} MiB", flush=True
             )
-            rows.append((work, who, *(f"{x:.4f}" for x in numbers), gpu, torch.__version__))
+            work = f"statistics {name} D=128, bfloat16"
+            rows.setdefault(work, []).append(gpu_row(work, by, p20, p50, p80))
+            work = f"{work}, one call from idle"
+            rows.setdefault(work, []).append(gpu_row(work, by, alone, alone, alone))
+            work = work.replace("one call from idle", "peak extra memory")
+            rows.setdefault(work, []).append(gpu_row(work, by, peak, peak, peak, "MiB"))
         torch.cuda.empty_cache()
-    if csv_path is not None:
-        fresh = not csv_path.exists()
-        with csv_path.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            if fresh:
-                writer.writerow(COLUMNS)
-            writer.writerows(rows)
+    write([one for group in rows.values() for one in group], path)
 
 
 if __name__ == "__main__":

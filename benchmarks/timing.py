@@ -54,7 +54,14 @@ def alternate(functions: dict[str, Callable[[], object]], repeats: int, calls: i
 def row(work: str, by: str, values: list[float], unit: str = "ms") -> Row:
     values = sorted(values)
     p20, p50, p80 = (values[round(q * (len(values) - 1))] for q in (0.2, 0.5, 0.8))
-    machine = f"{_cpu()}, {torch.get_num_threads()} threads"
+    return _row(work, by, unit, p20, p50, p80, f"{_cpu()}, {torch.get_num_threads()} threads")
+
+
+def gpu_row(work: str, by: str, p20: float, p50: float, p80: float, unit: str = "ms") -> Row:
+    return _row(work, by, unit, p20, p50, p80, torch.cuda.get_device_name())
+
+
+def _row(work: str, by: str, unit: str, p20: float, p50: float, p80: float, machine: str) -> Row:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Row(work, by, unit, p20, p50, p80, today, machine, torch.__version__, platform.python_version())
 
@@ -84,8 +91,8 @@ def write(rows: list[Row], path: Path = RESULTS) -> None:
     if path.exists():
         with path.open(newline="", encoding="utf-8") as file:
             old = list(csv.DictReader(file))
-    done = {(x.work, x.by) for x in rows}
-    kept = [x for x in old if (x["work"], x["by"]) not in done]
+    done = {x.work for x in rows}
+    kept = [x for x in old if x["work"] not in done]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()

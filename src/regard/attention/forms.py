@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DotForm:
     """e_ij = scale · a_i·b_j"""
 
@@ -33,7 +33,7 @@ class DotForm:
         return 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TanhForm:
     """e_ij = w · tanh(a_i + b_j)"""
 
@@ -47,7 +47,7 @@ class TanhForm:
         return width
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PairForm:
     """e_ij = function(a_i, b_j), any function that looks at one query and one key at a time."""
 

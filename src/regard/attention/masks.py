@@ -8,6 +8,7 @@ FlexAttention, an interval of keys per query (`bounds`) for kernels that skip wh
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,6 +56,8 @@ class Mask:
         return Not(self)
 
     def __bool__(self) -> bool:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            return True  # Dynamo asks this of everything it holds
         raise TypeError("a mask is neither true nor false; combine masks with &, | and ~, not with and, or and not")
 
     def example(self) -> tuple[tuple[int, ...], int, int]:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .kernels.cores import sum_rows
-
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
@@ -98,11 +96,29 @@ class Largest:
 
 
 class Received:
+    """Column sums by way of sums of whole blocks: added element by element, each core keeps to the memory it wrote."""
+
     def __init__(self, count: int, keys: int, like: Tensor) -> None:
-        self.result = like.new_zeros(count, keys)
+        self.total = like.new_zeros(count, keys)
+        self.running: Tensor | None = None
+        self.n = slice(0, 0)
 
     def add(self, block: Block) -> None:
-        self.result[block.n] += sum_rows(block.w)
+        if self.running is not None and self.n == block.n and self.running.shape == block.w.shape:
+            self.running += block.w
+            return
+        self.flush()
+        self.running, self.n = block.w.clone(), block.n
+
+    def flush(self) -> None:
+        if self.running is not None:
+            self.total[self.n] += self.running.sum(-2)
+            self.running = None
+
+    @property
+    def result(self) -> Tensor:
+        self.flush()
+        return self.total
 
 
 class Offsets:

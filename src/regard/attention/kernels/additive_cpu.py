@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .cores import sum_rows
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -126,6 +124,19 @@ def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, see
             yield _Block(n, rows, cols, (j < low) | (j >= high), seed)
 
 
+def _sum_rows(x: Float[Tensor, "n i j d"]) -> Float[Tensor, "n j d"]:
+    """x.sum(1), first within each thread's share of the rows.
+
+    Element-wise operations give every thread a contiguous share of a tensor. A plain sum over rows splits the columns
+    instead, so each thread reads what the other has just written, and the next write has to fetch it all back.
+    """
+    threads = torch.get_num_threads()
+    if x.shape[1] % threads:
+        return x.sum(1)
+    shares: Tensor = x.unflatten(1, (threads, -1)).sum(2)
+    return shares.sum(1)
+
+
 def _rows(bound: Int[Tensor, "n q"], n: slice, rows: slice) -> Int[Tensor, "n rows 1"]:
     bound = bound[n] if bound.shape[0] > 1 else bound
     return (bound[:, rows] if bound.shape[1] > 1 else bound)[..., None]
@@ -219,6 +230,6 @@ def backward(
             dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
             x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
             da_block[m, i] += x.sum(2)
-            db_block[m, j] += sum_rows(x)
+            db_block[m, j] += _sum_rows(x)
     quarter = 4 * w
     return da.mul_(quarter), db.mul_(quarter), dw, dv

@@ -1,0 +1,90 @@
+"""attend() and Weights on a GPU against the formula in float64 on the CPU: devices, masks, backends, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cases import city_block
+
+import regard as r
+from regard import attend
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+
+MASKS = {
+    "none": None,
+    "causal": r.causal(),
+    "padding": r.padding([90, 40]),  # made on the CPU; it follows the inputs
+    "both": r.causal() & r.padding([90, 40]),
+    "window": r.causal() & r.window(20),
+    "empty": r.padding([0, 90]),
+}
+
+
+def _inputs(width: int = 64) -> list[torch.Tensor]:
+    sizes = ((2, 4, 100, width), (2, 2, 90, width), (2, 2, 90, width))
+    return [torch.randn(size, device=CUDA, requires_grad=True) for size in sizes]
+
+
+def _agree(tensors: list[torch.Tensor], **how: object) -> None:
+    z, w = attend(*tensors, weights=True, **how)
+    assert z.device.type == "cuda"
+    energy = how.get("energy", r.ScaledDot())
+    if isinstance(energy, torch.nn.Module):
+        energy = _twin(energy)
+    exact = [x.detach().double().cpu().requires_grad_() for x in tensors]
+    rest = {name: x for name, x in how.items() if name not in ("energy", "backend")}
+    truth = attend(*exact, energy=energy, backend="reference", **rest)
+    torch.testing.assert_close(z.double().cpu(), truth, rtol=2e-4, atol=2e-4)
+    assert w.fidelity(tensors[2].detach(), z.detach()).max() < 1e-3
+    direction = torch.randn_like(z)
+    mine = torch.autograd.grad(z, tensors, direction)
+    for a, b in zip(mine, torch.autograd.grad(truth, exact, direction.double().cpu()), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=2e-3, atol=2e-3)
+
+
+def _twin(energy: torch.nn.Module) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(energy).double().cpu()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("energy", ["additive", "gaussian", "function"])
+def test_our_paths(energy: str, mask: str) -> None:
+    torch.manual_seed(0)
+    how = {"additive": r.Additive(64, 64, 64).to(CUDA), "gaussian": r.Gaussian(4.0), "function": city_block}[energy]
+    _agree(_inputs(), energy=how, mask=MASKS[mask], backend="fused")
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+def test_sdpa(mask: str) -> None:
+    torch.manual_seed(0)
+    _agree(_inputs(), mask=MASKS[mask], backend="sdpa")
+
+
+def test_flex_is_chosen_for_structured_masks_and_agrees() -> None:
+    torch.manual_seed(0)
+    tensors = _inputs()
+    assert r.explain(*tensors, mask=MASKS["window"]).backend == "flex"
+    _agree(tensors, mask=MASKS["window"])
+
+
+def test_module_compiles_whole_and_keeps_the_fused_op() -> None:
+    torch.manual_seed(0)
+    energy = r.Additive(64, 64, 64).to(CUDA)
+    x = torch.randn(4, 512, 64, device=CUDA)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return attend(x, x, x, energy=energy, mask=r.causal())
+
+    with torch.no_grad():
+        assert r.explain(x, x, x, energy=energy, mask=r.causal()).backend == "fused"
+        torch.testing.assert_close(torch.compile(function, fullgraph=True)(x), function(x))
+
+
+def test_a_mask_on_the_wrong_device_is_refused() -> None:
+    x = torch.randn(5, 8, device=CUDA)
+    with pytest.raises(ValueError, match="is on cpu, the inputs are on cuda"):
+        attend(x, x, x, mask=torch.ones(5, 5, dtype=torch.bool))
