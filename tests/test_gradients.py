@@ -22,9 +22,10 @@ def _check(energy, normalize, backend: str, mask: r.Mask | None = None) -> None:
 
 @pytest.mark.parametrize("backend", ["reference", "fused"])
 @pytest.mark.parametrize("normalize", SMOOTH)
-@pytest.mark.parametrize("energy", [name for name in energies() if name not in ("modified", "biased")])
+@pytest.mark.parametrize("energy", [*(name for name in energies() if name not in ("modified", "biased")), *POSITIVE])
 def test_energies_and_normalizers(energy: str, normalize: str, backend: str) -> None:
-    _check(energies()[energy], SMOOTH[normalize], backend)
+    """Those with a bias per head need heads; `test_biases_learn` has them."""
+    _check((energies() | POSITIVE)[energy], SMOOTH[normalize], backend)
 
 
 @pytest.mark.parametrize("backend", ["reference", "fused", "sdpa"])

@@ -146,3 +146,19 @@ def test_same_inputs_same_bits() -> None:
         z = attend(q, k, v, energy=energy, dropout=0.2, backend="fused")
         runs.append([z, *torch.autograd.grad(z.square().sum(), (q, k, v, *energy.parameters()))])
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(
+    "mask", [r.causal() & r.window(20), r.causal() & r.padding([64, 40]), ~r.documents(torch.arange(64) // 30)]
+)
+def test_masks_and_modifiers_can_be_traced_for_flex(mask: r.Mask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU compiles: our rules as FlexAttention's mask_mod and score_mod, traced, then run unfused."""
+    from regard.attention.backends import flex
+
+    traced = torch.compile(flex.flex_attention, backend="aot_eager", fullgraph=True)
+    monkeypatch.setattr(flex, "_kernel", lambda device: traced)
+    q, k, v = torch.randn(2, 4, 64, 16), torch.randn(2, 2, 64, 16), torch.randn(2, 2, 64, 16)
+    energy = r.Modified(r.ScaledDot(), r.SoftCap(5.0), r.Alibi(4), r.Bias(torch.randn(64, 64)))
+    for how in (r.ScaledDot(), energy):
+        z = attend(q, k, v, energy=how, mask=mask, backend="flex")
+        torch.testing.assert_close(z, attend(q, k, v, energy=how, mask=mask, backend="reference"))

@@ -296,6 +296,8 @@ def test_whole_numbers_of_any_kind(dtype: torch.dtype) -> None:
 def test_masks_are_not_truth_values() -> None:
     with pytest.raises(TypeError, match="not with and, or and not"):
         r.causal() and r.padding([3])
+    # Dynamo asks everything it holds whether it is true, and must get an answer.
+    assert eval("bool(mask)", {"__name__": "torch._dynamo.guards", "mask": r.causal()})
     for lengths in ([-1, 3], [3, 8]):
         with pytest.raises(ValueError, match="there are 7 keys"):
             attend(*inputs(), mask=r.padding(lengths))
