@@ -154,6 +154,3 @@ class Scores:
         for n in range(0, count, deep):
             for i in range(0, queries, tall):
                 yield range(n, min(n + deep, count)), range(i, min(i + tall, queries))
-
-    def detach(self) -> Scores:
-        return replace(self, a=self.a.detach(), b=self.b.detach())

@@ -275,7 +275,8 @@ class Weights:
 
     def _detached(self) -> Scores:
         """Flat scores without a graph, as they were when `attend` was called."""
-        self._check_unchanged((self._scores.a, self._scores.b))
+        fixed = [x for x in _learned(self._scores) if not x.requires_grad]
+        self._check_unchanged((self._scores.a, self._scores.b, *fixed))
         if self._flat is None:
             self._flat = self._kept.flat()
         return self._flat
@@ -364,14 +365,16 @@ def _learned(scores: Scores) -> list[Tensor]:
 
 
 def _kept(scores: Scores) -> Scores:
-    """The scores to answer from: queries and keys as they are, the few learned numbers of the energy copied.
+    """The scores to answer from: queries and keys as they are, what the energy learns copied.
 
-    An optimizer changes those in place, and asking after a training step is natural.
+    An optimizer changes that in place, and asking after a training step is natural.
     """
     form = scores.form
-    if isinstance(form, TanhForm):
+    if isinstance(form, TanhForm) and form.weight.requires_grad:
         form = TanhForm(form.weight.detach().clone())
-    modifiers = tuple(Bias(x.bias.detach().clone()) if isinstance(x, Bias) else x for x in scores.modifiers)
+    modifiers = tuple(
+        Bias(x.bias.detach().clone()) if isinstance(x, Bias) and x.bias.requires_grad else x for x in scores.modifiers
+    )
     return replace(scores, a=scores.a.detach(), b=scores.b.detach(), form=form, modifiers=modifiers)
 
 

@@ -3,7 +3,7 @@
     tanh(x + y) = 1 − 2 / (e^{2x} e^{2y} + 1)
 
 so the exponentials are taken once per row (T·D of them) and what remains per triple (i, j, d) is a product, a sum and
-a division, an eighth of the time of a tanh. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
+a division, where a tanh costs many times that. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
 
 Rows are processed whole (all their keys), which needs O(T_k) memory per row and no rescaling; the backward
 recomputes them from the saved log-sum-exp. Nothing here is differentiable by itself: `additive.py` makes it an op.
