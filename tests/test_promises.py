@@ -307,9 +307,15 @@ def test_an_energy_that_looks_at_positions_is_refused() -> None:
     def positional(q, k):
         return q @ k.mT - (torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])).abs() * 0.1
 
-    x = torch.randn(1, 600, 8)
-    with pytest.raises(ValueError, match=r"depend on q_i and k_j alone\. For positions use"):
-        attend(x, x, x, energy=positional)
+    slope = torch.ones((), requires_grad=True)
+    for length in (10, 600):  # one block and many
+        x = torch.randn(1, length, 8)
+        for energy in (positional, lambda q, k: slope * positional(q, k)):
+            with pytest.raises(ValueError, match=r"depend on q_i and k_j alone\. For positions use"):
+                attend(x, x, x, energy=energy)
+            attend(
+                x.bfloat16(), x.bfloat16(), x.bfloat16(), energy=lambda q, k: 1e4 * (q @ k.mT)
+            )  # rounding is no position
 
 
 def test_proportional_needs_energies_that_are_not_negative() -> None:

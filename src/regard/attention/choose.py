@@ -115,7 +115,7 @@ def _slower(name: str, request: Request) -> str:
     if name == "reference":
         return "can, with the whole [T_q, T_k] matrix in memory"
     if name == "fused" and request.scores.mask is not None:
-        return "can, slower, but without a dense mask or matrix"
+        return "can, without a dense mask or matrix"
     if name == "flex" and request.scores.a.device.type == "cpu":
         return "can, but uncompiled on CPU it holds the whole matrix"
     return "can, but no faster here"

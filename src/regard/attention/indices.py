@@ -43,11 +43,16 @@ def span(chosen: Sequence[int], device: torch.device) -> Index:
 
 def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
     """Index tensors [n, 1, 1] into each leading dimension, from indices [n] into all of them flattened."""
+    return tuple(part[:, None, None] for part in digits(index, batch))
+
+
+def digits(index: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The indices into each of several dimensions, from an index into all of them flattened."""
     parts: list[Tensor] = []
-    for size in reversed(batch):
-        parts.append((index % size)[:, None, None])
+    for size in reversed(sizes):
+        parts.append(index % size)
         index = index // size
-    return tuple(reversed(parts))
+    return parts[::-1]
 
 
 def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:

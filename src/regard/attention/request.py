@@ -41,6 +41,12 @@ class Request:
         return self.v if groups == 1 else self.v.repeat_interleave(groups, dim=-3)
 
     @property
+    def flat_values(self) -> Tensor:
+        """The same with one leading dimension, as `Scores.flat` has it: [n, T_k, D_v]."""
+        v, scores = self.values, self.scores
+        return v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
+
+    @property
     def wants_gradient(self) -> bool:
         s = self.scores
         return torch.is_grad_enabled() and (s.a.requires_grad or s.b.requires_grad or self.v.requires_grad)

@@ -33,14 +33,14 @@ BLOCK = 1 << 18
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    scores, v = request.scores.flat(), request.values
-    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
+    scores, v = request.scores.flat(), request.flat_values
     work = _Work(request, scores)
+    if isinstance(scores.form, PairForm):
+        # Also where there is one block: `Weights` asks for others, and a short test should tell what a long run does.
+        check_pairwise(scores.form, scores.a, scores.b)
     if len(work.cut) == 1:
         out, state = work.rows(scores, v, *work.cut[0])
     elif not torch.is_grad_enabled() or _is_known(request, scores):
-        if isinstance(scores.form, PairForm):
-            check_pairwise(scores.form, scores.a, scores.b)
         out, state = _Recomputed.apply(work, scores.a, scores.b, v, *_learned(scores))
     else:
         out, state = work.checkpointed(v)
@@ -52,7 +52,7 @@ class _Work:
     """What to do for each block, and which blocks there are."""
 
     def __init__(self, request: Request, scores: Scores) -> None:
-        self.request = request
+        self.request, self.scores = request, scores
         # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
         whole = traced() or any(isinstance(x, Bias) and x.bias.requires_grad for x in scores.modifiers)
         self.cut = [(slice(0, scores.count), slice(0, scores.queries))]
@@ -90,9 +90,8 @@ class _Work:
 
     def checkpointed(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Blocks as PyTorch checkpoints them: for functions that close over parameters, whatever else they do."""
-        scores = self.request.scores.flat()
         parts = [
-            checkpoint(self.rows, scores, v, n, i, use_reentrant=False)  # it restores the generator itself
+            checkpoint(self.rows, self.scores, v, n, i, use_reentrant=False)  # it restores the generator itself
             for n, i in self.cut
         ]
         abreast = sum(n == self.cut[0][0] for n, _ in self.cut)  # row blocks that make up one group of matrices
@@ -112,16 +111,16 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.work, ctx.scores = work, replace(work.request.scores.flat(), a=a, b=b)
+        ctx.work, scores = work, work.scores
         ctx.save_for_backward(a, b, v, *learned)
-        ctx.rng = torch.get_rng_state() if isinstance(ctx.scores.form, PairForm) else None
+        ctx.rng = torch.get_rng_state() if isinstance(scores.form, PairForm) and scores.form.foreign else None
         wanted = work.request.weights
-        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=ctx.scores.precision)
+        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=scores.precision)
         hard = isinstance(work.request.normalize, Hard)
         state = torch.empty(a.shape[:2] if wanted else (0,), dtype=torch.long if hard else out.dtype, device=a.device)
         generator = work.generator(a.device)
         for n, i in work.cut:
-            out[n, i], found = work.rows(ctx.scores, v, n, i, generator)
+            out[n, i], found = work.rows(scores, v, n, i, generator)
             if wanted:
                 state[n, i] = found
         ctx.mark_non_differentiable(state)
@@ -134,7 +133,7 @@ class _Recomputed(torch.autograd.Function):
         a, b, v, *learned = ctx.saved_tensors
         # Leaves of their own: what hooks and graphs hang on the user's tensors is run once, outside.
         leaves = [x.detach().requires_grad_() for x in learned]
-        scores = _with_learned(ctx.scores, leaves)
+        scores = replace(work.scores, form=TanhForm(*leaves)) if leaves else work.scores
         gradients = [torch.zeros_like(x, dtype=scores.precision) for x in (a, b, v, *learned)]
         generator = work.generator(a.device)
         with torch.random.fork_rng(devices=[], enabled=ctx.rng is not None), torch.enable_grad():
@@ -160,7 +159,8 @@ def _is_known(request: Request, scores: Scores) -> bool:
         return False
     if not (isinstance(scores.form, PairForm) and scores.form.foreign):
         return True
-    if torch.is_autocast_enabled(scores.a.device.type):
+    # Checkpointing restores autocast and a GPU's generator, whatever the function does with them.
+    if scores.a.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
     probe = scores.form(scores.a[:1, :1].detach(), scores.b[:1, :1].detach())
     return not probe.requires_grad  # else it closes over parameters
@@ -168,7 +168,3 @@ def _is_known(request: Request, scores: Scores) -> bool:
 
 def _learned(scores: Scores) -> list[Tensor]:
     return [scores.form.weight] if isinstance(scores.form, TanhForm) else []
-
-
-def _with_learned(scores: Scores, learned: list[Tensor]) -> Scores:
-    return replace(scores, form=TanhForm(*learned)) if learned else scores

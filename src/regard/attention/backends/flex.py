@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from ..forms import DotForm
+from ..indices import digits
 from ..normalizers import Softmax
 
 if TYPE_CHECKING:
@@ -76,12 +78,7 @@ def _kernel(device: str) -> Callable[..., Any]:
 
 def _indices(scores: Scores, n: Tensor, h: Tensor) -> Batch:
     """Our leading indices from FlexAttention's two: all but the last leading dimension are flattened into n."""
-    *lead, _ = scores.batch or (1,)
-    parts: list[Tensor] = []
-    for size in reversed(lead):
-        parts.append(n % size)
-        n = n // size
-    return (*reversed(parts), h) if scores.batch else ()
+    return (*digits(n, scores.batch[:-1]), h) if scores.batch else ()
 
 
 def _score_mod(scores: Scores, temperature: float) -> Callable[..., Tensor]:
@@ -101,7 +98,4 @@ def _block_mask(scores: Scores, device: torch.device) -> Any:
         return mask(_indices(scores, n, h), i, j)
 
     *lead, heads = scores.batch or (1,)
-    count = 1
-    for size in lead:
-        count *= size
-    return create_block_mask(mask_mod, count, heads, scores.queries, scores.keys, device=device)
+    return create_block_mask(mask_mod, math.prod(lead), heads, scores.queries, scores.keys, device=device)

@@ -70,10 +70,9 @@ def _interval(scores: Scores) -> Interval | None:
 
 
 def _additive(request: Request) -> tuple[Tensor, Tensor]:
-    scores, normalize, v = request.scores.flat(), request.normalize, request.values
+    scores, normalize, v = request.scores.flat(), request.normalize, request.flat_values
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
-    v = v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
     start, stop = (None, None) if scores.mask is None else _interval(scores) or (None, None)
     # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
     seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
