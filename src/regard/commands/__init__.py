@@ -1,0 +1,8 @@
+"""The commands of `regard`, one thin file per verb. What is slow to import is imported inside them."""
+
+from __future__ import annotations
+
+from . import demo
+from .app import app
+
+__all__ = ["app", "demo"]

@@ -1,0 +1,1 @@
+"""Search, translation, export: what a trained model is used with."""

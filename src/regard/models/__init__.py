@@ -1,0 +1,1 @@
+"""Encoders × decoders: every system is one composition."""

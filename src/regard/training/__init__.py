@@ -1,0 +1,1 @@
+"""Recipes, fitting, evaluating, results."""
