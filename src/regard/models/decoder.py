@@ -49,6 +49,8 @@ class Decoder(nn.Module, ABC, Generic[S]):
     """
 
     vocabulary: int
+    embedding: nn.Embedding
+    output: nn.Linear
 
     @abstractmethod
     def forward(
