@@ -135,6 +135,6 @@ def _padding(state: TransformerState) -> Mask:
     return padding(state.lengths)
 
 
-def _maps(seen: list[Weights]) -> Float[Tensor, "batch maps queries places"]:
+def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
     """One map per layer and head, layers first."""
-    return torch.cat([w.dense() for w in seen], dim=1)
+    return torch.cat([w.dense() for w in seen if w is not None], dim=1)

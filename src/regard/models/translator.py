@@ -116,7 +116,8 @@ class Translator(nn.Module):
         if not features.is_cuda:
             # Padding is left out before the vocabulary's product. A GPU would have to stop and count it first.
             features, wanted, real = features[real], wanted[real], real[real]
-        log_p = torch.log_softmax(self.readout(features).float(), dim=-1)
+        logits = self.readout(features)
+        log_p = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         nll = -log_p.gather(-1, wanted[..., None])[..., 0] * real
         total = nll.sum()
         plain = total.detach()
