@@ -65,20 +65,24 @@ def search(
     ranking = Ranking(length_penalty, coverage_penalty)
     if beams < 1 or not 1 <= best <= beams:
         raise ValueError(f"a search needs beams ≥ 1 and 1 ≤ best ≤ beams, got beams={beams} and best={best}")
-    if longest is not None and longest < 0:
-        raise ValueError(f"longest is a number of tokens, got {longest}")
     if decoder.training:
         raise ValueError("search needs the model in evaluation mode (dropout is random): call model.eval() first")
     if len(annotations.lengths) == 0:
         return []
-    limits = (2 * annotations.lengths + 10).clamp(max=LONGEST)
-    if longest is not None:
-        limits = torch.full_like(limits, longest)
-    history = _walk(decoder, annotations, limits, beams, best, ranking, sample)
+    history = _walk(decoder, annotations, limits(annotations.lengths, longest), beams, best, ranking, sample)
     found = history.best(best)
     if weights:
         _look(decoder, annotations, found)
     return found
+
+
+def limits(places: Int[Tensor, "batch"], longest: int | None) -> Int[Tensor, "batch"]:
+    """How many tokens the translation of each sentence may have before </s>."""
+    if longest is None:
+        return (2 * places + 10).clamp(max=LONGEST)
+    if longest < 0:
+        raise ValueError(f"longest is a number of tokens, got {longest}")
+    return torch.full_like(places, longest)
 
 
 def _walk(
