@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import demo
+from . import demo, recipes, train
 from .app import app
 
-__all__ = ["app", "demo"]
+__all__ = ["app", "demo", "recipes", "train"]
