@@ -68,7 +68,7 @@ def test_greedy_translations_are_the_same_tokens(norm: str, tied: str, tokenizer
     ours, theirs = (list(translate(it, tokenizers, texts, beams=1)) for it in (model, engine))
     assert [t.tokens for t in ours] == [t.tokens for t in theirs]
     assert [t.text for t in ours] == [t.text for t in theirs]
-    assert len({tuple(t.tokens) for t in ours}) > 20, "the model says the same to everything"
+    assert len({tuple(t.tokens) for t in ours}) > 5, "the model says the same to everything"
 
 
 def test_longest_cuts_both_alike(tokenizers: Tokenizers, tmp_path: Path) -> None:
