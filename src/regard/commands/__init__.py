@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import demo, recipes, train
+from . import compare, demo, evaluate, export, recipes, train, translate
 from .app import app
 
-__all__ = ["app", "demo", "recipes", "train"]
+__all__ = ["app", "compare", "demo", "evaluate", "export", "recipes", "train", "translate"]

@@ -18,9 +18,9 @@ def export(
         Path | None, typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ctranslate2]")
     ] = None,
 ) -> None:
-    """Write a Transformer for CTranslate2, a fast C++ engine for CPUs and GPUs.
+    """Write a Transformer for the engine CTranslate2.
 
-    Greedy translations are the same, token for token. `regard translate --engine ctranslate2` runs it.
+    It is a fast C++ library for CPUs and GPUs. Greedy translations are the same, token for token. `regard translate --engine ctranslate2` runs it.
 
     \b
     Examples:

@@ -14,16 +14,20 @@ Model = Annotated[
     str | None, typer.Option("--model", metavar="RUN", help="A run's folder, a model's folder, or one that ships.")
 ]
 Beams = Annotated[
-    int | None, typer.Option(min=1, help="Hypotheses kept alive; 1 is greedy. [default: the run's, or 5]")
+    int | None, typer.Option(metavar="N", min=1, help="Hypotheses kept alive; 1 is greedy. [default: the run's, or 5]")
 ]
-LengthPenalty = Annotated[float | None, typer.Option(min=0.0, help="α of Wu et al. 2016. [default: the run's, or 1]")]
-CoveragePenalty = Annotated[float | None, typer.Option(min=0.0, help="β of Wu et al. 2016. [default: the run's, or 0]")]
+LengthPenalty = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, help="α of Wu et al. 2016. [default: the run's, or 1]")
+]
+CoveragePenalty = Annotated[
+    float | None, typer.Option(metavar="X", min=0.0, help="β of Wu et al. 2016. [default: the run's, or 0]")
+]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1, …; auto takes a GPU if there is one.")]
 EngineName = Annotated[
     Literal["torch", "ctranslate2"],
     typer.Option("--engine", help="What runs the model; ctranslate2 after `regard export`."),
 ]
-Tokens = Annotated[int, typer.Option(min=1, help="Source tokens of a batch, padding counted.")]
+Tokens = Annotated[int, typer.Option(metavar="N", min=1, help="Source tokens of a batch, padding counted.")]
 
 
 def find_device(name: str) -> str:

@@ -35,24 +35,30 @@ PROMPT = "> "
 @app.command()
 def translate(
     sentences: Annotated[
-        list[str] | None, typer.Argument(metavar="[SENTENCE]...", help="Each argument is one sentence.")
+        list[str] | None, typer.Argument(metavar="SENTENCE", help="Each argument is one sentence.")
     ] = None,
     model: Model = None,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Translate this file's lines; .gz and .xz too.")
     ] = None,
     beams: Beams = None,
-    best: Annotated[int, typer.Option(min=1, help="Print so many translations of each, with their scores.")] = 1,
+    best: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Print so many translations of each, with their scores.")
+    ] = 1,
     length_penalty: LengthPenalty = None,
     coverage_penalty: CoveragePenalty = None,
-    longest: Annotated[int | None, typer.Option(min=0, help="Tokens a translation may have.")] = None,
+    longest: Annotated[int | None, typer.Option(metavar="N", min=0, help="Tokens a translation may have.")] = None,
     sample: Annotated[
         float | None,
         typer.Option(metavar="TEMPERATURE", help="Draw translations at random instead; 1.0 is the model's own."),
     ] = None,
-    top_k: Annotated[int, typer.Option(min=0, help="Draw from so many likeliest tokens only; 0: from all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that reach this probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Of what is drawn.")] = None,
+    top_k: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Draw from so many likeliest tokens only; 0: from all.")
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is drawn.")] = None,
     show: Annotated[bool, typer.Option("--show", help="Draw where the model looked, in the terminal.")] = False,
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw it into a file: .png, .svg or .pdf. One sentence.")
@@ -61,7 +67,7 @@ def translate(
     device: Device = "auto",
     tokens: Tokens = 4096,
 ) -> None:
-    """Translate sentences: arguments, a file, a pipe, or whatever you type.
+    """Translate arguments, a file, a pipe, or what you type.
 
     A pipe is answered as it speaks: what has arrived is translated and written before more is waited for.
 

@@ -29,6 +29,10 @@ class Bin:
     bleu: float
 
     @property
+    def middle(self) -> float:
+        return self.low + (STEP - 1) / 2
+
+    @property
     def name(self) -> str:
         return f"{self.low}–{self.high}" if self.high else f"{self.low}+"
 
