@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Pairs: TSV, JSONL, Parquet, …. [default: the run's own]")
+        Path | None, typer.Argument(metavar="FILE", help="Pairs: TSV, JSONL, Parquet, …. [default: the run's own]")
     ] = None,
     split: Annotated[Literal["test", "valid"], typer.Option(help="Which of the run's own pairs.")] = "test",
     columns: Annotated[
@@ -101,7 +101,7 @@ def _pairs(
     from ..training.run import Run
 
     recipe = Run.open(loaded.run).recipe
-    return split, read(recipe.data, split), recipe.data.tokenized
+    return split, read(recipe.data, split), recipe.data.tokenised
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:

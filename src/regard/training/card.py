@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def card(recipe: Recipe, kept: str, bleu: float) -> str:
     """README.md of a model folder, as the Hugging Face hub shows it; the recipe in full makes it repeatable."""
-    scoring = "tokenised BLEU" if recipe.data.tokenized else "sacreBLEU"
+    scoring = "tokenised BLEU" if recipe.data.tokenised else "sacreBLEU"
     return f"""---
 library_name: regard
 pipeline_tag: translation

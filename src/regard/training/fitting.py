@@ -32,8 +32,12 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
     folder = Path(folder)
     run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
+    if run.recipe != recipe:
+        raise ValueError(
+            f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
+        )
     bar = Bar(shown=first)
-    if run.model.exists():
+    if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return run
     _quiet()
@@ -44,6 +48,9 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     try:
         last = run.last if resume and run.last.exists() else None
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        bar.say(f"interrupted; go on with: regard train --resume {folder}")
+        raise
     finally:
         bar.stop()
     if trainer.is_global_zero:

@@ -182,6 +182,11 @@ class Fitting(lightning.LightningModule):
         }
         self._since = now
         self._record(line)
+        if not math.isfinite(total):
+            raise ValueError(
+                f"the loss of update {update} is {total}: a lower training.rate, a longer training.warmup or a "
+                f"training.clip may help; the last checkpoint before it is in {self.run.checkpoints}"
+            )
         speed = f"{line['tokens_per_second']:,} tokens/s"
         self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
 
@@ -229,7 +234,7 @@ class Fitting(lightning.LightningModule):
     def score(self, texts: list[str]) -> float:
         """BLEU of translations of the validation set."""
         references = [pair.target for pair in self.corpora.valid_pairs]
-        return scores.bleu(texts, references, tokenised=self.run.recipe.data.tokenized).value
+        return scores.bleu(texts, references, tokenised=self.run.recipe.data.tokenised).value
 
     def _all_translations(self) -> list[str]:
         world = self.trainer.world_size

@@ -42,7 +42,7 @@ class Files(Section):
     columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
         default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
     )
-    tokenized: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
+    tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
     on_bad: Literal["error", "skip"] = Field(
         default="error", description="what a bad row does: stop, or be skipped and counted"
     )
@@ -59,7 +59,7 @@ class PhraseBook(Section):
     valid: Positive = 200
     test: Positive = 1000
     seed: Count = Field(default=0, description="of the grammar's choices; the same pairs for every training seed")
-    tokenized: bool = True
+    tokenised: bool = True
     longest: Positive = Field(
         default=256, description="pairs with more tokens than this on a side are left out, and counted"
     )

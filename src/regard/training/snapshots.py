@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -83,4 +81,4 @@ def _update(path: Path) -> int:
 
 def size(weights: Weights) -> int:
     """Bytes that one snapshot takes."""
-    return sum(tensor.numel() * torch.finfo(tensor.dtype).bits // 8 for tensor in weights.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
