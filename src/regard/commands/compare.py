@@ -12,7 +12,7 @@ from .app import app
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs that were evaluated.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated.")],
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run.")
     ] = None,

@@ -20,7 +20,8 @@ def export(
 ) -> None:
     """Write a Transformer for the engine CTranslate2.
 
-    It is a fast C++ library for CPUs and GPUs. Greedy translations are the same, token for token. `regard translate --engine ctranslate2` runs it.
+    It is a fast C++ library for CPUs and GPUs. Greedy translations are the same, token for token. `regard translate
+    --engine ctranslate2` runs it.
 
     \b
     Examples:
