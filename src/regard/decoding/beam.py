@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data.batch import BEGIN, END
+from .largest import largest
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -138,7 +139,7 @@ def advance(
     logprobs = logits.float().log_softmax(-1)
     logprobs[..., :END] = NEVER  # <pad> and <s> are no words
     if sample is None:
-        values, tokens = logprobs.topk(min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
+        values, tokens = largest(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
     else:
         tokens = sample.draw(logprobs, generator)[..., None]  # [batch, beams, 1]
         values = logprobs.gather(-1, tokens)

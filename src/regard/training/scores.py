@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,21 +42,17 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenised: boo
 
     The two count different words: never put them in one column.
     """
-    from sacrebleu import BLEU
-
     _check(hypotheses, references)
     # `force` says that we know the text is tokenised; sacreBLEU would warn of it.
-    metric = BLEU(tokenize="none", force=True) if tokenised else BLEU(force=True)
+    metric = _sacrebleu().BLEU(tokenize="none" if tokenised else None, force=True)
     score = metric.corpus_score(hypotheses, [references])
     return Score(score.score, str(metric.get_signature()))
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """chrF2: the F-score of character n-grams, recall counted twice (Popović 2015)."""
-    from sacrebleu import CHRF
-
     _check(hypotheses, references)
-    metric = CHRF()
+    metric = _sacrebleu().CHRF()
     score = metric.corpus_score(hypotheses, [references])
     return Score(score.score, str(metric.get_signature()))
 
@@ -78,6 +74,14 @@ def by_length(
         )
         for low, rows in sorted(bins.items())
     ]
+
+
+def _sacrebleu() -> Any:
+    try:
+        import sacrebleu
+    except ModuleNotFoundError as missing:
+        raise ValueError("scores need sacrebleu; install it with: pip install 'regard[train]'") from missing
+    return sacrebleu
 
 
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
