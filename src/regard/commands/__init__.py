@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import compare, demo, evaluate, export, recipes, train, translate
+from . import compare, demo, evaluate, export, phrasebook, recipes, train, translate
 from .app import app
 
-__all__ = ["app", "compare", "demo", "evaluate", "export", "recipes", "train", "translate"]
+__all__ = ["app", "compare", "demo", "evaluate", "export", "phrasebook", "recipes", "train", "translate"]
