@@ -302,6 +302,33 @@ class TestCommand:
             run(capsys, monkeypatch, "translate", *model_first, *arguments)
         assert "\n" not in str(left.value)
 
+    def test_it_asks_where_there_is_a_terminal(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        typed = iter([TEXTS[0], "", TEXTS[1]])
+
+        def asked(prompt: str) -> str:
+            try:
+                return next(typed)
+            except StopIteration:
+                raise EOFError from None  # Ctrl-D
+
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+        monkeypatch.setattr("builtins.input", asked)
+        out = run(capsys, monkeypatch, "translate", "--model", str(folder))
+        assert out == run(capsys, monkeypatch, "translate", "--model", str(folder), TEXTS[0], TEXTS[1])
+
+    def test_a_line_that_is_no_text_is_named(
+        self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "in.txt"
+        file.write_bytes(b"a worm\n\xff\n")
+        with pytest.raises(SystemExit, match=r"in\.txt:2: .*UTF-8"):
+            run(capsys, monkeypatch, "translate", "--model", str(folder), "--file", str(file))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+        with pytest.raises(SystemExit, match="line 2 of the input is not UTF-8"):
+            run(capsys, monkeypatch, "translate", "--model", str(folder))
+
     def test_a_pipe_is_answered_before_it_closes(self, folder: Path) -> None:
         code = "from regard.cli import main; main()"
         process = subprocess.Popen(
