@@ -113,7 +113,8 @@ def _around(r: Random, made: Clause) -> Phrase:
     phrase = made.stated()
     if not made.moving and r.random() < 0.25:
         phrase += _place(r)
-    return _timed(r, phrase, made.tense)
+    never = any(word.text != "not" for word in made.verb.middle)
+    return phrase if never else _timed(r, phrase, made.tense)  # nobody "always went yesterday"
 
 
 def _place(r: Random) -> Phrase:

@@ -111,9 +111,14 @@ def noun_phrase(
     noun = r.choice(nouns(frozenset(tags)))
     one, more, uncounted = _CHOICES[determiners]
     several = bool(noun.ens) and bool(more) and r.random() < 0.3
-    determiner = r.choice(_OWNERS if "own" in noun.tags else uncounted if not noun.ens else more if several else one)
+    fitting = uncounted if not noun.ens else more if several else one
+    if "own" in noun.tags:
+        fitting = _OWNERS
+    elif "nobodys" in noun.tags:  # "ma femme" is more than "my woman"
+        fitting = [choice for choice in fitting if choice not in _OWNERS]
+    determiner = r.choice(fitting)
     described = [] if plain else _adjectives(r, noun)
-    if determiner == "the" and noun.ens and not several and r.random() < 0.15:
+    if determiner == "the" and noun.ens and not several and "nobodys" not in noun.tags and r.random() < 0.15:
         return _owned(r, noun, described)
     phrase = _determined(determiner, noun, several, described, negated)
     return NounPhrase(phrase, "ils" if several else "il", noun.female, several, noun.tags)

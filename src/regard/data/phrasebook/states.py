@@ -56,7 +56,8 @@ def _joined(who: NounPhrase, english: list[Word], french: list[Mot]) -> Phrase:
 def _is_how(r: Random, tense: str, negative: bool) -> Phrase:
     """The house is big: la maison est grande."""
     who = _described(r)
-    adjective = r.choice(adjectives(who.tags))
+    # A new car is "nouvelle" before the noun, but after the verb it would be "neuve".
+    adjective = r.choice([adjective for adjective in adjectives(who.tags) if adjective.en != "new"])
     english, french = _is(who, tense, negative, _IS)
     word = Word(adjective.en)
     how = mots(agree(adjective.fr, adjective.frf, who.female, who.several), word)
@@ -121,7 +122,9 @@ def _has(r: Random, tense: str, negative: bool) -> Phrase:
 
 def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
     """There are two cats in the garden: il y a deux chats dans le jardin."""
-    what = noun_phrase(r, {"animal", "thing", "person"} - {"own"}, determiners="indefinite", negated=negative)
+    what = noun_phrase(
+        r, {"animal", "thing", "nobodys", "trade", "his-trade"}, determiners="indefinite", negated=negative
+    )
     there, (english, french) = Word("there"), _is(what, tense, negative, _HAS)
     verb = 1 if negative else 0
     french[verb].text = _HAS[tense]["il"]  # "il" is the subject, however many there are
@@ -135,4 +138,6 @@ def _described(r: Random) -> NounPhrase:
     """Somebody or something that an adjective fits, and that has none yet."""
     if r.random() < 0.4:
         return subject(r, plain=True)
-    return noun_phrase(r, {"thing", "place", "food", "text", "animal", "drink", "song"}, plain=True)
+    return noun_phrase(
+        r, {"thing", "place", "food", "text", "animal", "drink", "song"}, determiners="known", plain=True
+    )

@@ -56,12 +56,12 @@ _STATES = ("present", "past", "future")  # nobody "is loving" or "is seeing"
 
 # en [plural] | fr [plural] | m or f | tags. A plural not given is regular.
 _NOUNS = """
-man men | homme | m | person
-woman women | femme | f | person
+man men | homme | m | person nobodys
+woman women | femme | f | person nobodys
 child children | enfant | m | person
-boy | garçon | m | person
-girl | fille | f | person
-friend | ami | m | person own
+boy | garçon | m | person nobodys
+girl | fille | f | person nobodys
+friend | ami | m | person own aged
 teacher | professeur | m | person trade
 doctor | médecin | m | person trade
 baker | boulanger | m | person his-trade
@@ -146,7 +146,7 @@ big bigger | grand | before | thing animal place built cake door plant
 small smaller | petit | before | thing animal place built food door person
 beautiful more | beau belle bel | before | thing animal place sight song star man woman child boy girl queen
 new - | nouveau nouvelle nouvel | before | thing door trade
-old older | vieux vieille vieil | before | thing animal place built person
+old older | vieux vieille vieil | before | thing animal place built aged man woman trade his-trade her-trade
 young younger | jeune | before | person animal
 good - | bon bonne | before | food drink mass text song
 bad - | mauvais | before | food drink mass text song
@@ -199,7 +199,6 @@ write writes wrote writing | écrire écris écrit écrivons écrivez écrivent 
 read reads read reading | lire lis lit lisons lisez lisent lir- lu | text
 open opens opened opening | ouvrir ouvre ouvre ouvrons ouvrez ouvrent ouvrir- ouvert | door
 close closes closed closing | fermer | door
-find finds found finding | trouver | person animal thing
 lose loses lost losing | perdre perds perd perdons perdez perdent perdr- perdu | held clothes book letter newspaper
 help helps helped helping | aider | person
 invite invites invited inviting | inviter | person
@@ -231,6 +230,7 @@ pick picks picked picking | ramasser | held clothes | up
 """
 
 _STATIVE = """
+find finds found finding | trouver | person animal thing
 see sees saw seeing | voir vois voit voyons voyez voient verr- vu | person animal thing place sight star
 hear hears heard hearing | entendre entends entend entendons entendez entendent entendr- entendu | person animal song
 love loves loved loving | adorer | person animal thing sight song star
