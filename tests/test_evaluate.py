@@ -128,7 +128,6 @@ class TestAlignmentErrors:
         torch.testing.assert_close(whole, torch.tensor([[0.3, 0.2], [0.7, 0.2]]))
         torch.testing.assert_close(aer.words(weights.expand(2, 3, 4, 4), [0, 0, 1], [0, 0, 1])[1, 2], whole)
         assert aer.link(whole) == {(0, 0), (0, 1)}
-        assert aer.link(whole, share=0.5) == {(0, 0), (1, 0), (0, 1)}
         assert aer.link(torch.zeros(1, 2)) == set()
 
 

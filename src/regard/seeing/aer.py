@@ -42,12 +42,10 @@ def words(
     return whole / torch.bincount(rows).clamp(min=1)[:, None]
 
 
-def link(weights: Float[Tensor, "target source"], share: float = 1.0) -> Links:
-    """Each target word to the source word it looks at most, and to all it looks at at least `share` times as much."""
-    if not 0 < share <= 1:
-        raise ValueError(f"share is a number, 0 < share ≤ 1; got {share}")
-    best = weights.amax(-1, keepdim=True)
-    return {(j, i) for i, j in ((weights >= share * best) & (best > 0)).nonzero().tolist()}
+def link(weights: Float[Tensor, "target source"]) -> Links:
+    """Each target word to the source word it looks at most; one that looks at none is left alone."""
+    best, where = weights.max(-1)
+    return {(source, target) for target, source in enumerate(where.tolist()) if best[target] > 0}
 
 
 def error(found: Iterable[Links], sure: Iterable[Links], possible: Iterable[Links]) -> float:
