@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding import Hypothesis, Sample, search
+from regard.decoding.beam import Beam, Ranking, advance
 from regard.decoding.largest import largest
+from regard.decoding.search import History
 from regard.models.annotations import Annotations
 from regard.models.decoder import Decoded, Decoder, State
 
@@ -29,7 +31,9 @@ class Memory(State):
     calls: dict[str, int]
 
     def reorder(self, rows: Tensor) -> Memory:
-        assert torch.equal(rows // self.beams, torch.arange(len(self.h)) // self.beams), "a row left its sentence"
+        assert torch.equal(rows // self.beams, torch.arange(len(self.h), device=rows.device) // self.beams), (
+            "a row left its sentence"
+        )
         self.calls["reorder"] += 1
         return Memory(self.h[rows], self.annotations, self.beams, self.calls)
 
@@ -57,7 +61,7 @@ class Small(Decoder[Memory]):
     def _once(self, h: Tensor, tokens: Tensor, a: Annotations) -> tuple[Tensor, Tensor]:
         h = torch.tanh(self.mix(torch.cat([h, self.embedding(tokens)], -1)))
         e = torch.einsum("nd,nsd->ns", h, a.vectors)
-        e = e.masked_fill(torch.arange(a.vectors.shape[1]) >= a.lengths[:, None], -torch.inf)
+        e = e.masked_fill(torch.arange(a.vectors.shape[1], device=e.device) >= a.lengths[:, None], -torch.inf)
         return h, e.softmax(-1)
 
     def forward(self, tokens: Tensor, annotations: Annotations, *, weights: bool = False) -> Decoded:
@@ -74,7 +78,7 @@ class Small(Decoder[Memory]):
     def step(self, tokens: Tensor, state: Memory, *, weights: bool = False) -> tuple[Tensor, Memory, Tensor | None]:
         self.calls["step"] += 1
         self.calls["rows"] += len(tokens)
-        rows = torch.arange(len(state.annotations.lengths)).repeat_interleave(state.beams)
+        rows = torch.arange(len(state.annotations.lengths), device=tokens.device).repeat_interleave(state.beams)
         a = state.annotations.select(rows)
         h, w = self._once(state.h, tokens, a)
         features = torch.cat([h, torch.einsum("ns,nsd->nd", w, a.vectors)], -1)
@@ -198,6 +202,36 @@ def test_the_default_limit_grows_with_the_source() -> None:
     found = search(model, a, beams=2)
     assert [len(h[0].tokens) for h in found] == (2 * a.lengths + 10).tolist()
     assert [len(h[0].tokens) for h in search(model, a, beams=2, longest=0)] == [0] * 5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("beams", "beta"), [(1, 0.0), (4, 0.0), (4, 0.2)])
+def test_a_gpu_finds_the_same(beams: int, beta: float) -> None:
+    model, a = decoder(ending=1.0).double(), annotations(batch=6)
+    a = Annotations(a.vectors.double(), a.lengths, a.summary.double())
+    on_cpu = search(model, a, beams=beams, best=beams, coverage_penalty=beta)
+    there = Annotations(a.vectors.cuda(), a.lengths.cuda(), a.summary.cuda())
+    on_gpu = search(model.cuda(), there, beams=beams, best=beams, coverage_penalty=beta)
+    assert [[h.tokens for h in several] for several in on_gpu] == [[h.tokens for h in several] for several in on_cpu]
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_a_gpu_is_asked_nothing_in_a_step() -> None:
+    limits = torch.full((3,), 5, device="cuda")
+    beam = Beam.start(limits, 4, 2, None, apart=False)
+    history = History(6, 3, 4, limits.device)
+    at, rows = torch.zeros(1, dtype=torch.int64, device="cuda"), torch.arange(3, device="cuda")
+    logits = torch.randn(3, 4, 500, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(5):
+            advanced = advance(beam, logits, None, at, Ranking())
+            history.write(at, rows, advanced)
+            beam, at = advanced.beam, at + 1
+            beam.done(Ranking(), prune=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 class TestSampling:

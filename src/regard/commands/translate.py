@@ -117,7 +117,7 @@ def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> It
     if arguments:
         return iter([arguments])
     if file is not None:
-        if not file.is_file():
+        if not file.exists() or file.is_dir():
             raise ValueError(f"there is no file {file}")
         return _file(file)
     if sys.stdin.isatty():

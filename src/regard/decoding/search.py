@@ -104,7 +104,8 @@ def _walk(
     state = decoder.start(annotations, beams=beams, steps=steps)
     history = History(steps, len(limits), beams, device)
     alive = torch.arange(len(limits), device=device)  # which sentences the rows of the beam are
-    at = torch.zeros((), dtype=torch.int64, device=device)  # the step, as the device counts it
+    # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
+    at = torch.zeros(1, dtype=torch.int64, device=device)
     for step in range(steps):
         features, state, seen = decoder.step(beam.tokens.flatten(), state, weights=places is not None)
         if places is not None:
@@ -140,7 +141,7 @@ class History:
         self.logprobs = torch.zeros(shape, device=device)
         self.ended = torch.full(shape, NEVER, device=device)
 
-    def write(self, at: Int[Tensor, ""], alive: Int[Tensor, "rows"], advanced: Advanced) -> None:
+    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: Advanced) -> None:
         self.tokens[at, alive] = advanced.tokens
         self.parents[at, alive] = advanced.parents
         self.logprobs[at, alive] = advanced.logprobs

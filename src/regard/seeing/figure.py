@@ -54,7 +54,7 @@ def save_curves(file: str | Path, curves: Mapping[str, Sequence[tuple[float, flo
         axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, markersize=4, label=_plain(name))
     axes.set_xlabel(across)
     axes.set_ylabel(up)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()
