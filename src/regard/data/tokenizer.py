@@ -30,7 +30,8 @@ class Tokenizer:
     """One side's vocabulary: ids 0 to 3 are <pad>, <s>, </s> and <unk>, the rest are pieces.
 
     - `bpe`: byte-pair encoding over characters (Sennrich et al. 2016, arXiv 1508.07909);
-    - `unigram`: the pieces that make the text likeliest (Kudo 2018, arXiv 1804.10959);
+    - `unigram`: the pieces that make the text likeliest (Kudo 2018, arXiv 1804.10959); training again gives the same
+      pieces, but the library numbers the rarest characters in any order;
     - `word`: what spaces separate, for text that is tokenised already;
     - `character`.
 
