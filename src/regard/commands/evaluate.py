@@ -38,7 +38,7 @@ def evaluate(
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
-    tokens: Tokens = 4096,
+    tokens: Tokens = None,
 ) -> None:
     """Score a model: BLEU, chrF, perplexity, alignments, speed.
 
@@ -123,8 +123,9 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
     ]
     how = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in evaluation.search.items())
     rows.append(("speed", f"{evaluation.tokens_per_second:,.0f}", f"tokens per second, {how}"))
-    for column in range(3):
-        table.add_column(overflow="fold", justify="right" if column == 1 else "left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")  # a signature is whole or useless
     for row in rows:
         table.add_row(*row)
     lengths = Table("words", "sentences", "BLEU", box=None, padding=(0, 2, 0, 0), header_style="dim")

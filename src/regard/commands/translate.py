@@ -65,7 +65,7 @@ def translate(
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
-    tokens: Tokens = 4096,
+    tokens: Tokens = None,
 ) -> None:
     """Translate arguments, a file, a pipe, or what you type.
 
