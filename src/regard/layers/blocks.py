@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import nn
 
 from ..attention import Alibi, Modified, ScaledDot, causal
+from .dropout import Dropout
 from .multihead import MultiHead
 from .positions import Rotary
 
@@ -29,7 +30,7 @@ class FeedForward(nn.Sequential):
         for linear in (first, second):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        super().__init__(first, nn.ReLU(), nn.Dropout(dropout), second)
+        super().__init__(first, nn.ReLU(), Dropout(dropout), second)
 
 
 class Residual(nn.Module):
@@ -37,7 +38,7 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, norm: Literal["pre", "post"], dropout: float) -> None:
         super().__init__()
-        self.norm, self.first, self.dropout = nn.LayerNorm(width), norm == "pre", nn.Dropout(dropout)
+        self.norm, self.first, self.dropout = nn.LayerNorm(width), norm == "pre", Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "*batch width"], part: Callable[[Tensor], Tensor]
