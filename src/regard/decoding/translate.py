@@ -100,8 +100,8 @@ def translate(
     """Translates sentences, in their order, reading no further ahead than `window` of them.
 
     Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted; unless
-    given, as many as keep a CPU's caches or a GPU busy. `how` are the keywords of `search`. An empty line is translated
-    by an empty line.
+    given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
+    empty line.
     """
     run: Engine = Own(engine) if isinstance(engine, Translator) else engine
     if tokens is None:
