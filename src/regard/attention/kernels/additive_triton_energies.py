@@ -207,3 +207,11 @@ def energies(
         b.bound.stride(0), spans, 0 if spans is None else spans.stride(0), out, out.stride(0), out.stride(1),
         q, k, d, w.shape[0], -2 * scale * LOG2E, SPANS=spans is not None, BLOCK=BLOCK, GROUP=GROUP, num_warps=4,
     )  # fmt: skip
+
+
+def pairwise(a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], w: Float[Tensor, " d"]) -> Float[Tensor, "n q k"]:
+    """w·tanh(a_i + b_j) for all i, j: a block of the matrix, for questions about its weights."""
+    left, right = side(a, True), side(b, True)
+    out = left.bound.new_empty(a.shape[0], *(BLOCK * x.bound.shape[1] for x in (left, right)))
+    energies(left, right, padded(w), None, 1 / LOG2E, out)
+    return out[:, : a.shape[1], : b.shape[1]]
