@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.models import Translator, config
+from regard.training.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from regard.models import Loss
 
 VOCABULARY = 8000
 
@@ -141,8 +145,14 @@ def main() -> None:
     for kind in given.models:
         model = ours(kind).to(device).train()
 
-        def our_loss(batch: Batch, model: Translator = model) -> torch.Tensor:
-            loss = model.loss(batch, smoothing=0.1)
+        # As `regard train` does it: mixed precision in CUDA graphs on a GPU, plain float32 on a CPU.
+        on_gpu = device.type == "cuda"
+        loss_of = (
+            Graphs(model, smoothing=0.1, autocast=torch.bfloat16) if on_gpu else partial(model.loss, smoothing=0.1)
+        )
+
+        def our_loss(batch: Batch, loss_of: Callable[[Batch], Loss] = loss_of) -> torch.Tensor:
+            loss = loss_of(batch)
             return loss.total / loss.tokens
 
         mine = timed(trainer(model, our_loss), [b.to(device) for b in data], device, given.rounds)

@@ -42,7 +42,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         return run
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
-    corpora = Corpora(run, bar.say)
+    corpora = Corpora(run, bar.say, fixed_shapes=_graphs(recipe.training))
     fitting = Fitting(run, corpora, bar)
     trainer = _trainer(run)
     try:
@@ -90,6 +90,14 @@ def _accelerator(settings: Training) -> str:
     if settings.accelerator == "cuda" and not torch.cuda.is_available():
         raise ValueError("training.accelerator is 'cuda', and PyTorch finds no CUDA device here; leave it at 'auto'")
     return settings.accelerator
+
+
+def _graphs(settings: Training) -> bool:
+    """CUDA graphs: what they record cannot exchange gradients with other processes."""
+    possible = _accelerator(settings) == "cuda" and settings.devices * settings.nodes == 1
+    if settings.graphs is True and not possible:
+        raise ValueError("training.graphs = true needs one CUDA device; leave it at 'auto'")
+    return possible if settings.graphs == "auto" else settings.graphs
 
 
 def _tensorboard(run: Run) -> Logger:

@@ -59,8 +59,9 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()
         self._recordings: dict[tuple[torch.Size, torch.Size], _Recording] = {}
 
-    def __len__(self) -> int:
-        """How many shapes are recorded."""
+    @property
+    def shapes(self) -> int:
+        """How many are recorded."""
         return len(self._recordings)
 
     def __call__(self, batch: Batch) -> Loss:

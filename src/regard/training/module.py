@@ -18,6 +18,7 @@ from ..data import Batches
 from ..decoding import translate
 from ..models import Translator
 from . import chance, scores
+from .graphs import Graphs
 from .metrics import Metrics
 from .schedule import rate
 from .snapshots import Snapshots, size
@@ -63,6 +64,7 @@ class Fitting(lightning.LightningModule):
         self.metrics = Metrics(run.metrics)
         self.snapshots = Snapshots(run.checkpoints, self.settings.average)
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
+        self._graphs: Graphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
         self._since = 0.0
         self._figures = ""
@@ -101,6 +103,9 @@ class Fitting(lightning.LightningModule):
         if self._chance is not None:
             chance.restore(self._chance[min(self.global_rank, len(self._chance) - 1)])
         self.model.train()
+        if self.corpora.fixed_shapes:
+            mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
+            self._graphs = Graphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
         if self._patience_is_over():  # it was killed between its last validation and its end
@@ -129,7 +134,10 @@ class Fitting(lightning.LightningModule):
         self._sums = sums if self._sums is None else self._sums + sums
 
     def _backward(self, batch: Batch) -> Loss:
-        loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+        if self._graphs is not None:
+            loss = self._graphs(batch)
+        else:
+            loss = self.model.loss(batch, smoothing=self.settings.smoothing)
         self.manual_backward(loss.total)
         return loss
 
