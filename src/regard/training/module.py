@@ -164,15 +164,12 @@ class Fitting(lightning.LightningModule):
         last = update == settings.updates
         if update % settings.log_every == 0 or last:
             self._log(update)
-        saves = update % settings.save_every == 0 or last
-        if saves:
+        if update % settings.validate_every == 0 or last:
+            self._validate(update)
+        if update % settings.save_every == 0 or last or self._patience_is_over():
             weights = self._weights()
             if self.global_rank == 0:
                 self.snapshots.take(update, weights)
-        if update % settings.validate_every == 0 or last:
-            self._validate(update)
-            saves = saves or self._patience_is_over()
-        if saves:
             self.save()
 
     def _log(self, update: int) -> None:
