@@ -58,3 +58,4 @@ def compare(
         if len({row.data for row in rows}) > 1:
             raise ValueError("these runs were evaluated on several things; a plot compares on one")
         plot({row.run: row.evaluation for row in rows}, save_plot)
+        typer.echo(f"wrote {save_plot}")

@@ -65,15 +65,20 @@ def evaluate(
     how = settings(loaded, beams, length_penalty, coverage_penalty)
     data, pairs, tokenised = _pairs(loaded, file, split, columns, tokenised)
     evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
-    _print(data, evaluation, tokenised)
+    # Everything is kept before anything is shown: who pipes the table into `head` ends the program there.
+    files = []
     if save is not None:
         save.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        typer.echo(f"wrote {save}")
+        files.append(save)
     if save_plot is not None:
         plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
+        files.append(save_plot)
     if loaded.run is not None:
         name = data if engine == "torch" else f"{data} ({engine})"
-        typer.echo(f"wrote {results.record(loaded.run, name, evaluation)}")
+        files.append(results.record(loaded.run, name, evaluation))
+    _print(data, evaluation, tokenised)
+    for written in files:
+        typer.echo(f"wrote {written}")
 
 
 def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
@@ -83,7 +88,6 @@ def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
         name: [(each.middle, each.bleu) for each in evaluation.by_length] for name, evaluation in evaluations.items()
     }
     save_curves(file, curves, "words of the source sentence", "BLEU")
-    typer.echo(f"wrote {file}")
 
 
 def _pairs(
