@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .app import app
+from .screen import screen
 
 
 @app.command()
@@ -26,7 +27,6 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from rich.console import Console
     from rich.table import Table
 
     from ..seeing.figure import check
@@ -53,7 +53,7 @@ def compare(
             f"{found.tokens_per_second:,.0f}",
             f"{found.search.get('beams', '')}",
         )
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+    screen().print(table)
     if save_plot is not None:
         if len({row.data for row in rows}) > 1:
             raise ValueError("these runs were evaluated on several things; a plot compares on one")

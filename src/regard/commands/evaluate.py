@@ -9,6 +9,7 @@ import typer
 
 from .app import app
 from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, settings
+from .screen import screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,7 +110,6 @@ def _pairs(
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -137,7 +137,7 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
         column.justify = "right"
     for each in evaluation.by_length:
         lengths.add_row(each.name, f"{each.sentences:,}", f"{each.bleu:.2f}")
-    console = Console(highlight=False, markup=False)
+    console = screen()
     console.print(f"{data}: {evaluation.sentences:,} sentences in {evaluation.seconds:.1f} s", style="bold")
     console.print(table)
     kind = "tokenised BLEU" if tokenised else "BLEU"
