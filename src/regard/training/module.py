@@ -207,6 +207,7 @@ class Fitting(lightning.LightningModule):
     def _validate(self, update: int) -> None:
         """Loss and beam BLEU; every process takes its part and knows the result."""
         began = time.perf_counter()
+        self.bar.move(update, "validating …")
         self.model.eval()
         with torch.no_grad(), self._whole():
             nll, texts = self._valid_nll(), self._all_translations()
