@@ -234,7 +234,9 @@ def test_evaluate_and_compare(
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
     kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert kept["pairs.tsv"]["search"]["beams"] == 1
-    out = command(capsys, monkeypatch, "compare", str(run), str(run))
+    with pytest.raises(SystemExit, match="none of these runs was evaluated on test"):
+        command(capsys, monkeypatch, "compare", str(run), "--data", "test")
+    out = command(capsys, monkeypatch, "compare", str(run), str(run), "--data", "pairs.tsv")
     assert out.count("tiny-1") == 2
     assert f"{kept['pairs.tsv']['chrf']['value']:.2f}" in out
     assert f"{min(kept['pairs.tsv']['aer'].values()):.3f}" in out

@@ -14,6 +14,7 @@ from .screen import screen
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated.")],
+    data: Annotated[str | None, typer.Option(metavar="NAME", help="Only what was scored on this, e.g. test.")] = None,
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run.")
     ] = None,
@@ -35,7 +36,9 @@ def compare(
 
     if save_plot is not None:
         check(save_plot)
-    rows = results.compare(runs)
+    rows = [row for row in results.compare(runs) if data in (None, row.data)]
+    if not rows:
+        raise ValueError(f"none of these runs was evaluated on {data}")
     headings = ("run", "data", "BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
     table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns[2:]:
@@ -56,6 +59,6 @@ def compare(
     screen().print(table)
     if save_plot is not None:
         if len({row.data for row in rows}) > 1:
-            raise ValueError("these runs were evaluated on several things; a plot compares on one")
+            raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
         plot({row.run: row.evaluation for row in rows}, save_plot)
         typer.echo(f"wrote {save_plot}")
