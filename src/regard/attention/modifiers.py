@@ -71,6 +71,7 @@ class Alibi:
             raise ValueError(f"Alibi needs at least one head, got {heads}")
         self.heads, self.offset = heads, offset
         self.slopes = torch.tensor(_slopes(heads))
+        self._elsewhere: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         if not batch or batch[-1] != self.heads:
@@ -79,7 +80,9 @@ class Alibi:
             )
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        slope = self.slopes.to(e.device)[batch[-1]]
+        if e.device not in self._elsewhere:
+            self._elsewhere[e.device] = self.slopes.to(e.device)
+        slope = self._elsewhere[e.device][batch[-1]]
         return e - (slope * (i + self.offset - j).abs()).to(e.dtype)
 
     def __repr__(self) -> str:

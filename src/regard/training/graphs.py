@@ -33,29 +33,38 @@ class _Recording:
 
 
 class _Replayed(torch.autograd.Function):
-    """A loss whose gradients are known already: going back through it hands them over."""
+    """A loss whose gradients are known already: going back through it adds them to the parameters'.
+
+    The parameters are not its inputs. If they were, their nodes in autograd's graph would live as long as the loss, on
+    this stream, and the recording of the next shape, on another, would have to wait for them, which ends a recording.
+    """
 
     @staticmethod
-    def forward(ctx: Any, total: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
+    def forward(ctx: Any, total: Tensor, anchor: Tensor, parameters: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        ctx.parameters, ctx.gradients = parameters, gradients
         return total.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *torch._foreach_mul(ctx.gradients, g)
+    def backward(ctx: Any, g: Tensor) -> tuple[None, ...]:
+        for parameter, gradient in zip(ctx.parameters, torch._foreach_mul(ctx.gradients, g), strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return None, None, None, None
 
 
 class Graphs:
-    """`model.loss`, replayed: call it with a batch on the GPU and go back through `total` before the next call.
+    """`model.loss`, replayed: call it with a batch on the GPU, then `total.backward()` before the next call.
 
-    Its gradients live in buffers shared by all shapes, which the next call overwrites.
+    The gradients lie in buffers shared by all shapes, which the next call overwrites.
     """
 
     def __init__(self, model: Translator, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
         self.model, self.smoothing, self.autocast = model, smoothing, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._parameters]
+        self._anchor = torch.zeros(
+            (), device=self._gradients[0].device, requires_grad=True
+        )  # gives the loss a way back
         self._pool = torch.cuda.graph_pool_handle()
         self._recordings: dict[tuple[torch.Size, torch.Size], _Recording] = {}
 
@@ -78,7 +87,7 @@ class Graphs:
         ):
             into.copy_(value, non_blocking=True)
         recording.graph.replay()
-        total: Tensor = _Replayed.apply(recording.total, self._gradients, *self._parameters)
+        total: Tensor = _Replayed.apply(recording.total, self._anchor, self._parameters, self._gradients)
         # Copies: the graphs share their memory, and the next replay writes over it.
         return Loss(total, recording.nll.clone(), recording.tokens.clone())
 
