@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -104,8 +105,11 @@ class Translator(nn.Module):
         real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
         return cross_entropy(features, self.decoder.output.weight, wanted, real, smoothing)
 
-    def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
-        """`config.json`, `model.safetensors` and, if given, the model card as README.md. Tokenizers save themselves."""
+    def save_pretrained(self, folder: str | Path, *, card: str | None = None, dtype: torch.dtype | None = None) -> None:
+        """`config.json`, `model.safetensors` and, if given, the model card as README.md. Tokenizers save themselves.
+
+        `dtype=torch.float16` halves the file; loaded, the model computes in float32 again.
+        """
         from safetensors.torch import save_model
 
         folder = Path(folder)
@@ -115,7 +119,7 @@ class Translator(nn.Module):
         if card is not None:
             _replace(folder / "README.md", card)
         half_done = folder / "model.safetensors.part"
-        save_model(self, str(half_done))
+        save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(half_done))
         half_done.replace(folder / "model.safetensors")
 
     @classmethod
