@@ -131,7 +131,7 @@ class Fitting(lightning.LightningModule):
             group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
         optimizer.step()
         optimizer.zero_grad()
-        self._sums = sums if self._sums is None else self._sums + sums
+        self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 
     def _backward(self, batch: Batch) -> Loss:
         if self._graphs is not None:
@@ -294,7 +294,7 @@ class Fitting(lightning.LightningModule):
         state = checkpoint["regard"]
         self.standing = Standing(**state["standing"])
         self._chance = state["chance"]
-        self._sums = None if state["sums"] is None else state["sums"].to(self.device)
+        self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
     def _whole(self) -> AbstractContextManager[None]:
         """The parameters in one piece, where FSDP has spread them."""
