@@ -141,10 +141,11 @@ class DecoderLayer(nn.Module):
 
         def look(y: Tensor) -> Tensor:
             k, v = write(*self.attention.keys(y, position))
-            own = self.attention.energy
-            # In a cache the query does not stand at position 0, which ALiBi has to know.
-            moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
-            return self.attention.look(y, k, v, energy=moved if isinstance(own, Modified) else None, first=position)[0]
+            moved = None
+            if isinstance(self.attention.energy, Modified):
+                # In a cache the query does not stand at position 0, which ALiBi has to know.
+                moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
+            return self.attention.look(y, k, v, energy=moved, first=position)[0]
 
         x = self.around_attention(x, look)
         sentences = source[0].shape[0]
