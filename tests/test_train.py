@@ -119,6 +119,23 @@ class TestFit:
         assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
 
 
+@pytest.mark.parametrize("name", [name for name in cookbook.shipped() if name.endswith("phrasebook")])
+def test_a_recipe_on_the_phrase_book_trains(name: str, tmp_path: Path) -> None:
+    small = ["data.train=80", "data.valid=6", "data.test=6", "training.updates=3", "training.tensorboard=false"]
+    run = fit(cookbook.load(name, [*small, "training.accelerator=cpu", "training.log_every=1"]), tmp_path / "run")
+    rows = measured(run.folder)
+    assert [row[0] for row in rows] == ["1", "2", "3", "3"]
+    assert all(math.isfinite(float(row[2])) for row in rows[:3])
+    assert run.model.exists()
+
+
+@pytest.mark.parametrize("name", list(cookbook.shipped()))
+def test_a_shipped_recipe_makes_its_model(name: str) -> None:
+    recipe = cookbook.load(name)
+    model = Translator(recipe.translator(40, 40))
+    assert model.config.decoder == recipe.decoder
+
+
 class TestBefore:
     """What is an error before training, not after."""
 

@@ -116,7 +116,8 @@ def _finish(fitting: Fitting, device: torch.device) -> None:
     model = fitting.model.to(device)
     model.load_state_dict(fitting.snapshots.average())
     averaged = fitting.score(fitting.translations())
-    kept = f"the average of the last {len(fitting.snapshots)} checkpoints"
+    count = len(fitting.snapshots)
+    kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
     if averaged < standing.best:
         model.load_state_dict(fitting.snapshots.best())
         kept = f"the checkpoint of update {standing.best_update:,}"
