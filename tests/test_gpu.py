@@ -26,8 +26,8 @@ MASKS = {
 }
 
 
-def _inputs(width: int = 64) -> list[torch.Tensor]:
-    sizes = ((2, 4, 100, width), (2, 2, 90, width), (2, 2, 90, width))
+def _inputs(queries: int = 100, keys: int = 90, width: int = 64) -> list[torch.Tensor]:
+    sizes = ((2, 4, queries, width), (2, 2, keys, width), (2, 2, keys, width))
     return [torch.randn(size, device=CUDA, requires_grad=True) for size in sizes]
 
 

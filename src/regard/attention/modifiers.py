@@ -18,6 +18,7 @@ from .energies import split
 from .indices import fits, pick
 from .numbers import positive
 from .scores import Scores
+from .transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,10 +81,15 @@ class Alibi:
             )
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        if e.device not in self._elsewhere:
-            self._elsewhere[e.device] = self.slopes.to(e.device)
-        slope = self._elsewhere[e.device][batch[-1]]
+        slope = self._on(e.device)[batch[-1]]
         return e - (slope * (i + self.offset - j).abs()).to(e.dtype)
+
+    def _on(self, device: torch.device) -> Tensor:
+        if traced():
+            return self.slopes.to(device)  # nothing may be remembered while FlexAttention traces this
+        if device not in self._elsewhere:
+            self._elsewhere[device] = self.slopes.to(device)
+        return self._elsewhere[device]
 
     def __repr__(self) -> str:
         return f"Alibi({self.heads})"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TRITON = find_spec("triton") is not None  # found, not imported
 
-ON_GPU = 16
+ON_GPU = 8
 """Blocks are so many times larger there: it has no cache to stay in, and starting a kernel takes time."""
 
 

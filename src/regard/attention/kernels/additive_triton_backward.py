@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import launch
 from .additive_triton_energies import (
     BLOCK,
     LIMIT,
@@ -182,10 +183,11 @@ def backward(
         )
         energies(across[0].part(m, i), across[1].part(m, keys), weight, span, scale, e)
         torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
-        _slopes[(triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), count)](
+        launch.start(
+            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), count),
             e, ds, *e.stride()[:2], lse[m, i], lse.stride(0), delta[m, i], delta.stride(0), first, *strides(first),
             last, *strides(last), seed, rows, k, m.start, i.start, scale, dropout,
-            INTERVAL=start is not None, DROPOUT=dropout > 0, BLOCK=BLOCK, num_warps=4,
+            start is not None, dropout > 0, BLOCK, num_warps=4,
         )  # fmt: skip
         dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
         left, right = along[0].part(m, i), along[1].part(m, keys)
@@ -203,12 +205,13 @@ def _contracted(
     grid = (triton.cdiv(d, 64), triton.cdiv(count, rows), n)
     dw = out.new_empty((0 if keys else n, grid[1], d))
     ds_own, ds_other = (ds.stride(2), ds.stride(1)) if keys else (ds.stride(1), ds.stride(2))
-    _contract[grid](
+    launch.start(
+        _contract, grid,
         own.rows, *own.rows.stride(), other.rows, *other.rows.stride(), own.exponentials,
         *own.exponentials.stride()[:2], other.exponentials, *other.exponentials.stride()[:2], w,
         own.bound, own.bound.stride(0), other.bound, other.bound.stride(0),
         spans, 0 if spans is None else spans.stride(0), ds, ds.stride(0), ds_own, ds_other,
         out, *out.stride()[:2], dw, dw.stride(0), count, other.rows.shape[1], d,
-        SPANS=spans is not None, KEYS=keys, BLOCK=BLOCK, ROWS=rows, num_warps=4, maxnreg=registers,
+        spans is not None, keys, BLOCK, rows, num_warps=4, maxnreg=registers,
     )  # fmt: skip
     return dw.sum((0, 1))

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch.nn.functional import pad
 
+from . import launch
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -176,7 +178,7 @@ def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
     out = x.new_empty((n, wide, blocks * BLOCK) if transposed else (n, blocks * BLOCK, wide), dtype=torch.float32)
     out = out.mT if transposed else out
     bound = x.new_empty((n, blocks), dtype=torch.float32)
-    _exponentials[(n, blocks)](x, *x.stride(), out, *out.stride(), bound, blocks, t, d, wide, BLOCK)
+    launch.start(_exponentials, (n, blocks, 1), x, *x.stride(), out, *out.stride(), bound, blocks, t, d, wide, BLOCK)
     return Side(x, out, bound)
 
 
@@ -190,7 +192,8 @@ def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) 
         return None
     n, q = start.shape
     spans = start.new_empty((n, triton.cdiv(q, BLOCK), 2), dtype=torch.int32)
-    _spans[(n, spans.shape[1])](start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
+    grid = (n, spans.shape[1], 1)
+    launch.start(_spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
     return spans
 
 
@@ -201,11 +204,11 @@ def energies(
     n, q, d = a.rows.shape
     k = b.rows.shape[1]
     u, v = a.exponentials, b.exponentials
-    _energies[(b.bound.shape[1], a.bound.shape[1], n)](
-        a.rows, *a.rows.stride(), b.rows, *b.rows.stride(), w,
+    launch.start(
+        _energies, (b.bound.shape[1], a.bound.shape[1], n), a.rows, *a.rows.stride(), b.rows, *b.rows.stride(), w,
         u, u.stride(0), u.stride(2), v, v.stride(0), v.stride(2), a.bound, a.bound.stride(0), b.bound,
         b.bound.stride(0), spans, 0 if spans is None else spans.stride(0), out, out.stride(0), out.stride(1),
-        q, k, d, w.shape[0], -2 * scale * LOG2E, SPANS=spans is not None, BLOCK=BLOCK, GROUP=GROUP, num_warps=4,
+        q, k, d, w.shape[0], -2 * scale * LOG2E, spans is not None, BLOCK, GROUP, num_warps=4,
     )  # fmt: skip
 
 

@@ -37,7 +37,7 @@ PROGRAMS = 256
 
 SPLITS = 128
 
-TILE, STAGES, WARPS = 2048, 4, 4
+TILE, STAGES, WARPS = 2048, 5, 2
 """Numbers of b (or v) in one step, steps in flight, and warps: the fastest on an H200 of those tried."""
 
 PLANS = 4096

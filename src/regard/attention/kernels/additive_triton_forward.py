@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import launch
 from .additive_triton_energies import BLOCK, COMPILED, LN2, energies, padded, side, spans_of
 
 if TYPE_CHECKING:
@@ -128,11 +129,11 @@ def forward(
         )
         energies(left.part(m, i), right.part(m, slice(0, k)), weight, span, scale, e)
         rows = i.stop - i.start
-        _average[(triton.cdiv(width, wide), triton.cdiv(rows, tall), e.shape[0])](
+        launch.start(
+            _average, (triton.cdiv(width, wide), triton.cdiv(rows, tall), e.shape[0]),
             e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
             0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], lse[m, i], lse.stride(0),
             rows, k, width, m.start, i.start, dropout,
-            INTERVAL=start is not None, DROPOUT=dropout > 0, BLOCK=BLOCK, ROWS=tall, WIDE=wide, num_warps=4,
-            num_stages=stages,
+            start is not None, dropout > 0, BLOCK, tall, wide, num_warps=4, num_stages=stages,
         )  # fmt: skip
     return out, lse

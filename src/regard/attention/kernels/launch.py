@@ -34,6 +34,25 @@ class Launch:
             self.started = compiled[self.grid]
 
 
+def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> None:
+    """The same in one call, where the arguments themselves say of which kind they are."""
+    key = (kernel, *[(x.dtype, x.data_ptr() & 15) if isinstance(x, torch.Tensor) else x for x in arguments])
+    key = (*key, *options.values(), arguments[0].get_device())
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[grid](*arguments)
+        return
+    if len(_compiled) >= MOST:
+        _compiled.clear()
+    _compiled[key] = kernel[grid](*arguments, **options)
+
+
+_compiled: dict[Hashable, Any] = {}
+
+MOST = 4096
+"""Kinds of arguments remembered before all are forgotten."""
+
+
 def kind(x: Tensor | None) -> Hashable:
     """What Triton wants to know of a tensor, and what our kernels want to know of its shape."""
     return None if x is None else (x.dtype, x.data_ptr() & 15, x.shape, x.stride())

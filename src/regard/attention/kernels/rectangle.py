@@ -139,16 +139,16 @@ class Rectangle:
         """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
         return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
 
-    def bulk(self, x: Float[Tensor, "... t d"]) -> bool:
-        """Whether the copy engine (Hopper and later) can read these rows: whole ones, on multiples of 16 bytes."""
-        width = x.shape[-1]
+    def bulk(self) -> bool:
+        """Whether the copy engine (Hopper and later) can read the queries: whole rows, on multiples of 16 bytes."""
+        width = self.a.shape[-1]
         return (
-            x.is_cuda
-            and torch.cuda.get_device_capability(x.device)[0] >= 9
-            and x.dtype != torch.float32
+            self.a.is_cuda
+            and torch.cuda.get_device_capability(self.a.device)[0] >= 9
+            and self.a.dtype != torch.float32
             and self.align == 16
-            and x.data_ptr() % 16 == 0
-            and x.stride(-2) % 8 == 0
+            and self.a.data_ptr() % 16 == 0
+            and self.a.stride(-2) % 8 == 0
             and width >= 16
             and width & (width - 1) == 0
         )
@@ -273,10 +273,8 @@ def sizes(r: Rectangle, kernel: str) -> Sizes:
         return Sizes(32, 32 if wide else 64, 4, 2)
     if kernel == "walk":
         return Sizes(64, 128, 4, 2, None if wide else 168)
-    if kernel == "top" or (kernel == "collect" and wide):
+    if kernel == "top":
         return Sizes(64, 64 if wide else 128, 4, 2)
-    if kernel == "collect":
-        return Sizes(128, 128, 8, 2)
     return Sizes(64, 64, 4, 2)
 
 

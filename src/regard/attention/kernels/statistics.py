@@ -11,7 +11,6 @@ import torch
 from ..normalizers import Proportional, Softmax
 from ..statistics import Stats, Top
 from .columns import Columns, ceil, columns, edges_of, ranges_of
-from .largest import TOP, by_marks, largest, no_marks
 from .launch import with_descriptors
 from .rectangle import Rectangle, Sizes, rectangle, sizes, waves
 
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..weights import Weights
 
+TOP = 32
+"""The most weights of a row that the kernel keeps in registers."""
 CANDIDATES = 8
 """Of so many keys the walk over the matrix remembers only the best one's weight; which it was is asked afterwards."""
 ROOM = 48 << 20
@@ -50,12 +51,12 @@ def stats(
     state = r.state(w._own_state())
     chosen = None if on is None else w._columns(on).float()
     size = None if map is None else w._size(map, pool)
-    best, marks = top == 1, no_marks(r) if by_marks(r, top) else None
-    found = _walk(r, state, entropy, chosen, received, size if pool == "max" else None, best, marks)
+    best = top == 1
+    found = _walk(r, state, entropy, chosen, received, size if pool == "max" else None, best)
     if size is not None and pool == "mean":
         found["map"] = _mean(r, state, size)
     if top is not None and not best:
-        found["top"] = largest(r, state, top, marks)
+        found["top"] = _top(r, state, top)
     if offsets is not None:
         found["offsets"] = _offsets(r, state, list(offsets))
     if fidelity is not None:
@@ -90,7 +91,7 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
     state = r.state(w._own_state())
     if pool == "mean":
         return _mean(r, state, size)
-    return _walk(r, state, False, None, False, size, False, None)["map"]  # type: ignore[return-value]
+    return _walk(r, state, False, None, False, size, False)["map"]  # type: ignore[return-value]
 
 
 def row_state(w: Weights) -> Tensor | None:
@@ -121,11 +122,10 @@ def _walk(
     received: bool,
     cells: tuple[int, int] | None,
     best: bool,
-    marks: Int[Tensor, "n q marks"] | None,
 ) -> dict[str, Tensor | Top]:
     """One walk for all that look at the whole matrix."""
     found: dict[str, Tensor | Top] = {}
-    if not (entropy or chosen is not None or received or cells or best or marks is not None):
+    if not (entropy or chosen is not None or received or cells or best):
         return found
     cut, device = sizes(r, "walk"), r.a.device
     plan = columns(r.keys, cells[1] if cells else 1, cut.keys)
@@ -157,7 +157,6 @@ def _walk(
         chosen_n=0 if chosen is None or chosen.shape[0] == 1 else r.keys,
         received=taken,
         best=codes,
-        marks=zeros if marks is None else marks,
         cells=shown.view(torch.int32),
         row_cells=_row_cells(r.queries, cells[0], device) if cells else zeros,
         map_rows=cells[0] if cells else 1,
@@ -166,7 +165,6 @@ def _walk(
         ON=chosen is not None,
         RECEIVED=received,
         BEST=best,
-        MARKS=0 if marks is None else marks.shape[-1],
         MAP=cells is not None,
         GROUP=16 if height % 16 == 0 else 1,
     )
@@ -197,10 +195,8 @@ def _launch(
     edges, ranges = ranges_of(r, plan, cut.queries)
     unused = own.get("entropy", state)
     flags = dict.fromkeys(("ENTROPY", "ON", "MASS", "RECEIVED", "BEST", "MAP"), False)
-    spare = dict.fromkeys(
-        ("entropy", "on", "mass", "received", "best", "marks", "cells", "row_cells", "chosen"), unused
-    )
-    counts = {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "GROUP": 1, "MARKS": 0}
+    spare = dict.fromkeys(("entropy", "on", "mass", "received", "best", "cells", "row_cells", "chosen"), unused)
+    counts = {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "GROUP": 1}
     options = cut.options() | {"BN": plan.width}
     options |= r.arguments() | r.precision() | flags | spare | counts | own
     start = partial(
@@ -218,7 +214,7 @@ def _launch(
         CELLS=plan.cells,
         CANDIDATES=min(CANDIDATES, plan.width // 2),
         SLABS=max(1, cut.queries // (16 * cut.warps)),
-        BULK=r.bulk(r.a),
+        BULK=r.bulk(),
     )
     with_descriptors(r.a.device, start)
 
@@ -303,6 +299,26 @@ def _single(
         num_warps=4,
     )
     return values, indices
+
+
+def _top(r: Rectangle, state: Tensor, count: int) -> Top:
+    from . import rows_triton
+
+    values = torch.empty(r.count, r.queries, count, device=r.a.device)
+    indices = torch.empty(r.count, r.queries, count, dtype=torch.long, device=r.a.device)
+    cut = sizes(r, "top")
+    rows_triton.top[(ceil(r.queries, cut.queries), r.count)](
+        **r.arguments(),
+        **r.precision(),
+        **cut.options(),
+        state=state,
+        values=values,
+        indices=indices,
+        count=count,
+        POWER=r.power,
+        SLOTS=max(2, 1 << (count - 1).bit_length()),
+    )
+    return Top(values, indices)
 
 
 def _fidelity(r: Rectangle, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:

@@ -36,7 +36,6 @@ def walk(
     mass,
     received,
     best,
-    marks,
     cells,
     queries,
     keys,
@@ -68,7 +67,6 @@ def walk(
     MASS: tl.constexpr,
     RECEIVED: tl.constexpr,
     BEST: tl.constexpr,
-    MARKS: tl.constexpr,
     MAP: tl.constexpr,
     CELLS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -94,7 +92,6 @@ def walk(
         )
     state += n.to(tl.int64) * queries
     best += n.to(tl.int64) * queries
-    marks += n.to(tl.int64) * queries * MARKS
     cells += n.to(tl.int64) * map_rows * map_cols
     received += (n.to(tl.int64) * parts + part) * keys
     start, stop, chosen = start + n * bound_n, stop + n * bound_n, chosen + n.to(tl.int64) * chosen_n
@@ -145,12 +142,8 @@ def walk(
                         code = block * (BN // CANDIDATES) + slot
                         packed = (ordered(top).to(tl.int64) << 32) | (0x7FFFFFFF - code).to(tl.int64)
                         tl.atomic_max(best + i, packed, mask=real, sem="relaxed")
-                    if MARKS:
-                        top = tl.max(found, axis=1)
-                        mark = marks + i.to(tl.int64) * MARKS + block % MARKS
-                        tl.atomic_max(mark, ordered(top), mask=real, sem="relaxed")
                     if MAP:
-                        if (BEST or MARKS) and CELLS == 1:
+                        if BEST and CELLS == 1:
                             wide = top[:, None]
                         else:
                             wide = tl.max(tl.reshape(found, (BM, CELLS, BN // CELLS)), axis=2)  # [BM, CELLS]

@@ -37,8 +37,7 @@ def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.cons
 @triton.jit
 def log2_weigh(e, state, c):
     """log₂ w of softmax; the clamp keeps −∞ out of w · log w, and lets NaN through."""
-    log = e * c - state
-    return tl.where(log < -1e30, -1e30, log)
+    return tl.maximum(e * c - state, -1e30, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -64,12 +63,6 @@ def ordered(x):
     """Whole numbers in the order of these floats, so that an integer maximum is theirs."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def unordered(bits):
-    """The floats of such whole numbers."""
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
