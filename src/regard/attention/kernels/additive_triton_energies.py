@@ -183,7 +183,8 @@ def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
 
 
 def padded(w: Float[Tensor, " d"]) -> Float[Tensor, " d_pad"]:
-    return pad(w.float(), (0, -w.shape[0] % GROUP))
+    more = -w.shape[0] % GROUP
+    return pad(w.float(), (0, more)) if more else w.float().contiguous()
 
 
 def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) -> Int[Tensor, "n blocks 2"] | None:
