@@ -25,7 +25,11 @@ def plain(*tensors: torch.Tensor) -> bool:
     """Whether an operation on these may be run at once: nothing traces it, watches it, or wraps the tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    return all(type(x) in (torch.Tensor, torch.nn.Parameter) for x in tensors)
+    kinds = {type(x) for x in tensors}
+    return kinds <= _PLAIN
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def exact(device: torch.device) -> torch.autocast:
