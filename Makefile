@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check format bench test-gpu picture clean
+.PHONY: demo test check format bench results test-gpu picture clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("regard needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
@@ -30,6 +30,9 @@ format: $(READY)        ## rewrite files the way `make check` wants them
 
 bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/results.csv
 	$(BIN)/python -m benchmarks
+
+results: $(READY)       ## train and evaluate what docs/results.md lacks, then write it (hours on a CPU, minutes on a GPU)
+	$(BIN)/python -m benchmarks.results run
 
 test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu

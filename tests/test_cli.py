@@ -76,7 +76,7 @@ def test_without_its_extra_it_says_what_to_install(missing: str) -> None:
 
 @pytest.fixture(scope="module")
 def done() -> subprocess.CompletedProcess[str]:
-    return run("demo", NO_COLOR="1")
+    return run("demo", "--quick", NO_COLOR="1")
 
 
 class TestDemo:

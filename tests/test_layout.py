@@ -32,6 +32,7 @@ ALLOWED = {
     "training": {"attention", "layers", "models", "data", "decoding", "seeing"},  # evaluating decodes and aligns
     "seeing": {"attention"},
     "viewer": {"attention", "seeing"},
+    "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
 
 

@@ -19,15 +19,19 @@ def demo(
             help="Write the README's picture, the boxes and the self-attention, to this file instead of showing all.",
         ),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the training: a few seconds instead of minutes.")
+    ] = False,
 ) -> None:
-    """From a phone book to the Transformer, in worked examples.
+    """From a phone book to the Transformer, in worked examples; then a translator learns while you watch.
 
-    Takes a few seconds; every number is computed on the spot. Without colours (NO_COLOR set, or the output not a
+    Every number is computed on the spot. Without colours (NO_COLOR set, or the output not a
     terminal) the heatmaps are shaded.
 
     \b
     Examples:
       regard demo
+      regard demo --quick
       regard demo --save attention.svg
     """
     from .. import demo as page
@@ -36,4 +40,4 @@ def demo(
         page.save(save)
         typer.echo(f"wrote {save}")
     else:
-        page.show()
+        page.show(quick=quick)

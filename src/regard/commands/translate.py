@@ -24,8 +24,6 @@ from .options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import Tensor
-
     from ..decoding import Translation
 
 AHEAD = 4096  # sentences read ahead of the translation
@@ -214,32 +212,15 @@ def _print(translation: Translation, best: int) -> None:
 def _show(translation: Translation) -> None:
     from rich.console import Console
 
+    from ..seeing.looked import looked
     from ..seeing.terminal import heatmap
 
-    Console(highlight=False).print(heatmap(*_looked(translation)))
+    Console(highlight=False).print(heatmap(*looked(translation)))
 
 
 def _plot(translation: Translation, file: Path) -> None:
     from ..seeing.figure import save_weights
+    from ..seeing.looked import looked
 
-    save_weights(file, *_looked(translation))
+    save_weights(file, *looked(translation))
     typer.echo(f"wrote {file}", err=True)
-
-
-def _looked(translation: Translation) -> tuple[Tensor, list[str], list[str]]:
-    """Weights between the words of the translation and those of its source, </s> among them, and the words."""
-    from ..seeing import aer
-
-    if translation.weights is None:
-        raise ValueError("this model has no attention, so there is nothing to show")
-    sides = translation.tokenizers.target, translation.tokenizers.source
-    places, labels = [], []
-    for tokenizer, tokens in zip(sides, (translation.tokens, translation.source_tokens), strict=True):
-        words = tokenizer.words(tokens[:-1])
-        words.append(words[-1] + 1 if words else 0)  # </s> is a word of its own
-        texts = [""] * (words[-1] + 1)
-        for word, piece in zip(words, tokenizer.pieces(tokens), strict=True):
-            texts[word] += piece.replace("▁", "")
-        places.append(words)
-        labels.append(texts)
-    return aer.words(translation.weights.mean(0), *places), labels[0], labels[1]

@@ -1,4 +1,4 @@
-"""The demo: attention from a phone book to the Transformer, computed here and shown in the terminal."""
+"""Attention from a phone book to the Transformer, computed here and shown in the terminal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import torch
-from rich import box
-from rich.console import Console, Group
-from rich.padding import Padding
-from rich.rule import Rule
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 import regard
 
-from .seeing.svg import svg
-from .seeing.terminal import heatmap
+from ..seeing.svg import svg
+from ..seeing.terminal import heatmap
+from .page import ACCENT, WIDTH, answer, beside, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from rich.console import RenderableType
     from torch import Tensor
-
-WIDTH = 80
-ACCENT = "bold #159a8c"  # as far from white as from black, for terminals of either kind
 
 WORDS = ["The", "early", "bird", "catches", "the", "worm"]
 FEATURES = ["animal", "action", "time", "article"]
@@ -43,15 +38,6 @@ EMBEDDINGS = [
 EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
 
 
-def show() -> None:
-    """Print the demo, section by section as they are computed."""
-    console = Console(markup=False, highlight=False)
-    # A narrower terminal wraps the lines itself, which beats tables squeezed to nothing.
-    console.width = max(WIDTH, min(console.width, 100))
-    for section in sections():
-        console.print(section)
-
-
 def save(path: Path) -> None:
     """Write the README's picture: what explains attention best, not the whole demo."""
     if path.suffix != ".svg":
@@ -60,7 +46,7 @@ def save(path: Path) -> None:
 
 
 def sections() -> Iterator[RenderableType]:
-    """The whole demo, one section after the other, each computed when its turn comes."""
+    """One section after the other, each computed when its turn comes."""
     yield Text.assemble(
         ("z = normalize(energy(q, k)) · v", ACCENT), "\nEverything below is this one line with other parts.\n"
     )
@@ -73,17 +59,16 @@ def sections() -> Iterator[RenderableType]:
     yield moved()
     yield plans()
     yield long()
-    yield Text("Next: docs/tour.md walks the same path in code; the README has it in ten lines.", style="bold")
 
 
 def dictionary() -> RenderableType:
     phones = {"Ann Miller": "555-1234", "Bob Smith": "555-5678", "Cy Young": "555-9012"}
     record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
-    table = _table("table", "query", "answer")
-    table.add_row("phone directory", "Bob Smith", _answer(regard.lookup("Bob Smith", phones)))
-    table.add_row("phone directory", "Di Jones", _answer(regard.lookup("Di Jones", phones, default="not listed")))
-    table.add_row("Bob's record", "Date of birth", _answer(regard.lookup("Date of birth", record)))
-    return _section("A dictionary", "energy = 1 where q = k, else 0", table)
+    rows = table("table", "query", "answer")
+    rows.add_row("phone directory", "Bob Smith", answer(regard.lookup("Bob Smith", phones)))
+    rows.add_row("phone directory", "Di Jones", answer(regard.lookup("Di Jones", phones, default="not listed")))
+    rows.add_row("Bob's record", "Date of birth", answer(regard.lookup("Date of birth", record)))
+    return section("A dictionary", "energy = 1 where q = k, else 0", rows)
 
 
 def boxes() -> RenderableType:
@@ -92,26 +77,26 @@ def boxes() -> RenderableType:
     weighed, weights = regard.attend(
         asked, sizes, pounds, energy=regard.InverseDistance(), normalize=regard.Proportional(), weights=True
     )
-    table = _table("size", *(f"like the box of {size:g}" for size in sizes.flatten().tolist()), "weighs")
-    for size, row, answer in zip(asked, weights.dense(), weighed, strict=True):
+    rows = table("size", *(f"like the box of {size:g}" for size in sizes.flatten().tolist()), "weighs")
+    for size, row, pound in zip(asked, weights.dense(), weighed, strict=True):
         shares = [
             f"{Fraction(share).limit_denominator(100)} × {weight:g} lb"
             for share, weight in zip(row.tolist(), pounds.flatten().tolist(), strict=True)
         ]
-        table.add_row(f"{size.item():g}", *shares, _answer(f"{answer.item():.1f} lb"))
-    return _section("Boxes", "energy = 1/|q − k|, weights in proportion to it", table)
+        rows.add_row(f"{size.item():g}", *shares, answer(f"{pound.item():.1f} lb"))
+    return section("Boxes", "energy = 1/|q − k|, weights in proportion to it", rows)
 
 
 def self_attention() -> RenderableType:
     x = torch.tensor(EMBEDDINGS)
     composite, weights = regard.attend(x, x, x, energy=regard.Dot(), weights=True)
-    table = _table('"bird"', "alone", "here")
+    rows = table('"bird"', "alone", "here")
     for feature, alone, here in zip(FEATURES, x[BIRD].tolist(), composite[BIRD].tolist(), strict=True):
-        table.add_row(feature, f"{alone:.2f}", _answer(f"{here:.2f}"))
-    return _section(
+        rows.add_row(feature, f"{alone:.2f}", answer(f"{here:.2f}"))
+    return section(
         "Self-attention",
         "a_ij = softmax_j(x_i·x_j), A_i = Σ_j a_ij x_j",
-        _beside(heatmap(weights.dense(), WORDS, WORDS), table),
+        beside(heatmap(weights.dense(), WORDS, WORDS), rows),
         'Beside it, "bird" before and after: it took time from "early" and action from '
         '"catches". The embeddings are our own, made by hand.',
     )
@@ -120,7 +105,7 @@ def self_attention() -> RenderableType:
 def masked() -> RenderableType:
     x = torch.tensor(EMBEDDINGS)
     _, weights = regard.attend(x, x, x, energy=regard.Dot(), mask=regard.causal(), weights=True)
-    return _section(
+    return section(
         "Masked attention",
         "e_ij = −∞ for j > i",
         heatmap(weights.dense(), WORDS, WORDS),
@@ -129,16 +114,16 @@ def masked() -> RenderableType:
 
 
 def scaled() -> RenderableType:
-    table = _table("d_k", "largest weight of q·k", "of q·k/√d_k")
+    rows = table("d_k", "largest weight of q·k", "of q·k/√d_k")
     for width in (4, 64, 1024):
         q, k, v = _random(3, 64, width)
         energies = (regard.Dot(), regard.ScaledDot())
         largest = [regard.attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
-        table.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
-    return _section(
+        rows.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
+    return section(
         "Scaled dot product",
         "softmax(QKᵀ/√d_k)V",
-        table,
+        rows,
         "Means over 64 random queries and keys. Unscaled, wide vectors see one key.",
     )
 
@@ -149,13 +134,13 @@ def heads() -> RenderableType:
     z, weights = regard.attend(q, k, v, weights=True)
     side_by_side = z.transpose(0, 1).flatten(1)
     best = weights.rows(BIRD).top(1)
-    table = _table("head", *map(str, range(1, 9)))
-    table.add_row('"bird" sees', *(WORDS[index] for index in best.indices.flatten()))
-    table.add_row("with weight", *(f"{value:.2f}" for value in best.values.flatten()))
-    return _section(
+    rows = table("head", *map(str, range(1, 9)))
+    rows.add_row('"bird" sees', *(WORDS[index] for index in best.indices.flatten()))
+    rows.add_row("with weight", *(f"{value:.2f}" for value in best.values.flatten()))
+    return section(
         "Eight heads",
         "head_h = attend(x Q_h, x K_h, x V_h)",
-        table,
+        rows,
         f"Random projections. The outputs are {_shape(z)}; side by side, {_shape(side_by_side)}.",
     )
 
@@ -171,7 +156,7 @@ def moved() -> RenderableType:
             ((other @ up).relu() @ down - (x @ up).relu() @ down).norm(dim=-1),
         ]
     )
-    return _section(
+    return section(
         "Beside a feed-forward layer",
         "A_i = Σ_j a_ij(x) x_j   against   relu(x_i U) W",
         heatmap(change, ["self-attention", "feed-forward"], WORDS),
@@ -182,7 +167,7 @@ def moved() -> RenderableType:
 
 def plans() -> RenderableType:
     q, k, v = _random(3, 8, 512, 64)
-    return _section(
+    return section(
         "The fastest exact kernel",
         "explain(q, k, v, …)",
         Group(
@@ -205,60 +190,28 @@ def long() -> RenderableType:
     top = weights.rows(asking).top(3)
     seen = [f"{j}: {w:.2f}" for j, w in zip(top.indices[0].tolist(), top.values[0].tolist(), strict=True)]
     kept = q.nbytes + k.nbytes + 4 * length  # queries, keys, and one number per row
-    facts = _table("asked of Weights", "answer")
-    facts.add_row(f"rows({asking}).top(3)", _answer("\n".join(seen)))
-    facts.add_row("entropy().mean()", _answer(f"{weights.entropy().mean():.2f} nats"))
-    facts.add_row("fidelity(v, z)", _answer(f"{weights.fidelity(k, z):.0e}"))
-    facts.add_row("memory it keeps", _answer(_megabytes(kept)))
-    facts.add_row("the matrix takes", _answer(_megabytes(4 * length**2)))
+    facts = table("asked of Weights", "answer")
+    facts.add_row(f"rows({asking}).top(3)", answer("\n".join(seen)))
+    facts.add_row("entropy().mean()", answer(f"{weights.entropy().mean():.2f} nats"))
+    facts.add_row("fidelity(v, z)", answer(f"{weights.fidelity(k, z):.0e}"))
+    facts.add_row("memory it keeps", answer(_megabytes(kept)))
+    facts.add_row("the matrix takes", answer(_megabytes(4 * length**2)))
     ticks = [f"{at * length // cells}" for at in range(cells)]
-    return _section(
+    return section(
         f"{length} tokens",
         f"{length} × {length} weights, none of them stored",
-        _beside(heatmap(weights.map((cells, cells)), ticks, [""] * cells), facts),
+        beside(heatmap(weights.map((cells, cells)), ticks, [""] * cells), facts),
         f"Each cell is the largest of {length // cells} × {length // cells} weights. The lone one is query {asking}, "
         f"which was made to look for key {needle}.",
     )
 
 
-def _section(name: str, formula: str, body: RenderableType, caption: str = "") -> RenderableType:
-    rule = Rule(Text.assemble((name, ACCENT), f"   {formula}"), align="left", style="dim")
-    below = ["", caption] if caption else []
-    return Group(rule, Padding(Group(body, *below), (1, 0, 1, 2), expand=False))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(
-        *columns,
-        box=box.SIMPLE_HEAD,
-        header_style="dim",
-        border_style="dim",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
-
-
-def _beside(left: RenderableType, right: RenderableType) -> RenderableType:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_row(left, right)
-    return grid
-
-
 def _plan(request: str, plan: regard.Plan) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_row("→", _answer(plan.backend), plan.why)
+    grid.add_row("→", answer(plan.backend), plan.why)
     for backend, why in plan.others.items():
         grid.add_row("", backend, why)
     return Group(Text(request, style="bold"), grid)
-
-
-def _answer(text: str) -> Text:
-    return Text(text, style=ACCENT)
 
 
 def _random(*shape: int) -> Float[Tensor, "..."]:
