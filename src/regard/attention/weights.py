@@ -91,7 +91,7 @@ class Weights:
         return part
 
     def _part(self) -> Weights:
-        part = object.__new__(Weights)
+        part = object.__new__(type(self))
         part.__dict__.update(self.__dict__, _own=None)
         return part
 
