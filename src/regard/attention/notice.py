@@ -1,4 +1,4 @@
-"""Who is told about calls of `attend`: whoever watches. Nobody, as a rule, and then it costs a look at an empty list."""
+"""Who is told about calls of `attend`: whoever watches. As a rule nobody, and then it is a look at an empty list."""
 
 from __future__ import annotations
 

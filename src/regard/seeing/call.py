@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..attention import Mask
+    from ..attention import Mask, Normalizer
     from ..attention.modifiers import Modifier
     from ..attention.scores import Scores
-    from .heard import Heard
+    from .heard import After, Heard
 
 BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """The largest fidelity that rounding explains. A forgotten mask or bias is a hundred times as far off."""
@@ -69,19 +69,20 @@ class Call:
         self._deferred = None if not callable(heard) else heard
         self._steps: list[Step] = []
         self._weights: Weights | None = None
+        self._faith: Faith | None = None
         if not callable(heard):
             self._begin(heard)
 
     def _begin(self, heard: Heard) -> None:
         self._origin, self._dropout, self._normalize = heard.origin, heard.dropout, heard.normalize
         self._sinks, self._after, self._cross = heard.sinks, heard.after, heard.cross
+        self._measured, self._counted = heard.measured, heard.steps
         self._scores = heard.scores
         self._k, self._v = [heard.scores.b], [heard.v]
         self._total = heard.scores.keys
         self._source = _source(heard.scores.b)
         self._steps = [_step(heard, 0)]
-        # Made at once, so that it knows should the model change queries or keys in place afterwards.
-        self._weights = self._made(heard.scores, heard.state)
+        self._seal = _versions(heard.scores)
 
     def _ready(self) -> None:
         if self._deferred is not None:
@@ -110,13 +111,13 @@ class Call:
     def steps(self) -> list[int]:
         """How many queries each forward pass brought: the prompt's, then usually one for each token."""
         self._ready()
-        return [step.q.shape[-2] for step in self._steps]
+        return self._counted or [step.q.shape[-2] for step in self._steps]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k], usually [B, heads, T_q, T_k]."""
         self._ready()
-        return (*self._scores.batch, sum(self.steps), self._total)
+        return (*self._scores.batch, sum(step.q.shape[-2] for step in self._steps), self._total)
 
     @property
     def heads(self) -> int:
@@ -137,6 +138,11 @@ class Call:
         """Every question `Weights` answers, over [*batch, T_q, T_k]."""
         self._ready()
         if self._weights is None:
+            if self._seal != _versions(self._scores) and len(self._steps) == 1:
+                raise RuntimeError(
+                    f"{self.name} changed its queries or keys in place after attending, so the weights it used can no "
+                    'longer be computed; watch(model, keep="cpu") copies them in time'
+                )
             self._weights = self._made(*self._joined())
         return self._weights
 
@@ -154,23 +160,54 @@ class Call:
             self._v = [torch.cat(self._v, dim=-2)]
         return self._v[0]
 
+    @property
+    def sinks(self) -> Float[Tensor, " heads"] | None:
+        """The energy of each head's attention sink, where the model has learned one."""
+        self._ready()
+        return self._sinks
+
+    @property
+    def dropout(self) -> float:
+        """The share of weights that was dropped after the softmax. The weights shown are those before."""
+        self._ready()
+        return self._dropout
+
+    @property
+    def normalize(self) -> Normalizer:
+        self._ready()
+        return self._normalize
+
+    @property
+    def after(self) -> After | None:
+        self._ready()
+        return self._after
+
+    def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+        """Which queries' outputs were kept, and those: what the model computed."""
+        self._ready()
+        begins = torch.tensor([0, *(step.q.shape[-2] for step in self._steps[:-1])]).cumsum(0).tolist()
+        rows = torch.cat([step.rows + begin for step, begin in zip(self._steps, begins, strict=True)])
+        return rows, torch.cat([step.out for step in self._steps], dim=-2)
+
     @torch.no_grad()
     def fidelity(self) -> Faith:
         """|W·v − out| / |out| of the worst head, on the real outputs of up to 64 queries of each step."""
-        self._ready()
-        budget = BUDGET[self._steps[0].out.dtype]
+        if self._faith is None:
+            self._faith = self._measure()
+        return self._faith
+
+    def _measure(self) -> Faith:
+        rows, out = self.outputs()
+        budget = BUDGET[out.dtype]
+        if self._measured is not None:
+            return Faith(self._measured, budget)
         if self._dropout:
             return Faith(None, budget, f"dropout {self._dropout:g}")
-        if not self._steps[0].out.numel():
+        if not out.numel():
             return Faith(None, budget, "output not seen")
-        begins = torch.tensor([0, *self.steps[:-1]]).cumsum(0).tolist()
-        rows = torch.cat([step.rows + begin for step, begin in zip(self._steps, begins, strict=True)])
-        out = torch.cat([step.out for step in self._steps], dim=-2)
         part, v = self.weights.rows(rows.tolist()), self.v
         if self._after is None:
             return Faith(float(part.fidelity(v, out).max()), budget)
-        if self._scores.groups > 1:
-            v = v.repeat_interleave(self._scores.groups, dim=-3)
         w = part.tile(slice(None), slice(None))
         shown = self._after(w.to(v.dtype) @ v, rows.to(out.device))
         return Faith(float((shown - out).norm() / out.norm()), budget)
@@ -201,7 +238,7 @@ class Call:
             return False
         self._source = source
         self._steps.append(_step(placed(heard, place, keys=False), self._total - heard.scores.keys))
-        self._weights = None
+        self._weights = self._faith = None
         return True
 
     def _same_kind(self, heard: Heard) -> bool:
@@ -233,9 +270,11 @@ class Call:
         raise IndexError(at)
 
     def _joined(self) -> tuple[Scores, Tensor | None]:
+        steps = self._steps
+        if len(steps) == 1:
+            return self._scores, steps[0].state
         if len(self._k) > 1:
             self._k = [torch.cat(self._k, dim=-2)]
-        steps = self._steps
         scores = replace(
             self._scores,
             a=torch.cat([step.q for step in steps], dim=-2),
@@ -267,6 +306,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _source(x: Tensor) -> tuple[int, tuple[int, ...], int | None]:
     """Where a tensor lies and how often it was changed: whether a buffer has been filled further."""
     return x.data_ptr(), tuple(x.shape), None if x.is_inference() else x._version
+
+
+def _versions(scores: Scores) -> tuple[int | None, ...]:
+    return tuple(None if x.is_inference() else x._version for x in (scores.a, scores.b))
 
 
 def layer_of(name: str) -> int | None:

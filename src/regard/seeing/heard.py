@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,6 +47,10 @@ class Heard:
     """Whether keys come from elsewhere than queries, where that is known."""
     rows: Int[Tensor, " rows"] | None = None
     """Which queries `out` belongs to; None for all of them."""
+    measured: float | None = None
+    """Fidelity as it was measured, where what it takes to measure it is no longer there (a trace)."""
+    steps: list[int] | None = None
+    """How many queries each forward pass brought, where they are already joined (a trace)."""
     after: After | None = None
     """Where the output of attention itself is never seen: what the model did to it before `out`, row by row."""
 
@@ -63,15 +68,17 @@ def dot_scores(
     groups = 1
     if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
         groups = q.shape[-3] // k.shape[-3]
-    lead = k.shape[:-2] if groups == 1 else (*k.shape[:-3], q.shape[-3])
-    batch = tuple(torch.broadcast_shapes(q.shape[:-2], lead))
+    batch, lead = tuple(q.shape[:-2]), tuple(k.shape[:-2]) if groups == 1 else (*k.shape[:-3], q.shape[-3])
+    if batch != lead:
+        batch = tuple(torch.broadcast_shapes(batch, lead))
     modifiers: list[Modifier] = [] if softcap is None else [SoftCap(softcap)]
     rule: Mask | None = None
     for mask in masks:
         if mask is None:
             continue
         if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
-            modifiers.append(Bias(mask.detach()))
+            # The same object where it can be: a mask that every layer is given is kept once.
+            modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
             continue
         closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
         rule = closed if rule is None else rule & closed
@@ -103,8 +110,8 @@ def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -
     """The same call with its tensors where `place` puts them, and of its output `ROWS` rows."""
     scores, out, rows = heard.scores, heard.out, heard.rows
     if rows is None and out.shape[-2] > ROWS:
-        rows = torch.linspace(0, out.shape[-2] - 1, ROWS).long()
-        out = out[..., rows.to(out.device), :]
+        rows = _spread(out.shape[-2])
+        out = out.index_select(-2, rows.to(out.device))
     modifiers = tuple(Bias(place(x.bias)) if isinstance(x, Bias) else x for x in scores.modifiers)
     mask = Dense(place(scores.mask.seen)) if isinstance(scores.mask, Dense) else scores.mask
     b, v = (place(scores.b), place(heard.v)) if keys else (scores.b, heard.v)
@@ -117,6 +124,11 @@ def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -
         state=None if heard.state is None else place(heard.state),
         sinks=None if heard.sinks is None else place(heard.sinks),
     )
+
+
+@lru_cache(maxsize=64)
+def _spread(queries: int) -> Int[Tensor, " rows"]:
+    return torch.linspace(0, queries - 1, ROWS).long()
 
 
 def without_unfilled(heard: Heard, keys: int) -> Heard:

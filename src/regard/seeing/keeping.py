@@ -35,6 +35,7 @@ class Keeper:
         self.bytes = 0
         self._storages: set[int] = set()
         self._placed: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._count = 0
         self._files: tempfile.TemporaryDirectory[str] | None = None
 
     def room(self, tensors: Iterable[Tensor]) -> bool:
@@ -57,12 +58,11 @@ class Keeper:
 
     def place(self, x: Tensor) -> Tensor:
         """The tensor as it is kept. One that comes again, as a mask does in every layer, is kept once."""
-        x = x.detach()
         if self.folder is None and not self.cpu:
-            return x
+            return x.detach()
         kept = self._again(x)
         if kept is None:
-            kept = x.to("cpu", copy=True) if self.cpu else self._file(x)
+            kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
             self._placed[id(x)] = weakref.ref(x), kept
         return kept
 
@@ -77,7 +77,8 @@ class Keeper:
         if self._files is None:
             self.folder.mkdir(exist_ok=True)
             self._files = tempfile.TemporaryDirectory(prefix="watched-", dir=self.folder)
-        path = Path(self._files.name) / str(len(self._placed))
+        self._count += 1
+        path = Path(self._files.name) / str(self._count)
         mapped = torch.from_file(str(path), shared=True, size=x.numel(), dtype=x.dtype)
         return mapped.view(x.shape).copy_(x)
 

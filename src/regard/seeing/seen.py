@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .call import Call
-from .keeping import words
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rich.table import Table
+
+    from .call import Call
+    from .keeping import Keeper
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
 
@@ -19,7 +19,8 @@ HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity"
 class Seen:
     """A list of `Call`s that can be asked by name: `seen["encoder.layer.3"]`. Printed, it is a table of them."""
 
-    def __init__(self, model: str = "") -> None:
+    def __init__(self, model: str = "", keeper: Keeper | None = None) -> None:
+        self._keeper = keeper  # its files are removed with it
         self.calls: list[Call] = []
         self.model = model
         self.tokens: list[list[str]] | None = None
@@ -50,7 +51,8 @@ class Seen:
         if not found:
             there = f"there are {_some([call.name for call in self.calls])}" if self.calls else self._nothing()
             raise KeyError(f"no attention was called in {key!r}; {there}")
-        raise KeyError(f"{key!r} is {len(found)} calls: {_some([x.name for x in found])}; take seen[{key!r}, 0] and so on")
+        names = _some([call.name for call in found])
+        raise KeyError(f"{key!r} is {len(found)} calls: {names}; take seen[{key!r}, 0] and so on")
 
     @property
     def names(self) -> list[str]:
@@ -116,6 +118,3 @@ def _cells(call: Call) -> tuple[str, ...]:
 def _some(names: Sequence[str]) -> str:
     names = list(dict.fromkeys(names))
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-
-
-__all__ = ["Seen", "words"]

@@ -53,9 +53,8 @@ def watch(
     compiled = [name or "the model" for name, part in model.named_modules() if _compiled(part)]
     if compiled:
         raise ValueError(
-            f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the model it was "
-            "made from (model._orig_mod), or run the block under torch.compiler.set_stance('force_eager') before "
-            "compiling"
+            f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the model it "
+            "was made from (model._orig_mod), or watch before compiling"
         )
     return Watch(model, layers, Keeper(keep, limit))
 
@@ -71,7 +70,7 @@ class Watch:
         for name, part in model.named_modules():
             self.names.setdefault(id(part), name or type(model).__name__)
         self.thread = 0
-        self.seen = Seen(type(model).__name__)
+        self.seen = Seen(type(model).__name__, keeper)
         self._last: dict[str, Call] = {}
         self._dropped = 0
 
@@ -96,8 +95,8 @@ class Watch:
             self.seen.advice = (
                 f"{type(self.model).__name__} called no attention inside the block that could be seen: "
                 "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, regard.attend, a Hugging Face "
-                "attention or a softmax in an attention module. Report a function of your own with regard.note(q, k, v, "
-                "out)"
+                "attention or a softmax in an attention module. A function of your own is seen with one line, "
+                "regard.note(q, k, v, out)"
             )
 
     # Told by the taps
@@ -135,9 +134,7 @@ class Watch:
         if self.wanted is None:
             return True
         return any(
-            layer_of(name) == one
-            if isinstance(one, int)
-            else f".{one}." in f".{name}." or fnmatchcase(name, one)
+            layer_of(name) == one if isinstance(one, int) else f".{one}." in f".{name}." or fnmatchcase(name, one)
             for one in self.wanted
         )
 

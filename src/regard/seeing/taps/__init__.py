@@ -79,12 +79,8 @@ def _put(home: Any, name: str, new: Any) -> None:
 
 def _files(model: nn.Module) -> list[Any]:
     """The modules of the packages the model's classes come from, less those of PyTorch, Transformers and ours."""
-    packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers"}
-    return [
-        file
-        for name, file in list(sys.modules.items())
-        if file is not None and name.split(".")[0] in packages and not name.startswith("regard.")
-    ]
+    packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers", "regard"}
+    return [file for name, file in list(sys.modules.items()) if file and name.partition(".")[0] in packages]
 
 
 def _hashable(value: Any) -> bool:

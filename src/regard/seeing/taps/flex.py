@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,8 +50,6 @@ def flex_scores(
     score_mod: Callable[..., Tensor] | None,
     block_mask: home.BlockMask | None,
 ) -> Scores:
-    from dataclasses import replace
-
     masks = () if block_mask is None else (MaskMod(block_mask.mask_mod),)
     scores = dot_scores(q, k, scale, masks=masks)
     return scores if score_mod is None else replace(scores, modifiers=(ScoreMod(score_mod),))
@@ -83,7 +82,7 @@ class ScoreMod:
 
 
 def _each(function: Callable[..., Tensor], batch: Batch, i: Tensor, j: Tensor, *first: Tensor) -> Tensor:
-    """A function of single indices at all of them. They may index tensors with one another, so broadcasting will not do."""
+    """A function of single indices at all of them. It may index tensors with them, so broadcasting will not do."""
     b, h = batch[-2:]
     all_ = torch.broadcast_tensors(*first, b, h, i, j)
     result: Tensor = torch.vmap(function)(*(x.flatten() for x in all_))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...attention.scores import Scores
 from .. import watching
 from ..call import Call
 from ..heard import Heard, causal_window, dot_scores, placed
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
+
+    from ...attention.scores import Scores
 
 _understood: set[tuple[Any, ...]] = set()
 """Eager functions whose weights were compared with ours, and were the same."""
@@ -96,9 +97,7 @@ def understood(
     return heard
 
 
-def _scores(
-    implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, options: dict[str, Any]
-) -> Scores:
+def _scores(implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, options: dict[str, Any]) -> Scores:
     scale, softcap = options.get("scaling"), options.get("softcap")
     bias = options.get("position_bias")
     if implementation == "flex_attention" and hasattr(mask, "mask_mod"):

@@ -49,13 +49,14 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     same = options["query"] is options["key"] or options["query"].data_ptr() == options["key"].data_ptr()
     batched = out.dim() == 3  # [T, B, E], else [T, E]
 
+    unchanged = _versions(*options.values())
+
     def make() -> Heard:
+        unchanged()
         heard = _worked_out(original, options)
         after = _projected(options["out_proj_weight"], options["out_proj_bias"])
         shown = out.transpose(0, 1) if batched else out[None]
-        return replace(
-            heard, out=shown, after=after, origin="nn.MultiheadAttention", dropout=drop, cross=not same
-        )
+        return replace(heard, out=shown, after=after, origin="nn.MultiheadAttention", dropout=drop, cross=not same)
 
     watching.report(make, held=_tensors(options, out))
     return result
@@ -64,14 +65,19 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def native(original: Callable[..., Any], *args: Any) -> Any:
     """torch._native_multi_head_attention: batch first, and evaluation only."""
     result = original(*args)
-    query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, *_, kind = (*args, *(None,) * (13 - len(args)))
+    query, key, value, width, heads, w_in, b_in, w_out, b_out, *rest = args
+    mask, kind = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
     out = result[0]
+    unchanged = _versions(*args)
 
     def make() -> Heard:
+        unchanged()
         options = _options(query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, kind)
         heard = _worked_out(F.multi_head_attention_forward, options)
         origin = "nn.MultiheadAttention, fast path"
-        return _real(replace(heard, out=out, after=_projected(w_out, b_out), origin=origin, cross=query is not key), query)
+        return _real(
+            replace(heard, out=out, after=_projected(w_out, b_out), origin=origin, cross=query is not key), query
+        )
 
     watching.report(make, held=(query, key, value, out))
     return result
@@ -90,7 +96,10 @@ def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     def feed(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
+    unchanged = _versions(*args)
+
     def make() -> Heard:
+        unchanged()
         whole = _padded(src)
         x = norm(whole, norm1) if first else whole
         options = _options(x, x, x, width, heads, w_in, b_in, w_out, b_out, mask, kind, lengths=_lengths(src))
@@ -157,10 +166,23 @@ def _options(
     elif mask is not None and kind == MASKS_ALL:
         closed = mask.expand(q.shape[1], heads, q.shape[0], k.shape[0]).flatten(0, 1)
     return {
-        **dict(query=q, key=k, value=v, embed_dim_to_check=width, num_heads=heads),
-        **dict(in_proj_weight=w_in, in_proj_bias=b_in, bias_k=None, bias_v=None, add_zero_attn=False),
-        **dict(dropout_p=0.0, out_proj_weight=w_out, out_proj_bias=b_out, training=False),
-        **dict(key_padding_mask=padding, need_weights=False, attn_mask=closed),
+        "query": q,
+        "key": k,
+        "value": v,
+        "embed_dim_to_check": width,
+        "num_heads": heads,
+        "in_proj_weight": w_in,
+        "in_proj_bias": b_in,
+        "bias_k": None,
+        "bias_v": None,
+        "add_zero_attn": False,
+        "dropout_p": 0.0,
+        "out_proj_weight": w_out,
+        "out_proj_bias": b_out,
+        "training": False,
+        "key_padding_mask": padding,
+        "need_weights": False,
+        "attn_mask": closed,
     }
 
 
@@ -185,6 +207,20 @@ def _real(heard: Heard, nested: Tensor) -> Heard:
         return after(z, rows) * real[:, rows, None]
 
     return replace(heard, out=out, after=without)
+
+
+def _versions(*given: Any) -> Callable[[], None]:
+    """Remembers how often each tensor was changed in place; called later, refuses to go on from changed ones."""
+    before = [(x, x._version) for x in given if isinstance(x, torch.Tensor) and not x.is_inference()]
+
+    def unchanged() -> None:
+        if any(x._version != version for x, version in before):
+            raise RuntimeError(
+                "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
+                "queries and keys are worked out from them; ask before changing them (before optimizer.step())"
+            )
+
+    return unchanged
 
 
 def _tensors(options: dict[str, Any], out: Tensor) -> tuple[Tensor, ...]:

@@ -61,16 +61,21 @@ def tapped(
         dropout=dropout_p,
     )
     watching.report(heard, None if outer is None else outer.module)
-    return out
+    return out  # type: ignore[no-any-return]
 
 
 def _kernel(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, is_causal: bool, scale: float | None, gqa: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    gqa: bool,
 ) -> int | None:
     """The kernel PyTorch chooses for this call; how it is asked is PyTorch's own business, so it may not be known."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if choose is None or q.dim() != 4:
         return None
-    return int(
-        choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa)
-    )
+    return int(choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa))
