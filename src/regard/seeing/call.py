@@ -146,6 +146,10 @@ class Call:
             self._weights = self._made(*self._joined())
         return self._weights
 
+    def forget(self) -> None:
+        """Let go of what the last questions left behind (the row state, shared heads repeated): it comes again."""
+        self._weights = None
+
     def head(self, n: int, entry: int = 0) -> Weights:
         """One head of one entry of the batch."""
         weights = self.weights
