@@ -1,4 +1,4 @@
-"""The commands of `regard`, one thin function per verb. What is slow to import is imported inside them."""
+"""`regard demo`."""
 
 from __future__ import annotations
 
@@ -7,30 +7,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from . import __version__
-
-        typer.echo(f"regard {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def regard(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """Attention you can build with, train with and look at."""
+from .app import app
 
 
 @app.command()
@@ -53,7 +30,7 @@ def demo(
       regard demo
       regard demo --save attention.svg
     """
-    from . import demo as page
+    from .. import demo as page
 
     if save is not None:
         page.save(save)

@@ -1,0 +1,8 @@
+"""The commands of `regard`, one thin file per verb. What is slow to import is imported inside them."""
+
+from __future__ import annotations
+
+from . import compare, demo, evaluate, export, phrasebook, recipes, train, translate
+from .app import app
+
+__all__ = ["app", "compare", "demo", "evaluate", "export", "phrasebook", "recipes", "train", "translate"]

@@ -1,0 +1,140 @@
+"""`regard evaluate`."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from .app import app
+from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..data import Pair
+    from ..decoding.pretrained import Pretrained
+    from ..training.evaluate import Evaluation
+
+
+@app.command()
+def evaluate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Pairs: TSV, JSONL, Parquet, …. [default: the run's own]")
+    ] = None,
+    split: Annotated[Literal["test", "valid"], typer.Option(help="Which of the run's own pairs.")] = "test",
+    columns: Annotated[
+        str, typer.Option(help="Of the file: source, target, and perhaps sure and possible links; numbers or names.")
+    ] = "0,1",
+    tokenised: Annotated[bool, typer.Option("--tokenised", help="The file's text is split by spaces already.")] = False,
+    beams: Beams = None,
+    length_penalty: LengthPenalty = None,
+    coverage_penalty: CoveragePenalty = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations, a line each.")] = None,
+    save_plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length: .png, .svg or .pdf.")
+    ] = None,
+    engine: EngineName = "torch",
+    device: Device = "auto",
+    tokens: Tokens = 4096,
+) -> None:
+    """Score a model: BLEU, chrF, perplexity, alignments, speed.
+
+    Without a file, on the test pairs of the run's recipe. Gold alignment links, where there are some, give the
+    alignment error rate. A run keeps what it scored in results.json, for `regard compare`.
+
+    \b
+    Examples:
+      regard evaluate runs/bahdanau-phrasebook-1
+      regard evaluate runs/transformer-multi30k-1 --beams 1 --save-plot lengths.png
+      regard evaluate tatoeba-transformer-en-fr pairs.tsv
+      regard evaluate runs/luong-dot-tatoeba-1 hansards.tsv --columns 0,1,2,3 --tokenised
+    """
+    from ..decoding import pretrained
+    from ..training import results
+    from ..training.evaluate import evaluate as score
+
+    if save_plot is not None:
+        from ..seeing.figure import check
+
+        check(save_plot)
+    where = find_device(device)
+    loaded = pretrained.load(run, where, engine)
+    how = settings(loaded, beams, length_penalty, coverage_penalty)
+    data, pairs, tokenised = _pairs(loaded, file, split, columns, tokenised)
+    evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
+    _print(data, evaluation, tokenised)
+    if save is not None:
+        save.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        typer.echo(f"wrote {save}")
+    if save_plot is not None:
+        plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
+    if loaded.run is not None:
+        name = data if engine == "torch" else f"{data} ({engine})"
+        typer.echo(f"wrote {results.record(loaded.run, name, evaluation)}")
+
+
+def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
+    from ..seeing.figure import save_curves
+
+    curves = {
+        name: [(each.middle, each.bleu) for each in evaluation.by_length] for name, evaluation in evaluations.items()
+    }
+    save_curves(file, curves, "words of the source sentence", "BLEU")
+    typer.echo(f"wrote {file}")
+
+
+def _pairs(
+    loaded: Pretrained, file: Path | None, split: Literal["test", "valid"], columns: str, tokenised: bool
+) -> tuple[str, Iterable[Pair], bool]:
+    """What to evaluate on: its name, the pairs, and whether their text is tokenised."""
+    if file is not None:
+        from ..data import Pairs
+
+        named = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
+        return file.name, Pairs(file, columns=named), tokenised
+    if loaded.run is None:
+        raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
+    from ..training.corpus import read
+    from ..training.run import Run
+
+    recipe = Run.open(loaded.run).recipe
+    return split, read(recipe.data, split), recipe.data.tokenised
+
+
+def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    rows = [
+        ("BLEU", f"{evaluation.bleu.value:.2f}", evaluation.bleu.signature),
+        ("tokenised BLEU", f"{evaluation.tokenised_bleu.value:.2f}", evaluation.tokenised_bleu.signature),
+        ("chrF", f"{evaluation.chrf.value:.2f}", evaluation.chrf.signature),
+    ]
+    if evaluation.perplexity is not None:
+        rows.append(("perplexity", f"{evaluation.perplexity:.2f}", "per token of the model's vocabulary"))
+    best = evaluation.best_aer
+    rows += [
+        ("AER" if layer == "attention" else f"AER, {layer}", f"{value:.3f}", "best" if value == best else "")
+        for layer, value in evaluation.aer.items()
+    ]
+    how = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in evaluation.search.items())
+    rows.append(("speed", f"{evaluation.tokens_per_second:,.0f}", f"tokens per second, {how}"))
+    for column in range(3):
+        table.add_column(overflow="fold", justify="right" if column == 1 else "left")
+    for row in rows:
+        table.add_row(*row)
+    lengths = Table("words", "sentences", "BLEU", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in lengths.columns:
+        column.justify = "right"
+    for each in evaluation.by_length:
+        lengths.add_row(each.name, f"{each.sentences:,}", f"{each.bleu:.2f}")
+    console = Console(highlight=False, markup=False)
+    console.print(f"{data}: {evaluation.sentences:,} sentences in {evaluation.seconds:.1f} s", style="bold")
+    console.print(table)
+    kind = "tokenised BLEU" if tokenised else "BLEU"
+    console.print(f"\n{kind} by length of the source", style="bold")
+    console.print(lengths)

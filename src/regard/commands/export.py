@@ -1,0 +1,39 @@
+"""`regard export`."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from typing import Annotated, Literal
+
+import typer
+
+from .app import app
+
+
+@app.command()
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
+    to: Annotated[Literal["ctranslate2"], typer.Option(help="The engine to write for.")] = "ctranslate2",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ctranslate2]")
+    ] = None,
+) -> None:
+    """Write a Transformer for the engine CTranslate2.
+
+    It is a fast C++ library for CPUs and GPUs. Greedy translations are the same, token for token. `regard translate
+    --engine ctranslate2` runs it.
+
+    \b
+    Examples:
+      regard export runs/transformer-multi30k-1
+      regard export tatoeba-transformer-en-fr --out fast
+    """
+    from ..data import Tokenizers
+    from ..decoding import export_ctranslate2, pretrained
+    from ..models import Translator
+
+    model, of = pretrained.find(run)
+    written = out or (of or model) / to
+    export_ctranslate2(Translator.from_pretrained(model), Tokenizers.load(model), written)
+    size = sum(file.stat().st_size for file in written.iterdir())
+    typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")

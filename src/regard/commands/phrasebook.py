@@ -1,0 +1,33 @@
+"""`regard phrasebook`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .app import app
+
+
+@app.command()
+def phrasebook(
+    count: Annotated[int, typer.Argument(metavar="N", help="How many pairs.")] = 10,
+    seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    test: Annotated[bool, typer.Option("--test", help="Sentences that are never in the training part.")] = False,
+    links: Annotated[
+        bool, typer.Option("--links", help="Add two columns of gold alignment links: sure, and possible only.")
+    ] = False,
+) -> None:
+    """English–French sentence pairs of our own grammar, one pair a line, tab-separated.
+
+    \b
+    Examples:
+      regard phrasebook 5
+      regard phrasebook 20000 --links > train.tsv
+      regard phrasebook 1000 --links --test > test.tsv
+    """
+    from ..data import phrasebook as book
+
+    for pair in book.pairs(count, seed=seed, split="test" if test else "train"):
+        columns = [pair.source, pair.target, pair.alignment or "", pair.possible or ""]
+        typer.echo("\t".join(columns if links else columns[:2]))

@@ -1,0 +1,35 @@
+"""`regard recipes`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .app import app
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe in full.")] = None,
+) -> None:
+    """List the recipes that ship, or print one with every key explained.
+
+    What is printed is a recipe itself: save it, change it, and give the file to `regard train`. A recipe may also
+    say base = ["bahdanau-multi30k"] and hold nothing but what it changes.
+
+    \b
+    Examples:
+      regard recipes
+      regard recipes transformer-multi30k > mine.toml
+    """
+    from ..training import cookbook
+    from ..training.written import written
+
+    if name is not None:
+        typer.echo(written(cookbook.load(name)), nl=False)
+        return
+    shipped = cookbook.shipped()
+    width = max(map(len, shipped))
+    for recipe, about in shipped.items():
+        typer.echo(f"{recipe:<{width}}  {about}")

@@ -1,0 +1,56 @@
+"""`regard train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import app
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str | None, typer.Argument(metavar="RECIPE", help="A name from `regard recipes`, or a .toml file.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the recipe: training.rate=0.001")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The run's folder. [default: runs/NAME-SEED]")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Go on with this run from its last checkpoint.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there already.")] = False,
+) -> None:
+    """Train a translator from a recipe.
+
+    The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
+    translate --model` takes. A run that was interrupted, at any moment, goes on with --resume: same batches, and on a
+    CPU the same losses to the bit. For several devices set training.devices (and training.nodes, under Slurm), or
+    start it with torchrun.
+
+    \b
+    Examples:
+      regard train bahdanau-phrasebook
+      regard train transformer-multi30k seed=2 data.columns=[0,2] --out runs/en-fr
+      regard train --resume runs/en-fr
+    """
+    if resume is not None and (recipe is not None or out is not None or force):
+        raise typer.BadParameter("--resume goes on with a run as it was begun; it takes nothing else")
+    if resume is None and recipe is None:
+        raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
+    from ..training import cookbook, fit
+    from ..training.mistakes import Mistakes
+    from ..training.run import Run
+
+    try:
+        chosen = cookbook.load(recipe, settings or []) if recipe is not None else Run.open(resume or Path()).recipe
+    except Mistakes as mistakes:  # one line each; main() would make one line of them all
+        typer.echo(f"regard: {mistakes}", err=True)
+        raise typer.Exit(1) from None
+    folder = resume or out or Path("runs") / f"{chosen.name}-{chosen.seed}"
+    fit(chosen, folder, resume=resume is not None, force=force)

@@ -1,0 +1,239 @@
+"""`regard translate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+from .options import (
+    Beams,
+    CoveragePenalty,
+    Device,
+    EngineName,
+    LengthPenalty,
+    Model,
+    Tokens,
+    find_device,
+    settings,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from ..decoding import Translation
+
+AHEAD = 4096  # sentences read ahead of the translation
+PROMPT = "> "
+
+
+@app.command()
+def translate(
+    sentences: Annotated[
+        list[str] | None, typer.Argument(metavar="SENTENCE", help="Each argument is one sentence.")
+    ] = None,
+    model: Model = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Translate this file's lines; .gz and .xz too.")
+    ] = None,
+    beams: Beams = None,
+    best: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Print so many translations of each, with their scores.")
+    ] = 1,
+    length_penalty: LengthPenalty = None,
+    coverage_penalty: CoveragePenalty = None,
+    longest: Annotated[int | None, typer.Option(metavar="N", min=0, help="Tokens a translation may have.")] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(metavar="TEMPERATURE", help="Draw translations at random instead; 1.0 is the model's own."),
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Draw from so many likeliest tokens only; 0: from all.")
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is drawn.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw where the model looked, in the terminal.")] = False,
+    save_plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw it into a file: .png, .svg or .pdf. One sentence.")
+    ] = None,
+    engine: EngineName = "torch",
+    device: Device = "auto",
+    tokens: Tokens = 4096,
+) -> None:
+    """Translate arguments, a file, a pipe, or what you type.
+
+    A pipe is answered as it speaks: what has arrived is translated and written before more is waited for.
+
+    \b
+    Examples:
+      regard translate "Where is the library?"
+      regard translate --show --model tatoeba-bahdanau-en-fr "I like this red car."
+      regard translate --file letters.en > letters.fr
+      tail -f chat | regard translate
+      regard translate                      (asks for sentences)
+    """
+    given = _sentences(sentences or [], file, save_plot)
+    if save_plot is not None:
+        from ..seeing.figure import check
+
+        check(save_plot)
+    from .. import decoding
+    from ..decoding import pretrained
+
+    where = find_device(device)
+    loaded = pretrained.load(model or pretrained.DEFAULT, where, engine)
+    how = settings(loaded, beams, length_penalty, coverage_penalty)
+    if longest is not None:
+        how["longest"] = longest
+    if sample is not None:
+        how["sample"] = decoding.Sample(sample, top_k, top_p, seed)
+        how["beams"] = best
+    elif (top_k, top_p, seed) != (0, 1.0, None):
+        raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
+    how["beams"] = max(how["beams"], best)
+    how["best"], how["weights"] = best, show or save_plot is not None
+    for arrived in given:
+        for translation in decoding.translate(loaded.model, loaded.tokenizers, arrived, tokens=tokens, **how):
+            _print(translation, best)
+            if show:
+                _show(translation)
+            if save_plot is not None:
+                _plot(translation, save_plot)
+
+
+def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> Iterator[list[str]]:
+    """Sentences as they become known, in lists that can be translated at once."""
+    if arguments and file is not None:
+        raise ValueError("give sentences as arguments or a --file, not both")
+    if plot is not None and len(arguments) != 1:
+        raise ValueError("--save-plot draws one sentence: give it as the only argument")
+    if arguments:
+        return iter([arguments])
+    if file is not None:
+        if not file.exists() or file.is_dir():
+            raise ValueError(f"there is no file {file}")
+        return _file(file)
+    if sys.stdin.isatty():
+        return _asked()
+    return _piped()
+
+
+def _file(file: Path) -> Iterator[list[str]]:
+    from ..data.lines import lines
+    from ..data.pair import Bad
+
+    several: list[str] = []
+    for number, line in enumerate(lines(file), 1):
+        if isinstance(line, Bad):
+            raise ValueError(f"{file}:{number}: {line.reason}")
+        several.append(line)
+        if len(several) == AHEAD:
+            yield several
+            several = []
+    if several:
+        yield several
+
+
+def _piped() -> Iterator[list[str]]:
+    """What has arrived so far, again and again; a thread reads on meanwhile."""
+    from queue import Empty, Queue
+    from threading import Thread
+
+    queue: Queue[str | Exception | None] = Queue(AHEAD)
+
+    def read() -> None:
+        try:
+            for number, line in enumerate(sys.stdin.buffer, 1):
+                try:
+                    queue.put(line.decode("utf-8").rstrip("\r\n"))
+                except UnicodeDecodeError as error:
+                    queue.put(ValueError(f"line {number} of the input is not UTF-8: {error.reason}"))
+                    return
+        finally:
+            queue.put(None)
+
+    Thread(target=read, daemon=True).start()
+    over = False
+    while not over:
+        several: list[str] = []
+        item: str | Exception | None = queue.get()
+        while isinstance(item, str):
+            several.append(item)
+            try:
+                if len(several) == AHEAD:
+                    break
+                item = queue.get_nowait()
+            except Empty:
+                break
+        if several:
+            yield several
+        if isinstance(item, Exception):
+            raise item
+        over = item is None
+
+
+def _asked() -> Iterator[list[str]]:
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  arrow keys and history for input()
+    typer.echo("Type a sentence and press Enter; Ctrl-D leaves.", err=True)
+    while True:
+        try:
+            line = input(PROMPT)
+        except (EOFError, KeyboardInterrupt):
+            typer.echo(err=True)
+            return
+        if line.strip():
+            yield [line]
+
+
+def _print(translation: Translation, best: int) -> None:
+    # Written at once: who reads the other end of a pipe may wait for it.
+    if best == 1:
+        print(translation.text, flush=True)
+        return
+    for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True):
+        print(f"{hypothesis.score:.4f}\t{text}", flush=True)
+    print(flush=True)  # an empty line between sentences
+
+
+def _show(translation: Translation) -> None:
+    from rich.console import Console
+
+    from ..seeing.terminal import heatmap
+
+    Console(highlight=False).print(heatmap(*_looked(translation)))
+
+
+def _plot(translation: Translation, file: Path) -> None:
+    from ..seeing.figure import save_weights
+
+    save_weights(file, *_looked(translation))
+    typer.echo(f"wrote {file}", err=True)
+
+
+def _looked(translation: Translation) -> tuple[Tensor, list[str], list[str]]:
+    """Weights between the words of the translation and those of its source, </s> among them, and the words."""
+    from ..seeing import aer
+
+    if translation.weights is None:
+        raise ValueError("this model has no attention, so there is nothing to show")
+    sides = translation.tokenizers.target, translation.tokenizers.source
+    places, labels = [], []
+    for tokenizer, tokens in zip(sides, (translation.tokens, translation.source_tokens), strict=True):
+        words = tokenizer.words(tokens[:-1])
+        words.append(words[-1] + 1 if words else 0)  # </s> is a word of its own
+        texts = [""] * (words[-1] + 1)
+        for word, piece in zip(words, tokenizer.pieces(tokens), strict=True):
+            texts[word] += piece.replace("▁", "")
+        places.append(words)
+        labels.append(texts)
+    return aer.words(translation.weights.mean(0), *places), labels[0], labels[1]

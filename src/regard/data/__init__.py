@@ -1,0 +1,53 @@
+"""Text in, batches out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .batch import BEGIN, END, PAD, UNKNOWN, Batch
+    from .batches import Batches
+    from .encoded import Encoded
+    from .pair import Pair
+    from .pairs import Pairs
+    from .tokenizer import Tokenizer, Tokenizers
+
+_HOME = {
+    "BEGIN": "batch",
+    "Batch": "batch",
+    "Batches": "batches",
+    "END": "batch",
+    "Encoded": "encoded",
+    "PAD": "batch",
+    "Pair": "pair",
+    "Pairs": "pairs",
+    "Tokenizer": "tokenizer",
+    "Tokenizers": "tokenizer",
+    "UNKNOWN": "batch",
+}
+
+__all__ = [
+    "BEGIN",
+    "END",
+    "PAD",
+    "UNKNOWN",
+    "Batch",
+    "Batches",
+    "Encoded",
+    "Pair",
+    "Pairs",
+    "Tokenizer",
+    "Tokenizers",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Reading pairs needs neither torch nor numpy, and `regard phrasebook` should not wait for them.
+    if name not in _HOME:
+        raise AttributeError(f"module 'regard.data' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

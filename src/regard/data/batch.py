@@ -1,0 +1,37 @@
+"""A batch of sentence pairs as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from jaxtyping import Int
+    from torch import Tensor
+
+PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3  # the first ids of every vocabulary of ours: <pad>, <s>, </s>, <unk>
+
+
+@dataclass
+class Batch:
+    """`source` ends in </s>; `target` begins with <s> and ends in </s>; both are padded with <pad> on the right.
+
+    `rows` says which row of the corpus each sentence is. A row that only fills the batch up to a fixed shape has
+    rows = −1, source length 1 and target length 1 (<s> alone, so it predicts nothing and adds nothing to a loss).
+    """
+
+    source: Int[Tensor, "batch source"]
+    source_lengths: Int[Tensor, "batch"]
+    target: Int[Tensor, "batch target"]
+    target_lengths: Int[Tensor, "batch"]
+    rows: Int[Tensor, "batch"]
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(
+            self.source.to(device, non_blocking=True),
+            self.source_lengths.to(device, non_blocking=True),
+            self.target.to(device, non_blocking=True),
+            self.target_lengths.to(device, non_blocking=True),
+            self.rows.to(device, non_blocking=True),
+        )

@@ -1,0 +1,153 @@
+"""One epoch of a corpus as batches of similar length, in an order that a seed decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from .batch import BEGIN, END, Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Int32, Int64
+
+    from .encoded import Encoded
+
+# The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
+LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]
+EMPTY = -1  # the row of a pair that is none
+
+
+class Step(NamedTuple):
+    """What the ranks do at one time: the pairs begin ≤ i < end in the order of the epoch, dealt out in turn."""
+
+    begin: int
+    end: int
+    rows: int  # of each rank's batch; 0 where it has as many as it is dealt
+    width: int  # of the tensors; 0 where the longest pair decides
+
+
+class Batches(Dataset[Batch]):
+    """The batches of one epoch, for one of `world` processes.
+
+    Every pair comes exactly once per epoch over all ranks. The width of a pair is what the encoder reads or the decoder
+    predicts, whichever is longer: max(source with </s>, target with </s>). A batch holds at most `tokens` of these,
+    padding included, or, where `sentences` is given instead, that many pairs.
+
+    (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
+    as they would have come. All ranks have equally many batches, and those of one step hold pairs of like width; a
+    rank for which no pair is left gets a batch of one empty row.
+
+    With `fixed_shapes`, widths are rounded up to the next W of `LADDER` and all batches of one W have the same number
+    of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] and target [B, W + 1].
+
+    It is a map-style dataset: `DataLoader(batches, batch_size=None, num_workers=n)` keeps the order. It splits over
+    ranks by itself, so no DistributedSampler may split it again.
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        *,
+        tokens: int | None = None,
+        sentences: int | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        fixed_shapes: bool = False,
+        start: int = 0,
+    ) -> None:
+        if (tokens is None) == (sentences is None):
+            raise ValueError(f"give tokens= or sentences=, one of them; got tokens={tokens}, sentences={sentences}")
+        if min(tokens or 1, sentences or 1) < 1 or 0 in (tokens, sentences):
+            raise ValueError(f"a batch holds at least one, got tokens={tokens}, sentences={sentences}")
+        if not 0 <= rank < world:
+            raise ValueError(f"ranks go from 0 to world − 1, got rank {rank} of {world}")
+        self.encoded, self.rank, self.world = encoded, rank, world
+        random = np.random.default_rng([seed, epoch])
+        width = np.maximum(encoded.source_lengths, encoded.target_lengths - 1)  # the target's <s> is never predicted
+        if fixed_shapes:
+            width = np.array(LADDER)[np.searchsorted(LADDER, width)]
+        shuffled = random.permutation(len(encoded))
+        self._order = shuffled[np.argsort(width[shuffled], kind="stable")]  # within a width, still shuffled
+        width = width[self._order]
+        if tokens is not None and len(width) and width[-1] > tokens:
+            long = encoded.rows[self._order[-1]]
+            raise ValueError(
+                f"row {long} takes {width[-1]} tokens, tokens={tokens}; raise it or drop such rows (longest=)"
+            )
+        most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
+        steps = _fixed(width, most, world) if fixed_shapes else _cut(most, world)
+        if not 0 <= start <= len(steps):
+            raise ValueError(f"this epoch has {len(steps)} batches; it cannot start at batch {start}")
+        self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
+
+    def __len__(self) -> int:
+        """How many batches are to come: those of the epoch, less `start`."""
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, i: int) -> Batch:
+        step = self._steps[i]
+        pairs = self._order[step.begin : step.end][self.rank :: self.world]
+        rows = np.full(step.rows or max(len(pairs), 1), EMPTY, np.int64)
+        rows[: len(pairs)] = pairs
+        return collate(self.encoded, rows, step.width)
+
+
+def collate(encoded: Encoded, pairs: Int64[np.ndarray, "batch"], width: int = 0) -> Batch:
+    """These pairs (by their index in `encoded`; EMPTY for none) as tensors, `width` wide or as wide as need be."""
+    empty = pairs == EMPTY
+    source_lengths = np.where(empty, 1, encoded.source_lengths[pairs])
+    target_lengths = np.where(empty, 1, encoded.target_lengths[pairs])
+    source = _padded(encoded.source, encoded.source_starts[pairs], source_lengths, width)
+    target = _padded(encoded.target, encoded.target_starts[pairs], target_lengths, width + 1 if width else 0)
+    source[empty, 0], target[empty, 0] = END, BEGIN
+    rows = np.where(empty, EMPTY, encoded.rows[pairs])
+    arrays = (source, source_lengths, target, target_lengths, rows)
+    return Batch(*(torch.from_numpy(array) for array in arrays))
+
+
+def _padded(
+    flat: Int32[np.ndarray, "tokens"],
+    starts: Int64[np.ndarray, "batch"],
+    lengths: Int64[np.ndarray, "batch"],
+    width: int,
+) -> Int64[np.ndarray, "batch width"]:
+    places = np.arange(width or lengths.max())
+    real = places < lengths[:, None]  # [batch, width]
+    padded = np.zeros(real.shape, np.int64)  # <pad> is 0
+    padded[real] = flat[(starts[:, None] + places)[real]]
+    return padded
+
+
+def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[Step]:
+    """As many pairs to a step as fit; `most` falls, as the pairs get wider."""
+    steps, begin, fits = [], 0, (most * world).tolist()
+    while begin < len(fits):
+        # The widest pair, the last, decides how many fit: the largest end with end − begin ≤ fits[end − 1].
+        low, high = begin + 1, min(begin + fits[begin], len(fits))
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if middle - begin <= fits[middle - 1] else (low, middle - 1)
+        steps.append(Step(begin, low, 0, 0))
+        begin = low
+    return steps
+
+
+def _fixed(width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int) -> list[Step]:
+    """The pairs of each width over as few steps as can be, evenly, so that few rows are empty."""
+    steps = []
+    for wide in np.unique(width).tolist():
+        begin, end = np.searchsorted(width, [wide, wide + 1]).tolist()
+        count = -(-(end - begin) // (int(most[begin]) * world))
+        rows = -(-(end - begin) // (count * world))
+        steps += [Step(i, min(i + rows * world, end), rows, wide) for i in range(begin, end, rows * world)]
+    return steps

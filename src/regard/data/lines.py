@@ -1,0 +1,46 @@
+"""The lines of a text file, plain or compressed, one at a time and never more than a limit in memory."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from typing import IO, TYPE_CHECKING, Any
+
+from .pair import Bad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+LONGEST = 1 << 20  # bytes; a longer line is no sentence, and a file without line ends must not fill the memory
+COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def lines(path: Path) -> Iterator[str | Bad]:
+    """Each line without its end; a line that is too long or not UTF-8 comes as Bad. Only \\n and \\r\\n end a line."""
+    number = 0
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        try:
+            while line := file.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    _skip_rest(file)
+                    yield Bad("over-long line", f"the line is longer than {LONGEST:,} bytes")
+                else:
+                    yield _decoded(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"{path}:{number + 1}: the file is damaged from here on: {error}") from error
+
+
+def _decoded(line: bytes) -> str | Bad:
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Bad("undecodable bytes", f"byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not UTF-8")
+
+
+def _skip_rest(file: IO[bytes]) -> None:
+    while (part := file.readline(LONGEST)) and not part.endswith(b"\n"):
+        pass

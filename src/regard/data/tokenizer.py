@@ -1,0 +1,211 @@
+"""Text into numbers and back, with the `tokenizers` library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from .batch import END, UNKNOWN
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from .pair import Pair
+
+Kind = Literal["bpe", "unigram", "word", "character"]
+
+SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
+SPACE = "▁"  # stands for the space before a word, so that pieces joined give the text back
+ALPHABET = 1000  # rarer characters of the training text are <unk>
+
+# Pieces never cross these: a word with the apostrophe that ends it (l', aujourd'), a word, a number, an escape of
+# Moses' tokenizer (&apos;), a run of anything else; each with the space before it.
+_BOUNDS = r"▁?(?:[\p{L}\p{M}]+['’]?|\p{N}+|&(?:[a-z]+|#[0-9]+);|[^\p{L}\p{M}\p{N}▁]+)|▁"
+
+
+class Tokenizer:
+    """One side's vocabulary: ids 0 to 3 are <pad>, <s>, </s> and <unk>, the rest are pieces.
+
+    - `bpe`: byte-pair encoding over characters (Sennrich et al. 2016, arXiv 1508.07909);
+    - `unigram`: the pieces that make the text likeliest (Kudo 2018, arXiv 1804.10959); training again gives the same
+      pieces, but the library numbers the rarest characters in any order;
+    - `word`: what spaces separate, for text that is tokenised already;
+    - `character`.
+
+    `decode(encode(text)) == text` for text in Unicode's normal form C whose characters (for `word`: words) were seen in
+    training, and, for `word`, with single spaces.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        found = [backend.id_to_token(i) for i in range(len(SPECIALS))]
+        if found != SPECIALS:
+            raise ValueError(f"a tokenizer of ours begins with {' '.join(SPECIALS)}; this one begins with {found}")
+        self._backend = backend
+        # What a text happens to contain ("</s>") is text; only we say where a sentence ends.
+        backend.encode_special_tokens = True
+
+    @classmethod
+    def train(cls, kind: Kind, size: int, texts: Iterable[str], *, lowercase: bool = False) -> Tokenizer:
+        """Learn a vocabulary of at most `size` entries, the four special ones among them."""
+        if kind not in get_args(Kind):
+            raise ValueError(f"no tokenizer is called {kind!r}; known kinds are {', '.join(get_args(Kind))}")
+        if size <= len(SPECIALS):
+            raise ValueError(f"a vocabulary holds {len(SPECIALS)} special entries and at least one more, got {size}")
+        backend, trainer = _untrained(kind, size, lowercase)
+        backend.train_from_iterator(_some(texts), trainer)
+        if backend.get_vocab_size() > size:
+            raise ValueError(
+                f"a vocabulary of {size} is too small for the characters of this text; ask for at least "
+                f"{backend.get_vocab_size()}"
+            )
+        return cls(backend)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """A tokenizer.json, as `save` wrote it."""
+        import tokenizers
+
+        text = Path(path).read_text(encoding="utf-8")
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
+        try:
+            return cls(backend)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".unfinished")
+        unfinished.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+        unfinished.replace(path)
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without <s> and </s>."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
+        return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these ids; <pad>, <s> and </s> are left out, <unk> shows."""
+        return str(self._backend.decode([i for i in ids if i > END], skip_special_tokens=False))
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Each id as it stands in the vocabulary: ▁ is the space before a word."""
+        found = [self._backend.id_to_token(i) for i in ids]
+        if None in found:
+            raise ValueError(f"id {ids[found.index(None)]} is not in this vocabulary of {len(self)}")
+        return found
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Which word (of those that spaces separate, from 0) each id belongs to; for ids without specials."""
+        if self._backend.decoder is None:  # kind "word": every id is one
+            return list(range(len(ids)))
+        pieces, words, word = self.pieces(ids), [], -1
+        for i, piece in enumerate(pieces):
+            # A lone ▁ is the space before the piece that follows, unless that one brings its own.
+            if word < 0 or (piece.startswith(SPACE) and pieces[i - 1] != SPACE):
+                word += 1
+            words.append(word)
+        return words
+
+
+def _untrained(kind: Kind, size: int, lowercase: bool) -> tuple[Any, Any]:
+    """A tokenizer of the library with its parts in place, and what trains it."""
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer as Backend
+
+    unknown = SPECIALS[UNKNOWN]
+    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
+    backend: Any
+    trainer: Any
+    if kind == "bpe":
+        backend = Backend(models.BPE(unk_token=unknown, fuse_unk=True))
+        trainer = trainers.BpeTrainer(limit_alphabet=ALPHABET, **settings)
+    elif kind == "unigram":
+        backend = Backend(models.Unigram())
+        trainer = trainers.UnigramTrainer(unk_token=unknown, **settings)
+    else:
+        backend = Backend(models.WordLevel(unk_token=unknown))
+        trainer = trainers.WordLevelTrainer(**settings)
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
+    backend.pre_tokenizer = {
+        "word": pre_tokenizers.WhitespaceSplit(),
+        "character": pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex("(?m)."), "isolated")]),
+    }.get(kind, pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(_BOUNDS), "isolated")]))
+    if kind != "word":
+        backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
+    backend.normalizer = normalizers.Sequence(steps)
+    return backend, trainer
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    empty = True
+    for text in texts:
+        empty = False
+        yield text
+    if empty:
+        raise ValueError("there is no text to train a tokenizer on")
+
+
+@dataclass
+class Tokenizers:
+    """The two sides of a translator; one and the same object where they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def train(
+        cls, kind: Kind, size: int, pairs: Iterable[Pair], *, joint: bool = True, lowercase: bool = False
+    ) -> Tokenizers:
+        """Learn from both sides together, or (reading `pairs` twice) from each alone; `size` is that of each."""
+        if joint:
+            both = chain.from_iterable((pair.source, pair.target) for pair in pairs)
+            shared = Tokenizer.train(kind, size, both, lowercase=lowercase)
+            return cls(shared, shared)
+        return cls(
+            Tokenizer.train(kind, size, (pair.source for pair in pairs), lowercase=lowercase),
+            Tokenizer.train(kind, size, (pair.target for pair in pairs), lowercase=lowercase),
+        )
+
+    @property
+    def joint(self) -> bool:
+        return self.source is self.target
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """tokenizer.json, or tokenizer.source.json and tokenizer.target.json."""
+        shared, sides = _files(folder)
+        if self.joint:
+            self.source.save(shared)
+        else:
+            self.source.save(sides[0])
+            self.target.save(sides[1])
+        for stale in sides if self.joint else [shared]:
+            stale.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Tokenizers:
+        shared, sides = _files(folder)
+        if shared.exists():
+            tokenizer = Tokenizer.load(shared)
+            return cls(tokenizer, tokenizer)
+        if not all(side.exists() for side in sides):
+            raise ValueError(f"{folder} holds neither {shared.name} nor {sides[0].name} and {sides[1].name}")
+        return cls(Tokenizer.load(sides[0]), Tokenizer.load(sides[1]))
+
+
+def _files(folder: str | os.PathLike[str]) -> tuple[Path, list[Path]]:
+    folder = Path(folder)
+    return folder / "tokenizer.json", [folder / "tokenizer.source.json", folder / "tokenizer.target.json"]

@@ -1,0 +1,187 @@
+"""The beam: the hypotheses still alive for every sentence of a batch, and how one token makes new ones of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..data.batch import BEGIN, END
+from .largest import largest
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from .sample import Sample
+
+NEVER = -torch.inf
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How finished hypotheses are ranked (Wu et al. 2016, section 7): log p(y | x) / lp(y) + cp(x, y), with
+
+    lp = ((5 + |y|) / 6)^α     and     cp = β Σ_i log(min(Σ_t w_ti, 1)).
+
+    |y| counts </s>, whose probability is in p too. w_ti is the weight of source place i in step t, the mean over all
+    maps where there are several; a place nobody looked at counts as e⁻¹⁶, so that one such place is a price, not −∞.
+    """
+
+    length: float = 1.0  # α
+    coverage: float = 0.0  # β
+
+    def __post_init__(self) -> None:
+        # Both keep scores from rising as a hypothesis grows, which is what lets a search stop early and miss nothing.
+        for name, value in (("length_penalty", self.length), ("coverage_penalty", self.coverage)):
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is a number ≥ 0, got {value}")
+
+    def __call__(
+        self,
+        logprobs: Float[Tensor, "batch beams"],
+        lengths: Int[Tensor, "..."],
+        coverage: Float[Tensor, "batch beams places"] | None = None,
+    ) -> Float[Tensor, "batch beams"]:
+        scores = logprobs / ((5 + lengths) / 6) ** self.length
+        if coverage is None:
+            return scores
+        return scores + self.coverage * coverage.clamp(min=torch.e**-16, max=1).log().sum(-1)
+
+
+@dataclass
+class Beam:
+    """Row b is a sentence, column k a hypothesis of it; one whose logprob is −∞ is none.
+
+    A hypothesis that ends takes its place in the beam with it (Sutskever et al. 2014, section 3.2): `free` places are
+    left to those alive, and a beam of one is greedy search. `coverage` is Σ_t w_t so far, 1 at padding.
+    """
+
+    tokens: Int[Tensor, "batch beams"]
+    logprobs: Float[Tensor, "batch beams"]
+    free: Int[Tensor, "batch"]
+    leaders: Float[Tensor, "batch best"]  # the scores of the best that ended, best first
+    limits: Int[Tensor, "batch"]  # tokens a hypothesis may have before it must end
+    coverage: Float[Tensor, "batch beams places"] | None
+
+    @classmethod
+    def start(
+        cls,
+        limits: Int[Tensor, "batch"],
+        beams: int,
+        best: int,
+        places: Bool[Tensor, "batch places"] | None,
+        *,
+        apart: bool,
+    ) -> Beam:
+        """Before the first token all hypotheses are the same one: a beam holds it once, samples start from it `apart`.
+
+        `places` are those of the source that are no padding, given where coverage counts.
+        """
+        n, device = len(limits), limits.device
+        logprobs = torch.zeros(n, beams, device=device)
+        if not apart:
+            logprobs[:, 1:] = NEVER
+        return cls(
+            tokens=torch.full((n, beams), BEGIN, device=device),
+            logprobs=logprobs,
+            free=torch.full((n,), beams, device=device),
+            leaders=torch.full((n, best), NEVER, device=device),
+            limits=limits,
+            coverage=None if places is None else (~places).float()[:, None].repeat(1, beams, 1),
+        )
+
+    def select(self, rows: Int[Tensor, "kept"]) -> Beam:
+        return Beam(
+            self.tokens[rows],
+            self.logprobs[rows],
+            self.free[rows],
+            self.leaders[rows],
+            self.limits[rows],
+            None if self.coverage is None else self.coverage[rows],
+        )
+
+    def done(self, ranking: Ranking, *, prune: bool) -> Bool[Tensor, "batch"]:
+        """Sentences with nothing alive, and with `prune` those where nothing alive can still become one of the best.
+
+        A logprob only falls and the divisor only grows, up to that of the longest hypothesis allowed.
+        """
+        alive = self.logprobs.amax(1)  # [batch]
+        over = alive == NEVER
+        return over | (self.leaders[:, -1] >= ranking(alive, self.limits + 1)) if prune else over
+
+
+@dataclass
+class Advanced:
+    """One step: the beam after it, the hypothesis each column came from, and the scores of those that ended."""
+
+    beam: Beam
+    parents: Int[Tensor, "batch beams"]
+    tokens: Int[Tensor, "batch beams"]
+    logprobs: Float[Tensor, "batch beams"]
+    ended: Float[Tensor, "batch beams"]  # −∞ where a hypothesis goes on
+
+
+def advance(
+    beam: Beam,
+    logits: Float[Tensor, "batch beams vocabulary"],
+    weights: Float[Tensor, "batch beams places"] | None,
+    at: Int[Tensor, "1"],
+    ranking: Ranking,
+    sample: Sample | None = None,
+    generator: torch.Generator | None = None,
+) -> Advanced:
+    """Every hypothesis by every token; the likeliest stay. `at` counts the tokens before this one.
+
+    Tensors of fixed shapes in and out and no number read back, so that a GPU never waits and a graph can hold it.
+    """
+    logprobs = logits.float().log_softmax(-1)
+    logprobs[..., :END] = NEVER  # <pad> and <s> are no words
+    if sample is None:
+        values, tokens = largest(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
+    else:
+        tokens = sample.draw(logprobs, generator)[..., None]  # [batch, beams, 1]
+        values = logprobs.gather(-1, tokens)
+    # At its limit a hypothesis can only end: its first choice is </s>, and it has no other.
+    last = (at >= beam.limits)[:, None, None]
+    only = torch.full_like(values, NEVER)
+    only[..., 0] = logprobs[..., END]
+    values, tokens = torch.where(last, only, values), torch.where(last, END, tokens)
+    return _best(beam, values, tokens, weights, at, ranking, apart=sample is not None)
+
+
+def _best(
+    beam: Beam,
+    values: Float[Tensor, "batch beams choices"],
+    tokens: Int[Tensor, "batch beams choices"],
+    weights: Float[Tensor, "batch beams places"] | None,
+    at: Int[Tensor, "1"],
+    ranking: Ranking,
+    *,
+    apart: bool,
+) -> Advanced:
+    """The likeliest continuations; with `apart` each column goes its own way."""
+    beams, choices = values.shape[1:]
+    columns = torch.arange(beams, device=values.device)
+    totals = beam.logprobs[..., None] + values  # [batch, beams, choices]
+    if apart:
+        logprobs, parents, tokens = totals[..., 0], columns.expand_as(beam.tokens), tokens[..., 0]
+    else:
+        logprobs, order = totals.flatten(1).topk(beams)  # [batch, beams], best first
+        parents, tokens = order // choices, tokens.flatten(1).gather(1, order)
+        logprobs = logprobs.masked_fill(columns >= beam.free[:, None], NEVER)
+    coverage = beam.coverage
+    if coverage is not None and weights is not None:
+        coverage = (coverage + weights).gather(1, parents[..., None].expand_as(coverage))
+    ends = (tokens == END) & (logprobs > NEVER)
+    ended = torch.where(ends, ranking(logprobs, at + 1, coverage), NEVER)
+    after = replace(
+        beam,
+        tokens=tokens,
+        logprobs=logprobs.masked_fill(ends, NEVER),
+        free=beam.free - ends.sum(1),
+        leaders=torch.cat([beam.leaders, ended], 1).topk(beam.leaders.shape[1]).values,
+        coverage=coverage,
+    )
+    return Advanced(after, parents, tokens, logprobs, ended)

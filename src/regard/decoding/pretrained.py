@@ -1,0 +1,85 @@
+"""Finding a trained translator: a run's folder, a model's folder, or one that ships with regard."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..data import Tokenizers
+    from ..models import Translator
+    from .search import Settings
+    from .translate import Engine
+
+SHIPPED = Path(__file__).parent.parent / "shipped"
+DEFAULT = "tatoeba-transformer-en-fr"
+
+
+@dataclass
+class Pretrained:
+    """A translator with all it needs; `search` is how its recipe says to decode, where it came with one."""
+
+    model: Translator | Engine
+    tokenizers: Tokenizers
+    folder: Path
+    run: Path | None
+    search: Settings
+
+
+def load(name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch") -> Pretrained:
+    """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine."""
+    from ..data import Tokenizers
+    from ..models import Translator
+
+    model: Translator | Engine
+    if engine == "ctranslate2":
+        from .ctranslate import CTranslate2
+
+        folder, run = _exported(Path(name))
+        tokenizers = Tokenizers.load(folder)
+        model = CTranslate2(folder, tokenizers, device)
+    else:
+        folder, run = find(name)
+        tokenizers = Tokenizers.load(folder)
+        model = Translator.from_pretrained(folder).eval().to(device)
+    return Pretrained(model, tokenizers, folder, run, _search(run))
+
+
+def find(name: str | Path) -> tuple[Path, Path | None]:
+    """The folder of a model, and that of the run it is part of, where it is."""
+    given = Path(name)
+    if (given / "model" / "config.json").is_file():
+        return given / "model", given
+    if (given / "config.json").is_file():
+        return given, None
+    if given.is_dir():
+        raise ValueError(
+            f"{given} holds no model: a run has model/config.json, once its training is over, and a model config.json"
+        )
+    if (SHIPPED / given.name / "config.json").is_file() and given.name == str(name):
+        return SHIPPED / given.name, None
+    raise ValueError(f"no model is called {name}: give a folder, or one of {', '.join(shipped()) or 'none that ship'}")
+
+
+def _exported(given: Path) -> tuple[Path, Path | None]:
+    """A folder that `regard export` wrote, or the one it wrote beside the model."""
+    if (given / "model.bin").is_file():
+        return given, None
+    folder, run = find(given)
+    beside = (run or folder) / "ctranslate2"
+    if not beside.is_dir():
+        raise ValueError(f"{given} was not written for CTranslate2 yet; do it with: regard export {given}")
+    return beside, run
+
+
+def shipped() -> list[str]:
+    return sorted(folder.parent.name for folder in SHIPPED.glob("*/config.json"))
+
+
+def _search(run: Path | None) -> Settings:
+    if run is None or not (run / "recipe.toml").is_file():
+        return {}
+    section = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8")).get("search", {})
+    return {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}  # type: ignore[return-value]

@@ -1,0 +1,196 @@
+"""Greedy and beam search, and sampling: from annotations to the best hypotheses of every sentence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypedDict
+
+import torch
+
+from ..data.batch import BEGIN, PAD
+from ..models.decoder import Decoder
+from .beam import NEVER, Beam, Ranking, advance
+from .hypothesis import Hypothesis
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ..models import Translator
+    from ..models.annotations import Annotations
+    from .beam import Advanced
+    from .sample import Sample
+
+LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
+UNSEEN = 8  # steps a GPU may run past the end of the last sentence, before it is asked whether all are done
+
+
+class Settings(TypedDict, total=False):
+    """The keywords of `search`, for those who pass them on."""
+
+    beams: int
+    length_penalty: float
+    coverage_penalty: float
+    longest: int | None
+    best: int
+    sample: Sample | None
+    weights: bool
+
+
+@torch.no_grad()
+def search(
+    model: Translator | Decoder[Any],
+    annotations: Annotations,
+    *,
+    beams: int = 5,
+    length_penalty: float = 1.0,
+    coverage_penalty: float = 0.0,
+    longest: int | None = None,
+    best: int = 1,
+    sample: Sample | None = None,
+    weights: bool = False,
+) -> list[list[Hypothesis]]:
+    """argmax_y log p(y | x) / lp(y) + cp(x, y), as far as a beam finds it: for every sentence its `best`, best first.
+
+    - `beams`: hypotheses kept alive per sentence; 1 is greedy search. With `sample`, how many are drawn.
+    - `length_penalty`, `coverage_penalty`: α and β of Wu et al. 2016, see `Ranking`.
+    - `longest`: tokens a hypothesis may have before </s>; unless given, twice the source's places and ten, up to 256.
+      One that gets there is ended.
+    - `weights=True` also gives each hypothesis the weights over the source it was made with.
+
+    What a sentence gets does not depend on the others in the batch. The model must be in evaluation mode.
+    """
+    decoder: Decoder[Any] = model if isinstance(model, Decoder) else model.decoder
+    ranking = Ranking(length_penalty, coverage_penalty)
+    if beams < 1 or not 1 <= best <= beams:
+        raise ValueError(f"a search needs beams ≥ 1 and 1 ≤ best ≤ beams, got beams={beams} and best={best}")
+    if decoder.training:
+        raise ValueError("search needs the model in evaluation mode (dropout is random): call model.eval() first")
+    if len(annotations.lengths) == 0:
+        return []
+    history = _walk(decoder, annotations, limits(annotations.lengths, longest), beams, best, ranking, sample)
+    found = history.best(best)
+    if weights:
+        _look(decoder, annotations, found)
+    return found
+
+
+def limits(places: Int[Tensor, "batch"], longest: int | None) -> Int[Tensor, "batch"]:
+    """How many tokens the translation of each sentence may have before </s>."""
+    if longest is None:
+        return (2 * places + 10).clamp(max=LONGEST)
+    if longest < 0:
+        raise ValueError(f"longest is a number of tokens, got {longest}")
+    return torch.full_like(places, longest)
+
+
+def _walk(
+    decoder: Decoder[Any],
+    annotations: Annotations,
+    limits: Int[Tensor, "batch"],
+    beams: int,
+    best: int,
+    ranking: Ranking,
+    sample: Sample | None,
+) -> History:
+    device = annotations.vectors.device
+    generator = None if sample is None else sample.generator(device)
+    places = None
+    if ranking.coverage:
+        places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
+    beam = Beam.start(limits, beams, best, places, apart=sample is not None)
+    steps = int(limits.max()) + 1  # </s> is a step too
+    state = decoder.start(annotations, beams=beams, steps=steps)
+    history = History(steps, len(limits), beams, device)
+    alive = torch.arange(len(limits), device=device)  # which sentences the rows of the beam are
+    # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
+    at = torch.zeros(1, dtype=torch.int64, device=device)
+    for step in range(steps):
+        features, state, seen = decoder.step(beam.tokens.flatten(), state, weights=places is not None)
+        if places is not None:
+            seen = _mean(seen).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
+        logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
+        advanced = advance(beam, logits, seen, at, ranking, sample, generator)
+        history.write(at, alive, advanced)
+        beam, parents, at = advanced.beam, advanced.parents, at + 1
+        done = beam.done(ranking, prune=sample is None)
+        if device.type == "cpu":
+            # A sentence that is done costs as much as any other, and to leave it out costs a copy of the state.
+            finished = int(done.sum())
+            if finished == len(alive):
+                break
+            if finished * 8 >= len(alive):
+                going = (~done).nonzero().squeeze(1)
+                alive, beam, parents, state = alive[going], beam.select(going), parents[going], state.keep(going)
+        elif step % UNSEEN == UNSEEN - 1 and bool(done.all()):  # the one question a GPU is asked
+            break
+        if beams > 1 and sample is None:
+            first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
+            state = state.reorder((first + parents).flatten())
+    return history
+
+
+class History:
+    """Every token of every step and the hypothesis it was added to; a hypothesis is read off it backwards."""
+
+    def __init__(self, steps: int, batch: int, beams: int, device: torch.device) -> None:
+        shape = (steps, batch, beams)
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.parents = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(shape, device=device)
+        self.ended = torch.full(shape, NEVER, device=device)
+
+    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: Advanced) -> None:
+        self.tokens[at, alive] = advanced.tokens
+        self.parents[at, alive] = advanced.parents
+        self.logprobs[at, alive] = advanced.logprobs
+        self.ended[at, alive] = advanced.ended
+
+    def best(self, count: int) -> list[list[Hypothesis]]:
+        """The `count` best of every sentence that ended, fewer where fewer did."""
+        steps, batch, beams = self.ended.shape
+        scores, which = self.ended.transpose(0, 1).flatten(1).topk(count)  # [batch, count]
+        if bool((scores[:, 0] == NEVER).any()):
+            raise ValueError("no hypothesis has a finite score: the model's logits are NaN or infinite")
+        ends, column = (which // beams).cpu(), (which % beams).cpu()
+        logprobs = self.logprobs.transpose(0, 1).flatten(1).gather(1, which).tolist()
+        all_tokens, all_parents = self.tokens.cpu(), self.parents.cpu()
+        tokens = torch.zeros(batch, count, steps, dtype=torch.int64)
+        for step in range(int(ends.max()), -1, -1):
+            taken = all_tokens[step].gather(1, column)  # [batch, count]
+            before = all_parents[step].gather(1, column)
+            tokens[..., step] = taken
+            column = torch.where(step <= ends, before, column)
+        return [
+            [
+                Hypothesis(row[:end], score, logprob)
+                for row, end, score, logprob in zip(*sentence, strict=True)
+                if score > NEVER
+            ]
+            for sentence in zip(tokens.tolist(), ends.tolist(), scores.tolist(), logprobs, strict=True)
+        ]
+
+
+def _mean(seen: Float[Tensor, "rows maps places"] | None) -> Float[Tensor, "rows places"]:
+    if seen is None:
+        raise ValueError("coverage_penalty needs a decoder with attention; this one has none: set it to 0")
+    return seen.float().mean(1)
+
+
+def _look(decoder: Decoder[Any], annotations: Annotations, found: list[list[Hypothesis]]) -> None:
+    """Gives every hypothesis its weights: the decoder reads it once more, all steps at once."""
+    rows = [(sentence, hypothesis) for sentence, several in enumerate(found) for hypothesis in several]
+    device = annotations.vectors.device
+    longest = max(len(hypothesis.tokens) for _, hypothesis in rows)
+    tokens = torch.tensor(
+        [[BEGIN, *hypothesis.tokens] + [PAD] * (longest - len(hypothesis.tokens)) for _, hypothesis in rows],
+        device=device,
+    )
+    sentences = torch.tensor([sentence for sentence, _ in rows], device=device)
+    weights = decoder(tokens, annotations.select(sentences), weights=True).weights  # [rows, maps, target, places]
+    if weights is None:
+        return
+    lengths = annotations.lengths.tolist()
+    for (sentence, hypothesis), maps in zip(rows, weights.float().cpu(), strict=True):
+        hypothesis.weights = maps[:, : len(hypothesis.tokens) + 1, : lengths[sentence]].clone()

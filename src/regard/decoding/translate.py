@@ -1,0 +1,143 @@
+"""Sentences in, translations out: in batches, in order, as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from ..data.batch import END, PAD
+from ..models import Translator
+from .hypothesis import Hypothesis
+from .search import search
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Unpack
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from ..data import Tokenizers
+    from .search import Settings
+
+LONGEST = 2048  # tokens of a sentence; what is longer is a text, or an attack
+NOTHING = [Hypothesis([], 0.0, 0.0)]  # what an empty line becomes, with certainty
+
+
+@dataclass
+class Translation:
+    """A sentence, and what it may be in the other language, best first."""
+
+    source: str
+    source_tokens: list[int]  # with </s>, which the encoder reads too
+    texts: list[str]
+    hypotheses: list[Hypothesis]
+    tokenizers: Tokenizers
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+    @property
+    def tokens(self) -> list[int]:
+        """Of the best, with </s>: one for each row of `weights`."""
+        return [*self.hypotheses[0].tokens, END]
+
+    @property
+    def pieces(self) -> list[str]:
+        return self.tokenizers.target.pieces(self.tokens)
+
+    @property
+    def source_pieces(self) -> list[str]:
+        return self.tokenizers.source.pieces(self.source_tokens)
+
+    @property
+    def weights(self) -> Float[Tensor, "maps target places"] | None:
+        return self.hypotheses[0].weights
+
+
+class Engine(Protocol):
+    """Whatever can search: our own models, or another library's copy of one."""
+
+    def __call__(self, sources: list[list[int]], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+        """For each source, ids that end in </s>, its best hypotheses."""
+
+
+@dataclass
+class Own:
+    """The engine that runs a model of ours, on whatever device it lies."""
+
+    model: Translator
+
+    def __call__(self, sources: list[list[int]], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+        device = next(self.model.parameters()).device
+        lengths = torch.tensor([len(source) for source in sources])
+        padded = torch.full((len(sources), int(lengths.max())), PAD)
+        padded[torch.arange(padded.shape[1]) < lengths[:, None]] = torch.tensor([i for s in sources for i in s])
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                annotations = self.model.encode(padded.to(device), lengths.to(device))
+            return search(self.model, annotations, **how)
+        finally:
+            self.model.train(training)
+
+
+def translate(
+    engine: Translator | Engine,
+    tokenizers: Tokenizers,
+    sentences: Iterable[str],
+    *,
+    tokens: int = 4096,
+    window: int = 1024,
+    **how: Unpack[Settings],
+) -> Iterator[Translation]:
+    """Translates sentences, in their order, reading no further ahead than `window` of them.
+
+    Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted. `how`
+    are the keywords of `search`. An empty line is translated by an empty line.
+    """
+    run: Engine = Own(engine) if isinstance(engine, Translator) else engine
+    if tokens < 1 or window < 1:
+        raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
+    sentences, before = iter(sentences), 0
+    while texts := list(islice(sentences, window)):
+        encoded = zip(texts, tokenizers.source.encode_batch(texts), strict=True)
+        sources = [[*ids, END] if text.strip() else [END] for text, ids in encoded]
+        for number, source in enumerate(sources, before + 1):
+            if len(source) > LONGEST:
+                raise ValueError(f"sentence {number} has {len(source):,} tokens; at most {LONGEST:,} fit: split it")
+        before += len(texts)
+
+        def made(
+            i: int, several: list[Hypothesis], texts: list[str] = texts, sources: list[list[int]] = sources
+        ) -> Translation:
+            decoded = [tokenizers.target.decode(hypothesis.tokens) for hypothesis in several]
+            return Translation(texts[i], sources[i], decoded, several, tokenizers)
+
+        found: dict[int, list[Hypothesis]] = {}
+        written = 0
+        for batch in _batches(sources, tokens):
+            found.update(zip(batch, run([sources[i] for i in batch], **how), strict=True))
+            # All that is ready and next in order goes out now, not when the window is through.
+            while written < len(texts) and (written in found or len(sources[written]) == 1):
+                yield made(written, found.pop(written, NOTHING))
+                written += 1
+        for i in range(written, len(texts)):  # nothing but empty lines are left
+            yield made(i, NOTHING)
+
+
+def _batches(sources: list[list[int]], tokens: int) -> list[list[int]]:
+    """Batches of like length, of at most so many padded tokens (or one sentence); the first in order come first."""
+    order = sorted((i for i, source in enumerate(sources) if len(source) > 1), key=lambda i: len(sources[i]))
+    batches: list[list[int]] = []
+    for i in order:  # the longest of a batch is its last
+        if batches and len(sources[i]) * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return sorted(batches, key=min)

@@ -1,0 +1,23 @@
+"""Parts made of the formula: multi-head attention, positions, Transformer blocks, attentive recurrent cells."""
+
+from .blocks import DecoderLayer, EncoderLayer, FeedForward
+from .cell import Cell
+from .local import Local
+from .memory import Memory
+from .multihead import MultiHead
+from .positions import Learned, Rotary, Sinusoidal
+from .recurrence import Recurrence
+
+__all__ = [
+    "Cell",
+    "DecoderLayer",
+    "EncoderLayer",
+    "FeedForward",
+    "Learned",
+    "Local",
+    "Memory",
+    "MultiHead",
+    "Recurrence",
+    "Rotary",
+    "Sinusoidal",
+]

@@ -1,0 +1,50 @@
+"""Local attention: look at a window of the source around one place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+
+class Local(nn.Module):
+    """Where to look at step t, and how much less away from the middle (Luong et al. 2015, section 3.2).
+
+    - local-m: the middle is p_t = t; the weights are a softmax over the places within D of it.
+    - local-p: the middle is p_t = S σ(v · tanh(W h_t)), S the sentence's length; each weight of the softmax over the
+      places within D of it is multiplied by exp(−(s − p_t)² / 2σ²), σ = D/2.
+
+    Where a translation has grown longer than its source, local-m stays at the last word instead of seeing nothing.
+    """
+
+    def __init__(self, width: int, window: int, kind: Literal["local-m", "local-p"]) -> None:
+        super().__init__()
+        if window < 1:
+            raise ValueError(f"local attention needs a window of at least 1, got {window}")
+        self.window = window
+        self.inner = nn.Linear(width, width, bias=False) if kind == "local-p" else None
+        self.outer = nn.Linear(width, 1, bias=False) if kind == "local-p" else None
+
+    def forward(
+        self,
+        h: Float[Tensor, "batch beams width"],
+        position: int,
+        lengths: Int[Tensor, "batch"],
+        places: Int[Tensor, "places"],
+    ) -> tuple[Float[Tensor, "batch beams places"], Float[Tensor, "batch beams places"] | None]:
+        """0 or −∞ to add to the energies, and the factor of the weights, if any."""
+        if self.inner is None or self.outer is None:
+            away = places - (lengths - 1).clamp(max=position)[:, None, None]  # [batch, 1, places]
+            return _closed(away, self.window), None
+        share = torch.sigmoid(self.outer(torch.tanh(self.inner(h))).float())  # [batch, beams, 1]
+        away = places - share * lengths[:, None, None]
+        return _closed(away, self.window), torch.exp(-2 * (away / self.window) ** 2)  # 2σ² = D²/2
+
+
+def _closed(away: Tensor, window: int) -> Tensor:
+    return torch.zeros_like(away, dtype=torch.float32).masked_fill_(away.detach().abs() > window, -torch.inf)

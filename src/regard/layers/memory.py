@@ -1,0 +1,75 @@
+"""Annotations prepared for a loop that looks at them once per step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..attention import Additive, Concat, Dot, General
+from .fixed import Fixed
+from .scores import Scores
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    Energies = Additive | Concat | General | Dot
+
+
+def query_matrix(energy: Energies) -> Float[Tensor, "d width"] | None:
+    """What a query is multiplied with before it meets the keys; None where nothing is."""
+    if isinstance(energy, Additive):
+        return energy.query.weight
+    if isinstance(energy, Concat):
+        return energy.joint.weight[:, : energy.dim_q]
+    return energy.weight.mT if isinstance(energy, General) else None
+
+
+class Memory:
+    """Keys and values of a batch of sentences; `look` is z = softmax(energy(q, k)) · v for queries already projected.
+
+    `attend` says the same for a whole matrix of queries. A loop asks for one at a time, so the keys are projected
+    here, once, and their gradients are computed once, when the loop is done.
+    """
+
+    def __init__(
+        self,
+        energy: Energies,
+        vectors: Float[Tensor, "batch places width"],
+        lengths: Int[Tensor, "batch"],
+    ) -> None:
+        if isinstance(energy, Additive | Concat):
+            matrix = energy.key.weight if isinstance(energy, Additive) else energy.joint.weight[:, energy.dim_q :]
+            keys = torch.nn.functional.linear(vectors, matrix.to(vectors.dtype))
+            self._energies: Scores | Fixed = Scores(keys, energy.weight.to(vectors.dtype))
+        else:
+            self._energies = Fixed(vectors)
+        self._mix = Fixed(vectors.mT)  # [batch, width, places]: p ↦ p V
+        self.lengths = lengths
+        self.places = torch.arange(vectors.shape[1], device=vectors.device)
+        # −∞ on padding, added to the energies. Lengths are at least 1, so no row is empty.
+        self._closed = torch.zeros(vectors.shape[:2], device=vectors.device).masked_fill_(
+            self.places >= lengths[:, None], -torch.inf
+        )[:, None]  # [batch, 1, places]
+
+    def look(
+        self,
+        q: Float[Tensor, "batch queries d"],
+        *,
+        closed: Float[Tensor, "batch queries places"] | None = None,
+        scale: Float[Tensor, "batch queries places"] | None = None,
+    ) -> tuple[Float[Tensor, "batch queries width"], Float[Tensor, "batch queries places"]]:
+        """Context and weights. `closed` is added to the energies (0 or −∞), `scale` multiplies the weights."""
+        e = self._energies(q) + (self._closed if closed is None else self._closed + closed)
+        p = torch.softmax(e, dim=-1, dtype=torch.promote_types(e.dtype, torch.float32))
+        if scale is not None:
+            p = p * scale
+        return self._mix(p), p
+
+    def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
+        """The same for these sentences."""
+        chosen = object.__new__(Memory)
+        chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
+        chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
+        return chosen

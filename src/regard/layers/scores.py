@@ -1,0 +1,101 @@
+"""Energies of one query against keys that a loop keeps looking at: e_j = w · tanh(q + k_j).
+
+`attend` computes the same; this is for a recurrence, which asks it once per step with the same keys. The gradient of
+the keys is summed up in place as the backward pass goes through the steps, and handed over once, at the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from .gates import fused
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+
+class _Sums:
+    """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout."""
+
+    keys: Tensor | None = None
+    weight: Tensor | None = None
+
+
+class _Collect(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, keys: Tensor, weight: Tensor, sums: _Sums) -> Tensor:
+        ctx.save_for_backward(keys, weight)
+        ctx.sums = sums
+        return keys.new_empty(0)  # an edge in the graph, nothing to compute with
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None]:
+        keys, weight = ctx.saved_tensors
+        into_keys, into_weight = ctx.sums.keys, ctx.sums.weight
+        ctx.sums.keys = ctx.sums.weight = None
+        if into_keys is None or into_weight is None:  # no step led to the loss
+            return torch.zeros_like(keys), torch.zeros_like(weight), None
+        return (into_keys * weight).to(keys.dtype), into_weight.sum(0).to(weight.dtype), None
+
+
+class _Scores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, edge: Tensor, keys: Tensor, weight: Tensor, sums: _Sums) -> Tensor:
+        ctx.sums = sums
+        if fused(q):
+            from .scores_triton import scores_forward
+
+            ctx.save_for_backward(q, keys, weight)
+            return scores_forward(q, keys, weight)
+        hidden = torch.tanh_(q[:, None] + keys)  # [batch, places, d]
+        ctx.save_for_backward(hidden, weight)
+        return hidden @ weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        sums = ctx.sums
+        if fused(g):
+            from .scores_triton import scores_backward
+
+            q, keys, weight = ctx.saved_tensors
+            if sums.keys is None:
+                sums.keys = torch.zeros_like(keys, dtype=torch.float32)
+                sums.weight = torch.zeros_like(q, dtype=torch.float32)
+            return scores_backward(g, q, keys, weight, sums.keys, sums.weight), g.new_empty(0), None, None, None
+        hidden, weight = ctx.saved_tensors
+        into_weight = g.reshape(1, -1) @ hidden.flatten(0, 1)  # [1, d]
+        into = torch.ops.aten.tanh_backward(g[..., None], hidden)  # g (1 − tanh²), [batch, places, d]
+        into_q = into.sum(1) * weight
+        sums.weight = into_weight if sums.weight is None else sums.weight.add_(into_weight)
+        sums.keys = into if sums.keys is None else sums.keys.add_(into)
+        return into_q, g.new_empty(0), None, None, None
+
+
+class Scores:
+    """q ↦ w · tanh(q + k_j) for one loop: make it before the loop, call it at every step."""
+
+    def __init__(self, keys: Float[Tensor, "batch places d"], weight: Float[Tensor, "d"]) -> None:
+        self.keys, self.weight = keys.detach(), weight.detach()
+        self._sums = _Sums()
+        learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
+        self._edge = _Collect.apply(keys, weight, self._sums) if learns else None
+
+    def __call__(self, q: Float[Tensor, "batch queries d"]) -> Float[Tensor, "batch queries places"]:
+        if self._edge is None:
+            if q.shape[1] == 1 and fused(q):
+                from .scores_triton import scores_forward
+
+                return scores_forward(q[:, 0], self.keys, self.weight)[:, None]
+            return torch.tanh_(q[:, :, None] + self.keys[:, None]) @ self.weight
+        e: Tensor = _Scores.apply(q[:, 0], self._edge, self.keys, self.weight, self._sums)
+        return e[:, None]
+
+    def select(self, rows: Int[Tensor, "chosen"]) -> Scores:
+        """The same for these entries of the batch."""
+        return Scores(self.keys[rows], self.weight)

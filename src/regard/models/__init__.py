@@ -1,0 +1,8 @@
+"""Encoders × decoders: every system is one composition."""
+
+from . import config
+from .annotations import Annotations
+from .decoder import Decoded, Decoder, State
+from .translator import Loss, Translator
+
+__all__ = ["Annotations", "Decoded", "Decoder", "Loss", "State", "Translator", "config"]

@@ -1,0 +1,140 @@
+"""The Transformer's decoder, with a key/value cache for one token at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from ..attention import padding
+from ..layers import DecoderLayer
+from .decoder import Decoded, Decoder, State
+from .encoders import absolute_positions, embedding
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ..attention import Mask, Weights
+    from . import config
+    from .annotations import Annotations
+
+
+@dataclass
+class TransformerState(State):
+    """Keys and values of every layer: those of what was written so far, and those of the source.
+
+    `cache` has room for every step and is filled as they come; [layers, 2, rows, heads, steps, d].
+    """
+
+    cache: Float[Tensor, "layers 2 rows heads steps d"]
+    position: int
+    source: list[tuple[Tensor, Tensor]]  # per layer, each [sentences, heads, places, d]
+    lengths: Int[Tensor, "sentences"]
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerState:
+        written = self.cache[..., : self.position, :]
+        # What indexing gives is a copy, so the rows can be written back over the old ones.
+        self.cache[..., : self.position, :] = written.index_select(2, rows)
+        return replace(self)
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerState:
+        beams = self.cache.shape[2] // self.lengths.shape[0]
+        rows = (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
+        return TransformerState(
+            self.cache.index_select(2, rows),
+            self.position,
+            [(k[sentences], v[sentences]) for k, v in self.source],
+            self.lengths[sentences],
+        )
+
+
+class TransformerDecoder(Decoder[TransformerState]):
+    """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
+
+    def __init__(self, config: config.TransformerDecoder, vocabulary: int, memory: int, longest: int) -> None:
+        super().__init__()
+        self.config, self.vocabulary, self.longest = config, vocabulary, longest
+        self.embedding = embedding(vocabulary, config.width)
+        self.positions = absolute_positions(config.positions, config.width, longest)
+        self.dropout = nn.Dropout(config.dropout)
+        layers = (
+            DecoderLayer(
+                config.width,
+                config.heads,
+                config.hidden,
+                memory,
+                key_heads=config.key_heads,
+                norm=config.norm,
+                positions=config.positions,
+                dropout=config.dropout,
+            )
+            for _ in range(config.layers)
+        )
+        self.layers = cast("list[DecoderLayer]", nn.ModuleList(layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.width, vocabulary, bias=False)
+        nn.init.normal_(self.output.weight, std=config.width**-0.5)
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        x = self.embedding(tokens) * math.sqrt(self.config.width)
+        if self.positions is not None:
+            x = self.positions(x, first)
+        return self.dropout(x)  # type: ignore[no-any-return]
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> Decoded:
+        x, mask = self._embed(tokens, 0), padding(annotations.lengths)
+        seen = []
+        for layer in self.layers:
+            x, w = layer(x, annotations.vectors, mask, weights=weights)
+            seen.append(w)
+        return Decoded(self.norm(x), _maps(seen) if weights else None)
+
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerState:
+        source = [layer.cross.keys(annotations.vectors) for layer in self.layers]
+        sentences, heads, _, width = source[0][0].shape
+        room = (len(source), 2, sentences * beams, heads, steps, width)
+        return TransformerState(source[0][0].new_empty(room), 0, source, annotations.lengths)
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: TransformerState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], TransformerState, Float[Tensor, "rows maps places"] | None]:
+        at = state.position
+        if at >= state.cache.shape[-2]:
+            raise ValueError(f"this state was started for {at} steps, and all are taken; start it with more")
+        x, mask = self._embed(tokens[:, None], at), _padding(state)
+        seen = []
+        for number, layer in enumerate(self.layers):
+            k_cache, v_cache = state.cache[number]
+
+            def write(
+                k: Tensor, v: Tensor, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache
+            ) -> tuple[Tensor, Tensor]:
+                k_cache[:, :, at] = k[:, :, 0]
+                v_cache[:, :, at] = v[:, :, 0]
+                return k_cache[:, :, : at + 1], v_cache[:, :, : at + 1]
+
+            x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
+            seen.append(w)
+        maps = None
+        if weights:
+            maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
+        return self.norm(x)[:, 0], replace(state, position=at + 1), maps
+
+    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
+        logits: Tensor = self.output(features)
+        return logits
+
+
+def _padding(state: TransformerState) -> Mask:
+    return padding(state.lengths)
+
+
+def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
+    """One map per layer and head, layers first."""
+    return torch.cat([w.dense() for w in seen if w is not None], dim=1)

@@ -1,0 +1,41 @@
+"""What a training run shows: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+class Bar:
+    """Shows nothing at all on processes other than the first."""
+
+    def __init__(self, shown: bool) -> None:
+        self.shown = shown
+        self.console = Console(highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def say(self, line: str) -> None:
+        if self.shown:
+            self.console.print(line, markup=False, soft_wrap=True)
+
+    def start(self, done: int, updates: int) -> None:
+        if self.shown and self.console.is_terminal:
+            columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
+            self._bar = Progress(*columns, console=self.console)
+            self._task = self._bar.add_task("", total=updates, completed=done, figures="")
+            self._bar.start()
+
+    def move(self, done: int, figures: str) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, figures=figures)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,138 @@
+"""Where recipes come from: those that ship, a file, what they are based on, and `key=value` on top."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from .mistakes import Mistakes, collect
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SHIPPED = Path(__file__).parent.parent / "recipes"
+PARTS = SHIPPED / "parts"  # what several recipes share: an architecture, a corpus
+LARGEST = 1 << 20  # bytes; a recipe is read whole
+
+
+def shipped() -> dict[str, str]:
+    """The recipes that ship with regard: name → one line about it."""
+    return {file.stem: str(_read(file)[0].get("about", "")) for file in sorted(SHIPPED.glob("*.toml"))}
+
+
+def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """The recipe of this name, or in this file, with `key=value` overrides on top; every mistake is told at once."""
+    path = _find(str(name), Path())
+    values, origins = _resolve(path, ())
+    values.setdefault("name", path.stem)
+    given = _overrides(overrides)
+    _merge(values, given)
+    origins.update(dict.fromkeys(_flat(given), "command line"))
+    try:
+        # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
+        return Recipe.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise collect(error, Recipe, f"recipe {name}", origins) from None
+
+
+def _resolve(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A file's values laid over those of its bases, and where each was written."""
+    if path in above:
+        raise ValueError(f"{path} is based on itself: {' → '.join(str(file) for file in (*above, path))}")
+    own, lines = _read(path)
+    bases = own.pop("base", [])
+    if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
+        raise ValueError(f"{path}: base is {bases!r}; it should be a list of recipe names or files")
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for base in bases:
+        below, where = _resolve(_find(base, path.parent), (*above, path))
+        below.pop("name", None)
+        _merge(values, below)
+        origins.update(where)
+    _merge(values, own)
+    origins.update(lines)
+    return values, origins
+
+
+def _find(name: str, beside: Path) -> Path:
+    """A file where the name looks like one, otherwise what ships under that name."""
+    if name.endswith(".toml"):
+        path = beside / name
+        if not path.is_file():
+            raise ValueError(f"no recipe file {path}")
+        return path
+    for folder in (SHIPPED, PARTS):
+        if re.fullmatch(r"[\w.-]+", name) and (folder / f"{name}.toml").is_file():
+            return folder / f"{name}.toml"
+    raise ValueError(f"no recipe is called {name!r}; `regard recipes` lists those that ship, or give a .toml file")
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"{path} is {path.stat().st_size:,} bytes; that is no recipe")
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), _origins(text, path.name)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from None
+
+
+def _origins(text: str, name: str) -> dict[str, str]:
+    """Dotted key → file:line, for keys written one to a line under their [section], as people do."""
+    found, section = {}, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[([\w.-]+)\]", line):
+            section = header[1] + "."
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            found[section + key[1]] = f"{name}:{number}"
+    return found
+
+
+def _overrides(given: Iterable[str]) -> dict[str, Any]:
+    """`training.rate=0.001` … as nested values; a value is read as TOML, and as plain text where that fails."""
+    values: dict[str, Any] = {}
+    wrong = []
+    for item in given:
+        key, equals, text = item.partition("=")
+        names = key.strip().split(".")
+        if not equals or not all(re.fullmatch(r"[\w-]+", name) for name in names):
+            wrong.append(f"{item!r} is not key=value, such as training.rate=0.001")
+            continue
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        for name in reversed(names):
+            value = {name: value}
+        _merge(values, value)
+    if wrong:
+        raise Mistakes("the command line", wrong)
+    return values
+
+
+def _merge(values: dict[str, Any], top: dict[str, Any]) -> None:
+    """Lay `top` over `values`. A section of another kind replaces the one below: their keys are not the same keys."""
+    for key, value in top.items():
+        below = values.get(key)
+        if (
+            isinstance(below, dict)
+            and isinstance(value, dict)
+            and value.get("kind", below.get("kind")) == below.get("kind")
+        ):
+            _merge(below, value)
+        else:
+            values[key] = value
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    keys = []
+    for key, value in values.items():
+        keys.extend(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key])
+    return keys

@@ -1,0 +1,128 @@
+"""`fit`: a recipe in, a trained translator in the run's folder out."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .card import card
+from .run import Run
+
+if TYPE_CHECKING:
+    import pytorch_lightning as lightning
+    import torch
+    from pytorch_lightning.loggers import Logger
+
+    from .module import Fitting
+    from .recipe import Recipe, Training
+
+
+def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
+    """Train what the recipe says into `folder`; with `resume`, go on with the run that is there."""
+    import pytorch_lightning as lightning
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    from .bar import Bar
+    from .corpora import Corpora
+    from .module import Fitting
+
+    first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
+    folder = Path(folder)
+    run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
+    if run.recipe != recipe:
+        raise ValueError(
+            f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
+        )
+    bar = Bar(shown=first)
+    if resume and run.model.exists():
+        bar.say(f"{folder} is finished: its model is in {run.model}")
+        return run
+    _quiet()
+    lightning.seed_everything(recipe.seed, verbose=False)
+    corpora = Corpora(run, bar.say)
+    fitting = Fitting(run, corpora, bar)
+    trainer = _trainer(run)
+    try:
+        last = run.last if resume and run.last.exists() else None
+        trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        bar.say(f"interrupted; go on with: regard train --resume {folder}")
+        raise
+    finally:
+        bar.stop()
+    if trainer.is_global_zero:
+        _finish(fitting, trainer.strategy.root_device)
+    return run
+
+
+def _trainer(run: Run) -> lightning.Trainer:
+    import pytorch_lightning as lightning
+
+    settings = run.recipe.training
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if _accelerator(settings) == "cuda" else "32-true"
+    return lightning.Trainer(
+        accelerator=_accelerator(settings),
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=settings.strategy,
+        precision=precision,
+        max_steps=settings.updates,
+        max_epochs=-1,
+        logger=_tensorboard(run) if settings.tensorboard else False,
+        limit_val_batches=0,  # validation is part of the update, so that a checkpoint knows its result;
+        enable_checkpointing=False,  # the module writes the checkpoints, for the same reason
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _accelerator(settings: Training) -> str:
+    import torch
+
+    if settings.accelerator == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.accelerator == "cuda" and not torch.cuda.is_available():
+        raise ValueError("training.accelerator is 'cuda', and PyTorch finds no CUDA device here; leave it at 'auto'")
+    return settings.accelerator
+
+
+def _tensorboard(run: Run) -> Logger:
+    from importlib.util import find_spec
+
+    from pytorch_lightning.loggers import TensorBoardLogger
+
+    if find_spec("tensorboard") is None:
+        raise ValueError("training.tensorboard = true needs the tensorboard package: install it, or set it to false")
+    return TensorBoardLogger(run.folder, name="", version="tensorboard")
+
+
+def _finish(fitting: Fitting, device: torch.device) -> None:
+    """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
+    run, standing, corpora = fitting.run, fitting.standing, fitting.corpora
+    model = fitting.model.to(device)
+    model.load_state_dict(fitting.snapshots.average())
+    averaged = fitting.score(fitting.translations())
+    kept = f"the average of the last {len(fitting.snapshots)} checkpoints"
+    if averaged < standing.best:
+        model.load_state_dict(fitting.snapshots.best())
+        kept = f"the checkpoint of update {standing.best_update:,}"
+    best = max(averaged, standing.best)
+    unfinished = run.model.with_name("model.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.cpu().save_pretrained(unfinished, card=card(run.recipe, kept, best))
+    corpora.tokenizers.save(unfinished)
+    unfinished.rename(run.model)
+    fitting.bar.say(f"averaged: BLEU {averaged:.2f}; best single: {standing.best:.2f}. Kept {kept}, in {run.model}")
+
+
+def _quiet() -> None:
+    """Lightning's remarks about loaders and devices do not concern someone who wrote a recipe."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)(\.|$)")

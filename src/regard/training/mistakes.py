@@ -1,0 +1,94 @@
+"""What is wrong with a recipe, all of it at once, in words that say what to do."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import ValidationError
+
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+class Mistakes(ValueError):
+    """Everything that is wrong with a recipe; the message has a line for each."""
+
+    def __init__(self, title: str, lines: list[str]) -> None:
+        count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
+        super().__init__("\n  ".join([f"{title} has {count}:", *lines]))
+
+
+def collect(error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str]) -> Mistakes:
+    """A line per mistake, with its dotted key and, where it is known, the place it was written."""
+    lines: dict[str, str] = {}
+    for mistake in error.errors(include_url=False):
+        key, names = _locate(mistake["loc"], schema)
+        place = f" ({origins[key]})" if key in origins else ""
+        # A value that fits no member of a union is one mistake, though pydantic reports it once per member.
+        lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(mistake, names)}")
+    return Mistakes(title, list(lines.values()))
+
+
+def _sentence(mistake: Any, names: list[str]) -> str:
+    kind, given = mistake["type"], mistake["input"]
+    if kind in UNKNOWN:
+        near = difflib.get_close_matches(str(mistake["loc"][-1]), names, n=1)
+        return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
+    if kind in ("missing", "missing_argument"):
+        return "is missing"
+    if kind == "union_tag_not_found":
+        return "needs a kind"
+    if kind == "union_tag_invalid":
+        return f"kind is {mistake['ctx']['tag']!r}; known kinds are {mistake['ctx']['expected_tags']}"
+    if kind == "string_pattern_mismatch":
+        return f"is {given!r}; it should match {mistake['ctx']['pattern']}"
+    if kind == "value_error":
+        return str(mistake["ctx"]["error"])
+    wanted = mistake["msg"].removeprefix("Input should be ")
+    return f"is {given!r}; it should be {wanted}"
+
+
+def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:
+    """The dotted key of a mistake, and the names that were possible beside it.
+
+    pydantic puts the kind of a section (`encoder`, `rnn`, `width`) and the member of a union into the location; those
+    are no keys of the recipe.
+    """
+    key: list[str] = []
+    names: list[str] = []
+    for place in location:
+        known = _fields(schema)
+        tags = {tag: option for option in _options(schema) for tag in _tags(option)}
+        if known:
+            names = sorted(known)
+            key.append(str(place))
+            schema = known.get(str(place))
+        elif place in tags:
+            schema = tags[place]
+        elif isinstance(place, int):
+            key.append(str(place))
+    return ".".join(key), names
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        return {name: field.annotation for name, field in schema.model_fields.items()}
+    if is_dataclass(schema):
+        return {field.name: field.type for field in fields(schema)}
+    return {}
+
+
+def _options(schema: Any) -> tuple[Any, ...]:
+    return tuple(option for option in get_args(schema) if _fields(option))
+
+
+def _tags(option: Any) -> tuple[Any, ...]:
+    if isinstance(option, type) and issubclass(option, BaseModel):
+        return get_args(option.model_fields["kind"].annotation)
+    return tuple(field.default for field in fields(option) if field.name == "kind")

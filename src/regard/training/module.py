@@ -1,0 +1,302 @@
+"""One training run as a Lightning module: the update, the validation, and the state that survives a kill."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as lightning
+import torch
+import torch.distributed
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from ..data import Batches
+from ..decoding import translate
+from ..models import Translator
+from . import chance, scores
+from .metrics import Metrics
+from .schedule import rate
+from .snapshots import Snapshots, size
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from ..data import Batch
+    from ..models import Loss
+    from .bar import Bar
+    from .corpora import Corpora
+    from .run import Run
+
+
+@dataclass
+class Standing:
+    """How the run stands by its validations."""
+
+    best: float = -math.inf
+    best_update: int = 0
+    poor: int = 0  # validations since the best
+    cuts: int = 0  # of a plateau's rate
+    since_cut: int = 0  # validations without a better score since the last cut
+
+
+class Fitting(lightning.LightningModule):
+    """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
+
+    One item of the loader is one update, so the number of the update is the place in the data, and a checkpoint needs
+    no other. It is written after everything that belongs to its update, validation included.
+    """
+
+    model: Translator
+
+    def __init__(self, run: Run, corpora: Corpora, bar: Bar) -> None:
+        super().__init__()
+        self.automatic_optimization = False  # gradients are divided by the tokens of all processes before the step
+        self.run, self.corpora, self.bar = run, corpora, bar
+        self.settings = run.recipe.training
+        self.standing = Standing()
+        self.metrics = Metrics(run.metrics)
+        self.snapshots = Snapshots(run.checkpoints, self.settings.average)
+        self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
+        self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
+        self._since = 0.0
+        self._figures = ""
+
+    # Building
+
+    def configure_model(self) -> None:
+        if hasattr(self, "model"):
+            return
+        recipe, tokenizers = self.run.recipe, self.corpora.tokenizers
+        torch.manual_seed(recipe.seed)  # the same weights on every process …
+        self.model = Translator(recipe.translator(len(tokenizers.source), len(tokenizers.target)))
+        lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and dropout of its own
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        first, second = self.settings.betas
+        return torch.optim.AdamW(
+            self.parameters(),
+            lr=self.settings.rate,
+            betas=(first, second),
+            eps=1e-9,
+            weight_decay=self.settings.decay,
+            fused=self.device.type == "cuda",
+        )
+
+    def on_fit_start(self) -> None:
+        one = size(self.model.state_dict())
+        # Two checkpoints of weights and both moments while one replaces the other; the window; two best; the model.
+        self.run.require(one * (2 * 3 + self.settings.average + 1 + 2 + 1))
+
+    def on_train_start(self) -> None:
+        update = self.trainer.global_step
+        if self.global_rank == 0:
+            self.metrics.begin(update)
+            self.snapshots.forget(update, self.standing.best_update)
+        if self._chance is not None:
+            chance.restore(self._chance[min(self.global_rank, len(self._chance) - 1)])
+        self.model.train()
+        self.bar.start(update, self.settings.updates)
+        self._since = time.perf_counter()
+        if self._patience_is_over():  # it was killed between its last validation and its end
+            self.trainer.should_stop = True
+
+    # The update
+
+    def training_step(self, batches: list[Batch], index: int) -> None:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, lightning.core.optimizer.LightningOptimizer)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for number, batch in enumerate(batches, 1):
+            with nullcontext() if number == len(batches) else self._unsynchronised():
+                loss = self._backward(batch)
+            sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(sums)
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        # DDP and FSDP give the mean over the processes; what is wanted is the sum, over all tokens.
+        torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
+        self._clip()
+        for group in optimizer.param_groups:
+            group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
+        optimizer.step()
+        optimizer.zero_grad()
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def _backward(self, batch: Batch) -> Loss:
+        loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+        self.manual_backward(loss.total)
+        return loss
+
+    def _unsynchronised(self) -> AbstractContextManager[None]:
+        """Between the batches of one update, processes need not exchange gradients."""
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, DistributedDataParallel | FullyShardedDataParallel):
+            return wrapped.no_sync()
+        return nullcontext()
+
+    def _clip(self) -> None:
+        if not self.settings.clip:
+            return
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, FullyShardedDataParallel):
+            wrapped.clip_grad_norm_(self.settings.clip)  # it alone knows the whole norm
+        else:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip)
+
+    # After the update
+
+    def on_train_batch_end(self, outputs: object, batch: list[Batch], batch_idx: int) -> None:
+        update, settings = self.trainer.global_step, self.settings
+        last = update == settings.updates
+        if update % settings.log_every == 0 or last:
+            self._log(update)
+        saves = update % settings.save_every == 0 or last
+        if saves:
+            weights = self._weights()
+            if self.global_rank == 0:
+                self.snapshots.take(update, weights)
+        if update % settings.validate_every == 0 or last:
+            self._validate(update)
+            saves = saves or self._patience_is_over()
+        if saves:
+            self.save()
+
+    def _log(self, update: int) -> None:
+        assert self._sums is not None
+        tokens, total, nll = self._sums.tolist()
+        self._sums = None
+        now = time.perf_counter()
+        line = {
+            "update": update,
+            "epoch": (update - 1) // self.corpora.updates.epoch_length,
+            "loss": total / tokens,
+            "nll": nll / tokens,
+            "rate": rate(self.settings, update, self.standing.cuts),
+            "tokens_per_second": round(tokens / (now - self._since)),
+        }
+        self._since = now
+        self._record(line)
+        if not math.isfinite(total):
+            raise ValueError(
+                f"the loss of update {update} is {total}: a lower training.rate, a longer training.warmup or a "
+                f"training.clip may help; the last checkpoint before it is in {self.run.checkpoints}"
+            )
+        speed = f"{line['tokens_per_second']:,} tokens/s"
+        self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
+
+    def _record(self, line: dict[str, int | float]) -> None:
+        if self.global_rank == 0:
+            self.metrics.write(line)
+            values = {name: value for name, value in line.items() if name != "update"}
+            for logger in self.loggers:
+                logger.log_metrics(values, step=int(line["update"]))
+
+    # Validation
+
+    def _validate(self, update: int) -> None:
+        """Loss and beam BLEU; every process takes its part and knows the result."""
+        began = time.perf_counter()
+        self.model.eval()
+        with torch.no_grad(), self._whole():
+            nll, texts = self._valid_nll(), self._all_translations()
+        self.model.train()
+        bleu = self.score(texts)
+        self._record({"update": update, "valid_nll": nll, "valid_bleu": bleu})
+        self._judge(update, bleu)
+        self._figures = f"BLEU {bleu:.2f}, best {self.standing.best:.2f}"
+        self.bar.say(f"update {update:,}: validation loss {nll:.3f}, BLEU {bleu:.2f}")
+        self._since += time.perf_counter() - began
+
+    def _valid_nll(self) -> float:
+        tokens = max(self.settings.tokens, self.run.recipe.data.longest)
+        share = Batches(self.corpora.valid, tokens=tokens, rank=self.global_rank, world=self.trainer.world_size)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for batch in share:
+            loss = self.model.loss(batch.to(self.device))
+            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(sums)
+        nll, count = sums.tolist()
+        return float(nll / count)
+
+    def translations(self, rank: int = 0, world: int = 1) -> list[str]:
+        """Of the validation set, or of one process's part of it, by the recipe's search."""
+        sources = [pair.source for pair in self.corpora.valid_pairs[rank::world]]
+        how = self.run.recipe.search.model_dump()
+        return [found.text for found in translate(self.model, self.corpora.tokenizers, sources, **how)]
+
+    def score(self, texts: list[str]) -> float:
+        """BLEU of translations of the validation set."""
+        references = [pair.target for pair in self.corpora.valid_pairs]
+        return scores.bleu(texts, references, tokenised=self.run.recipe.data.tokenised).value
+
+    def _all_translations(self) -> list[str]:
+        world = self.trainer.world_size
+        mine = self.translations(self.global_rank, world)
+        if world == 1:
+            return mine
+        shares: list[list[str]] = [[]] * world
+        torch.distributed.all_gather_object(shares, mine)
+        texts = [""] * len(self.corpora.valid_pairs)
+        for number, share in enumerate(shares):
+            texts[number::world] = share
+        return texts
+
+    def _judge(self, update: int, bleu: float) -> None:
+        standing = self.standing
+        if bleu > standing.best:
+            weights = self._weights()
+            if self.global_rank == 0:
+                self.snapshots.take_best(update, weights)
+            standing.best, standing.best_update, standing.poor, standing.since_cut = bleu, update, 0, 0
+            return
+        standing.poor += 1
+        standing.since_cut += 1
+        if standing.since_cut >= self.settings.hold:
+            standing.cuts, standing.since_cut = standing.cuts + 1, 0
+        if self._patience_is_over():
+            self.trainer.should_stop = True
+
+    def _patience_is_over(self) -> bool:
+        return 0 < self.settings.patience <= self.standing.poor
+
+    # State
+
+    def save(self) -> None:
+        """The checkpoint, whole or not at all; then what only the previous one spoke of goes."""
+        unfinished = self.run.last.with_name("last.ckpt.unfinished")
+        self.trainer.save_checkpoint(unfinished)
+        if self.global_rank == 0:
+            unfinished.replace(self.run.last)
+            self.snapshots.forget(self.trainer.global_step, self.standing.best_update)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        states = [chance.save()]
+        if self.trainer.world_size > 1:
+            states = states * self.trainer.world_size
+            torch.distributed.all_gather_object(states, chance.save())
+        sums = None if self._sums is None else self._sums.cpu()
+        checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["regard"]
+        self.standing = Standing(**state["standing"])
+        self._chance = state["chance"]
+        self._sums = None if state["sums"] is None else state["sums"].to(self.device)
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """The parameters in one piece, where FSDP has spread them."""
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, FullyShardedDataParallel):
+            return FullyShardedDataParallel.summon_full_params(wrapped, writeback=False)
+        return nullcontext()
+
+    def _weights(self) -> dict[str, Tensor]:
+        with self._whole():
+            return {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}

@@ -1,0 +1,85 @@
+"""The folder of a run: what is in it, and what must be so before training starts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .cookbook import load
+from .written import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .recipe import Recipe
+
+RECIPE = "recipe.toml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """runs/NAME-SEED/: recipe.toml, data/ (tokenizers and encoded corpora), checkpoints/, metrics.csv, model/."""
+
+    folder: Path
+    recipe: Recipe
+
+    @classmethod
+    def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
+        """A new folder with its recipe. One that is there already stays, unless it is a run and `force` is given."""
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not (folder / RECIPE).is_file():
+                raise ValueError(f"{folder} is there already and is no run; choose another folder with --out")
+            if not force:
+                raise ValueError(f"{folder} holds a run; go on with --resume {folder}, or replace it with --force")
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        run = cls(folder, recipe)
+        unfinished = folder / f"{RECIPE}.unfinished"
+        unfinished.write_text(written(recipe), encoding="utf-8")
+        unfinished.replace(folder / RECIPE)
+        run.checkpoints.mkdir()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """A run that was begun before."""
+        if not (folder / RECIPE).is_file():
+            raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
+        run = cls(folder, load(folder / RECIPE))
+        run.checkpoints.mkdir(exist_ok=True)
+        return run
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def last(self) -> Path:
+        """Everything training needs to go on as if it had never stopped."""
+        return self.checkpoints / "last.ckpt"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.csv"
+
+    @property
+    def model(self) -> Path:
+        """The trained model, for `from_pretrained`; where it is, the run is finished."""
+        return self.folder / "model"
+
+    def require(self, size: int) -> None:
+        """An error now rather than after hours: the folder takes files, and the disk has `size` bytes left."""
+        with tempfile.TemporaryFile(dir=self.checkpoints):
+            pass
+        free = shutil.disk_usage(self.folder).free
+        if free < size:
+            raise OSError(
+                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need {size / 1e6:,.0f} MB: "
+                "free some, choose another folder with --out, or lower training.average"
+            )

@@ -1,0 +1,52 @@
+"""A recipe written out in full: every key, its value, and what it means, as TOML that loads again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from .recipe import MODEL_NOTES
+
+if TYPE_CHECKING:
+    from .recipe import Recipe
+
+WIDTH = 44  # column of the comments, where a line leaves room for them
+
+
+def written(recipe: Recipe) -> str:
+    """The recipe as commented TOML, defaults included: a run can be repeated from this file alone."""
+    head: list[str] = []
+    sections: list[str] = []
+    for name in type(recipe).model_fields:
+        value = getattr(recipe, name)
+        if name == "about" and value:
+            head.insert(0, f"# {value}")
+        if isinstance(value, bool | int | float | str):
+            head.append(_line(name, value, type(recipe).model_fields[name].description))
+        else:
+            sections.extend(["", f"[{name}]", *_section(value)])
+    return "\n".join([*head, *sections]) + "\n"
+
+
+def _section(part: Any) -> list[str]:
+    if isinstance(part, BaseModel):
+        known = type(part).model_fields
+        return [_line(name, getattr(part, name), known[name].description) for name in known]
+    return [_line(name, value, MODEL_NOTES.get(name)) for name, value in vars(part).items()]
+
+
+def _line(key: str, value: object, note: str | None) -> str:
+    line = f"{key} = {_value(value)}"
+    return f"{line:<{WIDTH}}  # {note}" if note else line
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings are JSON's
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    return repr(value)  # int and float: TOML reads what Python writes, 1e-05 included

@@ -1,0 +1,269 @@
+"""Evaluating: scores as sacreBLEU gives them, perplexity and alignments pair by pair, results kept and compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from regard import cli
+from regard.data import Pair, Tokenizer, Tokenizers
+from regard.data.batch import BEGIN, END
+from regard.models import Translator, config
+from regard.seeing import aer
+
+sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
+
+from regard.training import results, scores  # noqa: E402
+from regard.training.evaluate import alignment_errors, alignments, evaluate, perplexity  # noqa: E402
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
+TARGETS = [
+    "l' oiseau voit un ver .",
+    "un ver",
+    "l' oiseau matinal mange le ver tardif sous le vieil arbre .",
+    "ils mangent .",
+]
+LINKS = ["0-0 1-1 2-2 3-3 4-4 5-5", "0-0 1-1", "1-2 2-1 3-3 4-4 5-6 6-5 7-7 8-8 9-9 10-10 11-11", "0-0 1-1 2-2"]
+PAIRS = [Pair(s, t, alignment=links, possible="0-1") for s, t, links in zip(SOURCES, TARGETS, LINKS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    return Tokenizers(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
+
+
+def model(tokenizers: Tokenizers, kind: str = "transformer") -> Translator:
+    torch.manual_seed(0)
+    sizes = len(tokenizers.source), len(tokenizers.target)
+    if kind == "transformer":
+        parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
+        return Translator(
+            config.Translator(*sizes, config.TransformerEncoder(**parts), config.TransformerDecoder(**parts))
+        ).eval()
+    attention = "none" if kind == "seq2seq" else "bahdanau"
+    encoder = config.RecurrentEncoder(embedding=8, width=8)
+    return Translator(
+        config.Translator(*sizes, encoder, config.RecurrentDecoder(attention=attention, embedding=8, width=8))
+    ).eval()
+
+
+class TestScores:
+    HYPOTHESES = ("Le chat est assis .", "Il pleut, dit-elle.", "Où est la gare ?")
+    REFERENCES = ("Le chat est assis là .", "Il pleut, dit-elle.", "Où est donc la gare ?")
+
+    def test_are_those_of_sacrebleu(self) -> None:
+        hypotheses, references = list(self.HYPOTHESES), list(self.REFERENCES)
+        plain = scores.bleu(hypotheses, references)
+        tokenised = scores.bleu(hypotheses, references, tokenised=True)
+        chrf = scores.chrf(hypotheses, references)
+        assert plain.value == sacrebleu.corpus_bleu(hypotheses, [references]).score
+        assert tokenised.value == sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none").score
+        assert chrf.value == sacrebleu.corpus_chrf(hypotheses, [references]).score
+        assert plain.value != tokenised.value
+        assert "tok:13a" in plain.signature
+        assert "tok:none" in tokenised.signature
+        assert "nc:6" in chrf.signature
+        assert f"version:{sacrebleu.__version__}" in plain.signature
+
+    def test_bins_hold_every_sentence_once(self) -> None:
+        sources = ["w " * n for n in (1, 5, 6, 10, 11, 60, 61, 200)]
+        texts = [f"une phrase de {i} mots , ou presque" for i in range(len(sources))]
+        bins = scores.by_length(sources, texts, texts)
+        assert [(each.name, each.sentences) for each in bins] == [
+            ("1–5", 2),
+            ("6–10", 2),
+            ("11–15", 1),
+            ("56–60", 1),
+            ("61+", 2),
+        ]
+        assert all(each.bleu == pytest.approx(100) for each in bins)
+        wrong = [*texts[:-1], "tout autre chose"]
+        assert scores.by_length(sources, wrong, texts)[-1].bleu < 60
+
+    def test_a_reference_each_or_no_score(self) -> None:
+        with pytest.raises(ValueError, match="1 for 2"):
+            scores.bleu(["a", "b"], ["a"])
+        with pytest.raises(ValueError, match="0 for 0"):
+            scores.chrf([], [])
+
+
+class TestAlignmentErrors:
+    def test_by_hand(self) -> None:
+        sure, possible = {(0, 0), (1, 1)}, {(2, 1)}
+        found = {(0, 0), (2, 1), (3, 3)}
+        # |A∩S| = 1, |A∩P| = 2 (P holds S), |A| + |S| = 5.
+        assert aer.error([found], [sure], [possible]) == pytest.approx(1 - 3 / 5)
+        assert aer.error([sure], [sure], [set()]) == 0
+        # Over a corpus the counts add up; the mean of the rates would be another number.
+        assert aer.error([found, sure], [sure, sure], [possible, set()]) == pytest.approx(1 - 7 / 9)
+        with pytest.raises(ValueError, match="not one link"):
+            aer.error([set()], [set()], [set()])
+
+    def test_links_are_read(self) -> None:
+        assert aer.parse("0-0 12-3") == {(0, 0), (12, 3)}
+        assert aer.parse(None) == aer.parse("") == set()
+        with pytest.raises(ValueError, match="'1:2' is no alignment link"):
+            aer.parse("0-0 1:2")
+
+    def test_pieces_become_words(self) -> None:
+        weights = torch.tensor(
+            [
+                [0.1, 0.2, 0.3, 0.4],  # the first target word has two pieces
+                [0.3, 0.0, 0.1, 0.6],
+                [0.5, 0.2, 0.2, 0.1],
+                [0.0, 0.0, 0.0, 1.0],  # </s>
+            ]
+        )
+        # Source pieces 0 and 1 are one word; the last place is </s>, which is left out.
+        whole = aer.words(weights, [0, 0, 1], [0, 0, 1])
+        torch.testing.assert_close(whole, torch.tensor([[0.3, 0.2], [0.7, 0.2]]))
+        torch.testing.assert_close(aer.words(weights.expand(2, 3, 4, 4), [0, 0, 1], [0, 0, 1])[1, 2], whole)
+        assert aer.link(whole) == {(0, 0), (0, 1)}
+        assert aer.link(torch.zeros(1, 2)) == set()
+
+
+class TestForced:
+    @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
+    @torch.no_grad()
+    def test_pair_by_pair_is_the_same(self, kind: str, tokenizers: Tokenizers) -> None:
+        it = model(tokenizers, kind)
+        together = alignments(it, tokenizers, PAIRS)
+        loss = count = 0.0
+        for pair, weights in zip(PAIRS, together, strict=True):
+            source = torch.tensor([[*tokenizers.source.encode(pair.source), END]])
+            target = torch.tensor([[BEGIN, *tokenizers.target.encode(pair.target), END]])
+            decoded = it(source, torch.tensor([source.shape[1]]), target[:, :-1], weights=True)
+            logprobs = it.readout(decoded.features)[0].log_softmax(-1).gather(1, target[0, 1:, None])
+            loss, count = loss - logprobs.sum().item(), count + len(logprobs)
+            layers = 3 if kind == "transformer" else 1
+            shape = (layers, len(pair.target.split()), len(pair.source.split()))
+            assert weights.shape == shape
+            # Summed over all words of the source, what is missing to 1 went to </s>.
+            kept = decoded.weights.unflatten(1, (layers, -1)).mean(2)[0, :, :-1, :-1].sum(-1)  # [layers, pieces]
+            words = torch.tensor(tokenizers.target.words(target[0, 1:-1].tolist()))
+            for word in range(shape[1]):
+                torch.testing.assert_close(weights[:, word].sum(-1), kept[:, words == word].mean(-1))
+        assert perplexity(it, tokenizers, PAIRS) == pytest.approx(math.exp(loss / count), rel=1e-4)
+        assert perplexity(it, tokenizers, PAIRS, tokens=1) == pytest.approx(math.exp(loss / count), rel=1e-4)
+
+    def test_links_that_the_model_draws_are_no_error(self, tokenizers: Tokenizers) -> None:
+        it = model(tokenizers, "bahdanau")
+        drawn = [aer.link(weights[0]) for weights in alignments(it, tokenizers, PAIRS)]
+        gold = [
+            replace(pair, alignment=" ".join(f"{i}-{j}" for i, j in links), possible=None)
+            for pair, links in zip(PAIRS, drawn, strict=True)
+        ]
+        assert alignment_errors(it, tokenizers, gold) == {"attention": 0.0}
+        assert alignment_errors(it, tokenizers, PAIRS)["attention"] > 0
+        assert list(alignment_errors(model(tokenizers), tokenizers, PAIRS)) == ["layer 1", "layer 2", "layer 3"]
+
+    def test_without_attention_there_is_no_alignment(self, tokenizers: Tokenizers) -> None:
+        assert alignment_errors(model(tokenizers, "seq2seq"), tokenizers, PAIRS) == {}
+
+
+def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    it = model(tokenizers)
+    evaluation, texts = evaluate(it, tokenizers, PAIRS, beams=2)
+    assert len(texts) == evaluation.sentences == len(PAIRS)
+    assert evaluation.bleu == scores.bleu(texts, TARGETS)
+    assert evaluation.perplexity == perplexity(it, tokenizers, PAIRS)
+    assert evaluation.best_aer == min(evaluation.aer.values())
+    assert sum(each.sentences for each in evaluation.by_length) == len(PAIRS)
+    assert evaluation.tokens_per_second > 0
+    assert evaluation.search == {"beams": 2}
+    results.record(tmp_path, "test", evaluation)
+    results.record(tmp_path, "other", evaluation)
+    assert results.load(tmp_path) == {"test": evaluation, "other": evaluation}
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+    without, _ = evaluate(it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS], beams=1)
+    assert without.aer == {}
+    with pytest.raises(ValueError, match="not one pair"):
+        evaluate(it, tokenizers, [])
+
+
+@pytest.fixture
+def run(tokenizers: Tokenizers, tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny-1"
+    model(tokenizers).save_pretrained(folder / "model")
+    tokenizers.save(folder / "model")
+    return folder
+
+
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+    monkeypatch.setenv("COLUMNS", "160")
+    try:
+        cli.main()
+    except SystemExit as left:
+        if left.code:
+            raise
+    return capsys.readouterr().out
+
+
+def test_evaluate_and_compare(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, picture = tmp_path / "pairs.tsv", tmp_path / "lengths.svg"
+    file.write_text(
+        "".join(f"{s}\t{t}\t{links}\n" for s, t, links in zip(SOURCES, TARGETS, LINKS, strict=True)), encoding="utf-8"
+    )
+    saved = tmp_path / "said.txt"
+    arguments = ["--columns", "0,1,2", "--tokenised", "--beams", "1", "--save", str(saved), "--save-plot", str(picture)]
+    out = command(capsys, monkeypatch, "evaluate", str(run), str(file), *arguments)
+    for word in (
+        "pairs.tsv: 4 sentences",
+        "tok:13a",
+        "tok:none",
+        "chrF",
+        "perplexity",
+        "AER, layer 3",
+        "11–15",
+        "speed",
+    ):
+        assert word in out
+    assert len(saved.read_text(encoding="utf-8").splitlines()) == 4
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+    kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert kept["pairs.tsv"]["search"]["beams"] == 1
+    out = command(capsys, monkeypatch, "compare", str(run), str(run))
+    assert out.count("tiny-1") == 2
+    assert f"{kept['pairs.tsv']['chrf']['value']:.2f}" in out
+    assert f"{min(kept['pairs.tsv']['aer'].values()):.3f}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "RUN/model"], "without a recipe"),
+        (["evaluate", "RUN/model", "absent.tsv"], "absent.tsv"),
+        (["compare", "RUN"], "regard evaluate"),
+        (["compare", "RUN", "--save-plot", "x.gif"], "end the name in one of them"),
+        (["evaluate", "nonsense"], "no model is called nonsense"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    message: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match=message) as left:
+        command(capsys, monkeypatch, *(part.replace("RUN", str(run)) for part in arguments))
+    assert "\n" not in str(left.value)
+
+
+def test_a_results_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for text, message in (("{", "not JSON"), ("[]", "holds a list"), ('{"test": {"bleu": 1}}', "this version")):
+        (tmp_path / "results.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            results.load(tmp_path)

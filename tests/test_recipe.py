@@ -1,0 +1,222 @@
+"""Recipes: those that ship, what they inherit, what may be laid over them, and every mistake a recipe can have."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+from regard.models import config
+from regard.training import cookbook
+from regard.training.corpus import folder, read
+from regard.training.mistakes import Mistakes
+from regard.training.written import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHITECTURES = ("seq2seq", "bahdanau", "luong-dot", "luong-general", "luong-concat", "luong-local", "transformer")
+NAMES = [f"{architecture}-{data}" for architecture in ARCHITECTURES for data in ("phrasebook", "multi30k", "tatoeba")]
+
+
+def test_the_canon_ships() -> None:
+    assert sorted(cookbook.shipped()) == sorted(NAMES)
+    assert all(cookbook.shipped().values()), "each says what it is"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_recipe_written_in_full_is_the_same_recipe(name: str, tmp_path: Path) -> None:
+    recipe = cookbook.load(name)
+    assert recipe.name == name
+    file = tmp_path / "copy.toml"
+    file.write_text(written(recipe), encoding="utf-8")
+    assert cookbook.load(file) == recipe
+    assert "base" not in file.read_text(encoding="utf-8")
+
+
+def test_the_architectures_are_what_their_names_say() -> None:
+    def decoder(name: str) -> config.RecurrentDecoder:
+        part = cookbook.load(f"{name}-multi30k").decoder
+        assert isinstance(part, config.RecurrentDecoder)
+        return part
+
+    assert decoder("seq2seq").attention == "none"
+    assert (decoder("bahdanau").attention, decoder("bahdanau").energy) == ("bahdanau", "additive")
+    assert {name: decoder(f"luong-{name}").energy for name in ("dot", "general", "concat")} == {
+        "dot": "dot",
+        "general": "general",
+        "concat": "concat",
+    }
+    assert decoder("luong-local").scope == "local-p"
+    assert decoder("luong-dot").scope == "global"
+    tiny = cookbook.load("transformer-multi30k")
+    assert isinstance(tiny.encoder, config.TransformerEncoder)
+    assert (tiny.encoder.layers, tiny.encoder.width, tiny.encoder.hidden, tiny.encoder.heads) == (4, 128, 256, 4)
+
+
+def test_a_recipe_lays_its_own_over_its_bases(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('base = ["bahdanau-multi30k"]\nseed = 5\n[training]\nrate = 0.5\n')
+    (tmp_path / "mine.toml").write_text('base = ["below.toml"]\n[training]\nupdates = 7\n')
+    recipe = cookbook.load(tmp_path / "mine.toml", ["training.clip=2.5"])
+    assert (recipe.name, recipe.seed) == ("mine", 5)
+    assert (recipe.training.rate, recipe.training.updates, recipe.training.clip) == (0.5, 7, 2.5)
+    assert recipe.data.kind == "files"
+
+
+def test_overrides_are_toml_or_plain_text() -> None:
+    given = [
+        "data.columns=[0,2]",
+        "training.precision=bf16-mixed",
+        "training.graphs=false",
+        'data.root="a b"',
+        "seed=3",
+    ]
+    recipe = cookbook.load("bahdanau-multi30k", given)
+    assert recipe.data.kind == "files"
+    assert (recipe.data.columns, recipe.data.root, recipe.seed) == ([0, 2], "a b", 3)
+    assert (recipe.training.precision, recipe.training.graphs) == ("bf16-mixed", False)
+
+
+def test_another_kind_of_section_starts_afresh() -> None:
+    """A Transformer encoder under an attentive RNN: the RNN's keys would be mistakes."""
+    recipe = cookbook.load("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64"])
+    assert recipe.encoder == config.TransformerEncoder(width=64)
+
+
+MISTAKES = {
+    "training.updtes=3": "training.updtes (command line): unknown key; did you mean updates?",
+    "encoder.cel=gru": "encoder.cel (command line): unknown key; did you mean cell?",
+    "trainign.updates=3": "trainign: unknown key; did you mean training?",
+    "data.frobnicate=3": "data.frobnicate (command line): unknown key; known are columns, ",
+    "training.rate=fast": "training.rate (command line): is 'fast'; it should be a valid number",
+    "training.updates=0": "training.updates (command line): is 0; it should be greater than or equal to 1",
+    "training.updates=1.5": "training.updates (command line): is 1.5; it should be a valid integer",
+    "training.rate=nan": "training.rate (command line): is ",
+    'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
+    "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
+    "encoder.kind=cnn": "encoder: kind is 'cnn'; known kinds are 'rnn', 'transformer'",
+    "data.kind=film": "data: kind is 'film'; known kinds are 'files', 'phrasebook'",
+    "encoder.dropout=1.0": "encoder: dropout = 1.0 is not in 0 ≤ dropout < 1",
+    "decoder.width=0": "decoder: width = 0 is too small",
+    "training.schedule=warm": "training.schedule (command line): is 'warm'; it should be 'inverse-square-root', ",
+    "data.columns=[0]": "data.columns (command line): is [0]; it should be ",
+    "data.train=[7]": "data.train.0: is 7; it should be a valid string",
+    'name="../x"': "name (command line): is '../x'; it should match",
+    "tied=all tokenizer.joint=false": 'recipe: tied = "all" needs tokenizer.joint = true',
+    "tied=all encoder.embedding=32": 'recipe: tied = "all" needs embeddings of one width',
+    "encoder.kind=transformer encoder.heads=3": "encoder: heads = 3 does not divide width = 256",
+    "encoder.kind=transformer encoder.key_heads=3": "encoder: key_heads = 3 does not divide heads = 4",
+}
+
+
+@pytest.mark.parametrize("given", MISTAKES)
+def test_a_mistake_is_named(given: str) -> None:
+    with pytest.raises(Mistakes) as caught:
+        cookbook.load("bahdanau-multi30k", given.split(" "))
+    title, *lines = str(caught.value).split("\n  ")
+    assert title == "recipe bahdanau-multi30k has 1 mistake:"
+    assert len(lines) == 1
+    assert lines[0].startswith(MISTAKES[given])
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'base = ["bahdanau-multi30k"]\n\n[training]\nupdates = "many"\nwarmpu = 3\n\n[decoder]\nlayers = true\n'
+    )
+    with pytest.raises(Mistakes) as caught:
+        cookbook.load(file, ["search.beams=0"])
+    assert str(caught.value).split("\n") == [
+        f"recipe {file} has 4 mistakes:",
+        "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
+        "  training.updates (mine.toml:4): is 'many'; it should be a valid integer",
+        "  training.warmpu (mine.toml:5): unknown key; did you mean warmup?",
+        "  search.beams (command line): is 0; it should be greater than or equal to 1",
+    ]
+
+
+def test_a_missing_section_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('base = ["bahdanau"]\n')
+    with pytest.raises(Mistakes, match=r"data: is missing"):
+        cookbook.load(file)
+
+
+def test_an_override_that_is_none_is_named() -> None:
+    with pytest.raises(Mistakes, match=r"2 mistakes:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
+        cookbook.load("bahdanau-multi30k", ["fast", "=3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed =\nx = 1\n", r"is not TOML.*line 1"),
+        ('base = "bahdanau"', r"base is 'bahdanau'; it should be a list"),
+        ('base = ["mine.toml"]', r"is based on itself"),
+        ('base = ["bahdanaux"]', r"no recipe is called 'bahdanaux'; `regard recipes` lists"),
+        ('base = ["../../etc/passwd"]', r"no recipe is called"),
+        ('base = ["other.toml"]', r"no recipe file .*other.toml"),
+        ("x = '" + "a" * (1 << 20) + "'", r"bytes; that is no recipe"),
+    ],
+    ids=["syntax", "base", "circle", "unknown", "path", "file", "large"],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        cookbook.load(file)
+
+
+class TestRoot:
+    def test_is_read_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = cookbook.load("bahdanau-multi30k").data
+        assert data.kind == "files"
+        monkeypatch.setenv("REGARD_DATA", "/somewhere")
+        assert str(folder(data)) == "/somewhere"
+        monkeypatch.delenv("REGARD_DATA")
+        assert str(folder(data)) == "../shared/data"
+
+    def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
+        data = cookbook.load("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
+        with pytest.raises(ValueError, match="environment has no REGARD_NOWHERE"):
+            read(data, "train")
+        data = cookbook.load("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
+        with pytest.raises(ValueError, match=r"data.train: there is no .*set it \(or REGARD_DATA\)"):
+            read(data, "train")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from regard.cli import main; main()", *arguments]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=120, check=False)
+
+
+def test_the_command_lists_and_prints(tmp_path: Path) -> None:
+    listed = run("recipes")
+    assert listed.returncode == 0, listed.stderr
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(NAMES)
+    printed = run("recipes", "luong-local-tatoeba")
+    (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
+    assert cookbook.load(tmp_path / "mine.toml") == cookbook.load("luong-local-tatoeba")
+
+
+def test_the_command_shows_a_line_for_each_mistake() -> None:
+    done = run("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "regard: recipe bahdanau-multi30k has 2 mistakes:",
+        "  training.updtes (command line): unknown key; did you mean updates?",
+        "  sed (command line): unknown key; did you mean seed?",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "bahdanau-multi30k", "--resume", "x"]])
+def test_train_needs_a_recipe_or_a_run_and_not_both(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
