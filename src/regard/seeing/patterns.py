@@ -15,8 +15,9 @@
     duplicate               the same token before                             above 0.5 (ours; score of TransformerLens)
     induction               the token after an earlier occurrence             above 0.5 (ours; score of TransformerLens)
 
-Sinks: arXiv 2410.10781. Everything comes of one pass over queries and keys per layer; nothing of size T × T is stored. Clark smooths weights
-before taking entropies to keep the logarithm finite; here 0·log 0 is 0, and nothing is smoothed.
+Gu et al.: arXiv 2410.10781. Everything comes of one pass over queries and keys per layer; nothing of size T × T is
+stored. Clark smooths weights before taking entropies to keep the logarithm finite; here 0·log 0 is 0, and nothing is
+smoothed.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Patterns:
             call.forget()
         self.names = list(self._sums)
         self.texts += 1
-        for name in (*ALL, "other sentence"):
+        for name in ALL:
             self._counts[name] = self._counts.get(name, 0) + (name != "other sentence" or text.segments is not None)
 
     # The answers

@@ -14,11 +14,14 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from .ablation import Change
     from .heard import Heard
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
 """Replaced whole, never changed: threads that read it need no lock."""
+changes: tuple[Change, ...] = ()
+"""What `ablate` wants different, the same way."""
 
 
 class _Here(threading.local):
@@ -56,7 +59,7 @@ def quietly() -> Iterator[None]:
 def listening() -> bool:
     """Whether a call made now should be looked at. Recomputation during the backward pass is not a call of its own."""
     return (
-        (bool(watches) or here.captured is not None)
+        (bool(watches) or bool(changes) or here.captured is not None)
         and not here.quiet
         and not torch.compiler.is_compiling()
         and torch._C._current_graph_task_id() == -1
@@ -94,6 +97,14 @@ def capturing() -> Iterator[list[Heard]]:
         here.captured, here.outer = before
 
 
+def changed(module: nn.Module | None) -> list[tuple[Change, str]]:
+    """What is to be different in this module, or in the one that called."""
+    if not changes or here.captured is not None:
+        return []
+    module = module if module is not None else _caller()
+    return [(change, change.names[id(module)]) for change in changes if id(module) in change.names]
+
+
 def missed(why: str, module: nn.Module | None = None) -> None:
     """Tell the same watches of a call that could not be understood."""
     for watch, name, _ in _concerned(module):
@@ -112,7 +123,8 @@ def _concerned(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
 
 
 def _known(module: nn.Module) -> bool:
-    return any(id(module) in watch.names for watch in watches)
+    known = [watch.names for watch in watches] + [change.names for change in changes]
+    return any(id(module) in names for names in known)
 
 
 def _caller() -> nn.Module | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ...attention.scores import Scores
+    from ..ablation import Change
 
 _understood: set[tuple[Any, ...]] = set()
 """Eager functions whose weights were compared with ours, and were the same."""
@@ -53,6 +54,9 @@ def through(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    different = watching.changed(module)
+    if different:
+        attention_mask = _closed(attention_mask, different, implementation, module, query, key, kwargs)
     outer, before = watching.Outer(module, key, value), watching.here.outer
     watching.here.outer = outer
     try:
@@ -65,7 +69,33 @@ def through(
             watching.report(heard, module)
         except Exception as error:  # ours; the model's run goes on
             watching.missed(f"{implementation} attention was not understood: {error}", module)
+    for change, name in different:
+        result = (change.output(name, result[0], dim=2), *result[1:])
     return result
+
+
+def _closed(
+    mask: Any,
+    different: list[tuple[Change, str]],
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    options: dict[str, Any],
+) -> Any:
+    """The mask with ablated tokens closed, in the form this implementation takes."""
+    if not any(change.tokens for change, _ in different):
+        return mask
+    if implementation not in ("sdpa", "eager"):
+        raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
+    flag = options.get("is_causal")
+    flag = getattr(module, "is_causal", True) if flag is None else flag
+    flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and bool(flag)
+    for change, _ in different:
+        mask, flag = change.mask(mask, flag, q, k)
+    if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
+    return mask
 
 
 def understood(

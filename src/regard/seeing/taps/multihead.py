@@ -40,6 +40,8 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     options = given.arguments
     if not options["need_weights"]:
         return original(*args, **kwargs)
+    if watching.changed(None):
+        raise ValueError("nn.MultiheadAttention is ablated only with need_weights=False; call it so")
     with watching.quietly():
         result = original(*args, **kwargs)
     out = result[0].detach()

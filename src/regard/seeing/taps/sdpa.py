@@ -38,6 +38,11 @@ def tapped(
     if query.is_nested:
         watching.missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    outer = watching.here.outer
+    # Inside an interface, what is to be different is done there.
+    different = watching.changed(None) if outer is None else []
+    for change, _ in different:
+        attn_mask, is_causal = change.mask(attn_mask, is_causal, query, key)
     kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
     if kernel == _FLASH and query.device.type == "cpu" and attn_mask is None and not dropout_p:
         # What PyTorch calls itself at this point; asked directly, the kernel also hands over the row state.
@@ -46,7 +51,6 @@ def tapped(
         )
     else:
         out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    outer = watching.here.outer
     if outer is not None:
         outer.inner = True
         # Key/value heads that were repeated for the kernel are kept once.
@@ -61,6 +65,8 @@ def tapped(
         dropout=dropout_p,
     )
     watching.report(heard, None if outer is None else outer.module)
+    for change, name in different:
+        out = change.output(name, out, dim=-3)
     return out  # type: ignore[no-any-return]
 
 
