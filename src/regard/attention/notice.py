@@ -9,6 +9,7 @@ from .transforms import traced
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from jaxtyping import Float
     from torch import Tensor
 
     from .request import Request
@@ -23,3 +24,18 @@ def tell(request: Request, output: Tensor, state: Tensor | None) -> None:
     if listeners and not traced():
         for listener in tuple(listeners):
             listener(request, output, state)
+
+
+def tell_energies(e: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d_v"], output: Tensor) -> None:
+    """The same for softmax over energies at hand, as a loop has them: one query a step, and T of them in all."""
+    from .forms import DotForm
+    from .modifiers import Bias
+    from .normalizers import Softmax
+    from .request import Request
+    from .scores import Scores
+
+    nothing = e.detach().new_zeros(1)
+    batch, queries, keys = tuple(e.shape[:-2]), e.shape[-2], e.shape[-1]
+    a, b = nothing.expand(*batch, queries, 1), nothing.expand(*batch, keys, 1)
+    scores = Scores(a, b, DotForm(), batch, (Bias(e.detach()),))
+    tell(Request(scores, v, Softmax(), 0.0, weights=True), output, None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..attention import Bias, SoftCap, Weights
+from ..attention import Alibi, Bias, SoftCap, Weights
 from ..attention.forms import DotForm
 from ..attention.masks import Causal
 from .grown import grown_mask, grown_modifiers
@@ -209,7 +209,10 @@ class Call:
             return Faith(None, budget, f"dropout {self._dropout:g}")
         if not out.numel():
             return Faith(None, budget, "output not seen")
-        part, v = self.weights.rows(rows.tolist()), self.v
+        try:
+            part, v = self.weights.rows(rows.tolist()), self.v
+        except RuntimeError:
+            return Faith(None, budget, "changed in place since")
         if self._after is None:
             return Faith(float(part.fidelity(v, out).max()), budget)
         w = part.tile(slice(None), slice(None))
@@ -247,18 +250,25 @@ class Call:
 
     def _same_kind(self, heard: Heard) -> bool:
         new, old = heard.scores, self._scores
-        known = all(isinstance(x, Bias | SoftCap) for x in (*new.modifiers, *old.modifiers))
+        known = all(isinstance(x, Bias | SoftCap) or self._same_places(x, at) for at, x in enumerate(new.modifiers))
         return (
             new.batch == old.batch
             and new.groups == old.groups
             and new.b.shape[:-2] == old.b.shape[:-2]
             and type(new.form) is type(old.form)
             and (not isinstance(new.form, DotForm) or new.form == old.form)
-            and known
             and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
+            and known
             and type(heard.normalize) is type(self._normalize)
             and heard.after is None
         )
+
+    def _same_places(self, modifier: Modifier, at: int) -> bool:
+        """Whether ALiBi counts the places of this step's queries on from those before."""
+        first = self._scores.modifiers[at] if at < len(self._scores.modifiers) else None
+        if not isinstance(modifier, Alibi) or not isinstance(first, Alibi):
+            return False
+        return modifier.heads == first.heads and modifier.offset == first.offset + sum(self.steps)
 
     def _has(self, k: Tensor, old: int) -> bool:
         """Whether the first `old` of these keys are the last `old` of those kept, by the look of two of them."""
