@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..attention import Weights
+    from ..attention import Stats, Weights
     from .call import Call
     from .seen import Seen
     from .text import Text
@@ -93,8 +93,12 @@ class Patterns:
         self._counts: dict[str, int] = {}  # texts in which a pattern could occur
         self._generator = torch.Generator().manual_seed(seed)
 
-    def add(self, seen: Seen, text: Text, entry: int = 0) -> None:
-        """One text, which the model was given as this entry of the batch. Only self-attention is looked at."""
+    def add(self, seen: Seen, text: Text, entry: int = 0, top: int = 1) -> dict[str, Stats]:
+        """One text, which the model was given as this entry of the batch. Only self-attention is looked at.
+
+        What the pass over each layer found comes back too: entropies, the `top` best keys of every row, what each key
+        received, and the weights on the next, the previous and the same place.
+        """
         calls = [call for call in seen if call.kind == "self" and call.shape[-2] == call.shape[-1] >= len(text)]
         if not calls:
             raise ValueError(
@@ -102,9 +106,14 @@ class Patterns:
             )
         matches, queries = Matches(text), spread(len(text))
         sets = _key_sets(text, queries, matches)
+        found: dict[str, Stats] = {}
         for call in calls:
             weights = _heads(call, entry, len(text))
-            scores = _scores(weights, text, matches)
+            pairs = PairMass(matches, weights.shape[0])
+            stats = weights.stats(
+                entropy=True, top=min(top, weights.shape[-1]), received=True, offsets=[1, -1, 0], also=[pairs]
+            )
+            scores, found[call.name] = _scores(stats, pairs, text), stats
             mine = self._sums.setdefault(call.name, {})
             chance = self._draws.setdefault(call.name, {})
             for name, score in scores.items():
@@ -116,6 +125,7 @@ class Patterns:
         self.texts += 1
         for name in ALL:
             self._counts[name] = self._counts.get(name, 0) + (name != "other sentence" or text.segments is not None)
+        return found
 
     # The answers
 
@@ -158,10 +168,8 @@ class Patterns:
         return float((self.scores("sink") > THRESHOLDS["sink"]).float().mean())
 
 
-def _scores(weights: Weights, text: Text, matches: Matches) -> dict[str, Float[Tensor, " heads"]]:
-    heads, n = weights.shape[0], len(text)
-    pairs = PairMass(matches, heads)
-    found = weights.stats(entropy=True, top=1, received=True, offsets=[1, -1, 0], also=[pairs])
+def _scores(found: Stats, pairs: PairMass, text: Text) -> dict[str, Float[Tensor, " heads"]]:
+    n = len(text)
     assert found.offsets is not None
     assert found.received is not None
     assert found.entropy is not None
@@ -177,7 +185,7 @@ def _scores(weights: Weights, text: Text, matches: Matches) -> dict[str, Float[T
         "delimiter": received[:, text.delimiters].sum(-1),
         "punctuation": received[:, text.punctuation].sum(-1),
         "broad": found.entropy.mean(-1).cpu(),
-        "confidence": found.top.values.mean((-2, -1)).cpu(),
+        "confidence": found.top.values[..., 0].mean(-1).cpu(),
         "positional": _one_offset(found.top.indices[..., 0].cpu()),
     }
     for kind in KINDS:

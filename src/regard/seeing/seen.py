@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from .call import Call
     from .keeping import Keeper
+    from .text import Text
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
 
@@ -25,6 +26,8 @@ class Seen:
         self.model = model
         self.tokens: list[list[str]] | None = None
         """The words beside the rows and columns, one list for each entry of the batch, where somebody gave them."""
+        self.text: Text | None = None
+        """What the model read, where one text was read and is known."""
         self.missed: list[str] = []
         """What could not be kept or understood, and why."""
         self.advice = ""
