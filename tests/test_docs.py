@@ -18,7 +18,9 @@ def _blocks(name: str) -> list[tuple[str, str | None]]:
     return [(code, printed or None) for code, printed in BLOCK.findall((ROOT / name).read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize(("name", "least"), [("README.md", 1), ("CONTRIBUTING.md", 1), ("docs/tour.md", 15)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("README.md", 1), ("CONTRIBUTING.md", 1), ("docs/tour.md", 15), ("docs/seeing.md", 4)]
+)
 def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
     blocks = _blocks(name)
     assert len(blocks) >= least

@@ -61,7 +61,8 @@ def a_text(length: int, pair: bool = False) -> Text:
     plain = Text.plain(ids)
     delimiters, punctuation = ids == 7, ids == 8
     segments = torch.where(torch.arange(length) < length // 2, 0, 1) if pair else None
-    return Text(ids, plain.tokens, delimiters, punctuation, segments)
+    table = torch.randn(20, 3, generator=torch.Generator().manual_seed(4))
+    return Text(ids, plain.tokens, delimiters, punctuation, segments, vectors=table[ids] if pair else None)
 
 
 def written_out(w: Tensor, text: Text) -> dict[str, Tensor]:
@@ -84,7 +85,10 @@ def written_out(w: Tensor, text: Text) -> dict[str, Tensor]:
         "induction": shifted,
     }
     if text.segments is not None:
-        named["other sentence"] = same & (text.segments[:, None] != text.segments)
+        across = text.segments[:, None] != text.segments
+        named["other sentence"] = same & across
+        alike = F.cosine_similarity(text.vectors[:, None], text.vectors, dim=-1) > 0.5
+        named["related"] = alike & across & ~same
     found = {name: (w * m).sum((-2, -1)) / n for name, m in named.items()}
     found["broad"] = -torch.special.xlogy(w, w).sum(-1).mean(-1)
     found["confidence"] = w.amax(-1).mean(-1)
@@ -106,6 +110,21 @@ def test_scores_are_their_definitions(is_causal: bool, length: int, pair: bool) 
         assert scores.shape == (2, HEADS)
         for layer in range(2):
             assert torch.allclose(scores[layer], expected[layer][name], atol=1e-5), name
+
+
+def test_pairs_looked_up_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.seeing import pairs
+
+    monkeypatch.setattr(pairs, "AT_ONCE", 200)
+    text = a_text(50, pair=True)
+    for is_causal in (False, True):
+        (call, _) = looked_at(text.ids, is_causal=is_causal)
+        one, other = (pairs.PairMass(pairs.Matches(text), HEADS) for _ in range(2))
+        call.weights[0].stats(also=[one])
+        other.look_up(call.weights[0])
+        for kind in pairs.KINDS:
+            assert float(one.total[kind].sum()) > 0
+            assert torch.allclose(one.total[kind], other.total[kind], atol=1e-5), kind
 
 
 def test_scores_are_averaged_over_texts() -> None:

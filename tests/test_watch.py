@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -239,6 +240,7 @@ def test_flash_attention_is_understood_from_its_flags(length: int, monkeypatch: 
     assert float(difference.max()) < 1e-5
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="FlexAttention compiles, which needs a C++ compiler")
 def test_flex_attention_through_the_interface() -> None:
     model = tiny_llama("eager")
     ids = torch.randint(3, 50, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -391,6 +393,21 @@ def test_a_limit_is_kept_and_said() -> None:
     assert not seen.faithful
     with pytest.raises(ValueError, match="8GB"):
         watch(model, limit="a lot")
+
+
+def test_a_limit_holds_while_a_text_grows() -> None:
+    class Writer(nn.Module):
+        def forward(self, q: Tensor, k: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(q, k, k.clone())
+
+    model, q, k = Writer(), torch.randn(1, 1, 20, 64), torch.randn(1, 1, 20, 64)
+    with watch(model, limit="6KB") as seen:
+        for step in range(20):
+            model(q[:, :, step : step + 1].clone(), k[:, :, : step + 1].clone())
+    assert len(seen) == 1
+    assert 3 <= len(seen[0].steps) < 10  # a step is a query, a key, a value and an output: 1 KB
+    assert "were not kept" in repr(seen)
+    assert seen[0].fidelity().kept
 
 
 @pytest.mark.parametrize("where", ["cpu", "file"])

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..attention import Softmax
+from ..attention.forms import DotForm
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    from ..attention import Weights
     from ..attention.statistics import Block
     from .text import Text
 
-KINDS = ("identical", "duplicate", "induction", "other sentence")
+KINDS = ("identical", "duplicate", "induction", "other sentence", "related")
+ALIKE = 0.5
+"""The cosine of two tokens' embeddings above which they count as related. Ours; the papers name no number."""
+AT_ONCE = 1 << 18
+"""Pairs looked up at once where they are looked up one by one."""
 
 
 class Matches:
@@ -25,6 +33,7 @@ class Matches:
 
     def __init__(self, text: Text) -> None:
         self.ids, self.segments = text.ids, text.segments
+        self.vectors = None if text.vectors is None else torch.nn.functional.normalize(text.vectors.float(), dim=-1)
         self.length = len(text)
         _, kinds, counts = self.ids.unique(return_inverse=True, return_counts=True)
         self.order = kinds.argsort(stable=True)  # positions, equal tokens side by side
@@ -50,7 +59,17 @@ class Matches:
             side = self.segments
             across = (side[key] >= 0) & (side[query] >= 0) & (side[key] != side[query])
             found["other sentence"] = row[across], key[across]
+            if self.vectors is not None:
+                found["related"] = self._related(queries, side)
         return found
+
+    def _related(self, queries: Tensor, side: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens of the other sentence with a like embedding that are not the same token."""
+        assert self.vectors is not None
+        near = self.vectors[queries] @ self.vectors.T > ALIKE  # [rows, t]
+        across = (side[queries, None] >= 0) & (side >= 0) & (side[queries, None] != side)
+        row, key = (near & across & (self.ids[queries, None] != self.ids)).nonzero(as_tuple=True)
+        return row, key
 
 
 class PairMass:
@@ -67,3 +86,27 @@ class PairMass:
             seen = key < width  # keys beyond are seen by none of these rows
             at = (row[seen] * width + key[seen]).to(flat.device)
             self.total[kind][block.n] += flat[:, at].sum(-1).to("cpu", torch.float32)
+
+    def look_up(self, weights: Weights) -> None:
+        """The same from single weights, for a GPU, where `Weights.stats` has kernels that show no blocks."""
+        rows = max(1, AT_ONCE // int(self.matches.count.float().mean().ceil()))
+        for first in range(0, weights.shape[-2], rows):
+            queries = torch.arange(first, min(first + rows, weights.shape[-2]))
+            for kind, (row, key) in self.matches.of(queries).items():
+                seen = key < weights.shape[-1]
+                self.total[kind] += single(weights, queries[row[seen]], key[seen]).sum(-1).to("cpu", torch.float32)
+
+
+@torch.no_grad()
+def single(weights: Weights, i: Int[Tensor, " pairs"], j: Int[Tensor, " pairs"]) -> Float[Tensor, "n pairs"]:
+    """w_ij of chosen pairs, for softmax over dot products: exp(q_i·k_j·scale, modified and masked, − lse_i)."""
+    scores, normalize = weights._detached(), weights._normalize
+    if not isinstance(scores.form, DotForm) or not isinstance(normalize, Softmax):
+        raise TypeError("single weights are looked up for softmax over dot products")
+    device = scores.a.device
+    entries, i, j = torch.tensor(list(weights._entries), device=device), i.to(device), j.to(device)
+    a, b = (x[entries][:, at].to(scores.precision) for x, at in ((scores.a, i), (scores.b, j)))
+    e = ((a * b).sum(-1) * scores.form.scale)[..., None]  # [n, pairs, 1]: as a block of one column each
+    e = scores.finished(e, entries, i, j[:, None], normalize.absent)
+    state = weights._own_state()[:, i, None]
+    return normalize.weigh(e, state, j)[..., 0]

@@ -12,6 +12,7 @@
     confidence              mean of the largest weight of a row               no label (Voita et al. 2019)
     identical               the same token elsewhere                          above 0.5 (ours)
     other sentence          the same token in the other sentence of a pair    above 0.5 (ours)
+    related                 another token there, of a like embedding          above 0.5 (ours)
     duplicate               the same token before                             above 0.5 (ours; score of TransformerLens)
     induction               the token after an earlier occurrence             above 0.5 (ours; score of TransformerLens)
 
@@ -53,6 +54,7 @@ THRESHOLDS = {
     "positional": 0.9,
     "identical": 0.5,
     "other sentence": 0.5,
+    "related": 0.5,
     "duplicate": 0.5,
     "induction": 0.5,
 }
@@ -110,9 +112,17 @@ class Patterns:
         for call in calls:
             weights = _heads(call, entry, len(text))
             pairs = PairMass(matches, weights.shape[0])
+            # On a GPU kernels answer the rest in one go, and show nobody their blocks.
+            apart = weights._scores.a.is_cuda
             stats = weights.stats(
-                entropy=True, top=min(top, weights.shape[-1]), received=True, offsets=[1, -1, 0], also=[pairs]
+                entropy=True,
+                top=min(top, weights.shape[-1]),
+                received=True,
+                offsets=[1, -1, 0],
+                also=[] if apart else [pairs],
             )
+            if apart:
+                pairs.look_up(weights)
             scores, found[call.name] = _scores(stats, pairs, text), stats
             mine = self._sums.setdefault(call.name, {})
             chance = self._draws.setdefault(call.name, {})
@@ -124,7 +134,7 @@ class Patterns:
         self.names = list(self._sums)
         self.texts += 1
         for name in ALL:
-            self._counts[name] = self._counts.get(name, 0) + (name != "other sentence" or text.segments is not None)
+            self._counts[name] = self._counts.get(name, 0) + (name in scores)
         return found
 
     # The answers
@@ -188,8 +198,9 @@ def _scores(found: Stats, pairs: PairMass, text: Text) -> dict[str, Float[Tensor
         "confidence": found.top.values[..., 0].mean(-1).cpu(),
         "positional": _one_offset(found.top.indices[..., 0].cpu()),
     }
+    absent = {"other sentence": text.segments is None, "related": text.segments is None or text.vectors is None}
     for kind in KINDS:
-        if kind != "other sentence" or text.segments is not None:
+        if not absent.get(kind, False):
             scores[kind] = pairs.total[kind] / n
     return {key: value.float() for key, value in scores.items()}
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from dataclasses import dataclass
+import io
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,9 @@ class Reader:
         if not first.strip():
             raise ValueError("there is no text to read: it is empty")
         text = Text.encoded(self.tokenizer, first, second, self.longest)
+        if second is not None:
+            table = self.model.get_input_embeddings()  # type: ignore[operator]
+            text = replace(text, vectors=table.weight.detach()[text.ids.to(table.weight.device)].cpu())
         if len(text) == 0:
             raise ValueError(f"the tokenizer of {self.name} makes no token of this text")
         return text
@@ -107,18 +110,17 @@ def _sides(text: Text) -> torch.Tensor:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the progress bars and remarks of loading."""
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
-    bars = os.environ.get("TQDM_DISABLE")
+    before, hub_before = logging.get_verbosity(), hub.get_verbosity()
     logging.set_verbosity_error()
+    hub.set_verbosity_error()
     logging.disable_progress_bar()
-    os.environ["TQDM_DISABLE"] = "1"
     try:
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):  # what reads GGUF draws a bar that nothing else turns off
+            yield
     finally:
         logging.set_verbosity(before)
+        hub.set_verbosity(hub_before)
         logging.enable_progress_bar()
-        os.environ.pop("TQDM_DISABLE", None)
-        if bars is not None:
-            os.environ["TQDM_DISABLE"] = bars

@@ -26,6 +26,7 @@ SHORT = {
     "positional": "o",
     "identical": "=",
     "other sentence": "≈",
+    "related": "~",
     "duplicate": "u",
     "induction": "i",
 }

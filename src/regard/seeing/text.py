@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Bool, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
 PUNCTUATION = frozenset(".,")
@@ -32,6 +32,9 @@ class Text:
     """Which of two sentences a token belongs to; −1 for special tokens."""
     words: list[int | None] | None = None
     """Which word a token is a piece of; None for special tokens."""
+
+    vectors: Float[Tensor, "t d"] | None = None
+    """The model's embedding of each token, by which tokens are related."""
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -114,8 +114,7 @@ class Watch:
     def _keep(self, name: str, heard: Heard | Callable[[], Heard], held: tuple[Tensor, ...]) -> None:
         last = self._last.get(name)
         if not callable(heard):
-            if last is not None and last.goes_on(heard, self.keeper.place):
-                self.keeper.bytes += heard.scores.a.nbytes + heard.out.nbytes
+            if last is not None and self._grown(last, heard):
                 return
             held = (*tensors_of(heard), *held)
         if not self.keeper.room(held):
@@ -124,6 +123,22 @@ class Watch:
         call = Call(name, heard if callable(heard) else placed(heard, self.keeper.place))
         self._last[name] = call
         self.seen.calls.append(call)
+
+    def _grown(self, last: Call, heard: Heard) -> bool:
+        """Whether this was the next step of a generation, and there was room for it."""
+        queries, keys = heard.scores.queries, heard.scores.keys
+        more = heard.scores.a.nbytes + heard.out.nbytes
+        more += (heard.scores.b.nbytes + heard.v.nbytes) * min(queries, keys) // keys
+        if (
+            self.keeper.limit is not None
+            and self.keeper.folder is None
+            and self.keeper.bytes + more > self.keeper.limit
+        ):
+            return False  # nor will there be for a call of its own, so it is counted as left out
+        if not last.goes_on(heard, self.keeper.place):
+            return False
+        self.keeper.bytes += more
+        return True
 
     def miss(self, name: str, why: str) -> None:
         word = f"{name}: {why}"
