@@ -456,6 +456,25 @@ def test_what_is_not_what_was_computed_is_said() -> None:
     assert "\x1b[31m" in console.export_text(styles=True)
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_every_precision_has_a_budget_that_tells_right_from_wrong(kind: torch.dtype) -> None:
+    model, x = Stack().to(kind), torch.randn(2, 40, 16, dtype=kind) * 3
+    with torch.no_grad(), watch(model) as seen:
+        model(x)
+    assert seen.faithful, seen
+
+    def forgets(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        with torch.no_grad():
+            note(q, k, v, out)
+        return out
+
+    wrong = Attention(forgets).to(kind)
+    with torch.no_grad(), watch(wrong) as seen:
+        wrong(x)
+    assert [call.fidelity().kept for call in seen] == [True, False]  # what sdpa did; what was said of it
+
+
 def test_a_compiled_model_is_refused_with_advice() -> None:
     with pytest.raises(ValueError, match="_orig_mod"):
         watch(torch.compile(Stack()))  # type: ignore[arg-type]

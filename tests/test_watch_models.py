@@ -249,6 +249,15 @@ def test_translations_are_one_matrix_per_layer_and_kind(name: str) -> None:
     agree(seen, [*out.encoder_attentions, *crossing])
 
 
+def test_beams_that_change_places_are_calls_of_their_own() -> None:
+    model = WRITERS[0].build("sdpa")
+    torch.manual_seed(1)
+    with watch(model) as seen:
+        model.generate(torch.randint(3, 50, (1, 6)), max_new_tokens=5, min_new_tokens=5, num_beams=3, eos_token_id=2)
+    assert sum(sum(call.steps) for call in seen if call.layer == 0) >= 6 + 4
+    assert all(call.fidelity().kept and call.fidelity().error is not None for call in seen)
+
+
 def test_padding_on_the_left_of_a_batch_that_generates() -> None:
     case = WRITERS[0]
     model = case.build("sdpa")
