@@ -24,6 +24,9 @@ changes: tuple[Change, ...] = ()
 """What `ablate` wants different, the same way."""
 
 
+_backward = getattr(torch._C, "_current_graph_task_id", None)  # PyTorch's own business; −1 outside the backward pass
+
+
 class _Here(threading.local):
     quiet = False
     """Inside a call that is reported as a whole: what it is made of is not reported again."""
@@ -62,7 +65,7 @@ def listening() -> bool:
         (bool(watches) or bool(changes) or here.captured is not None)
         and not here.quiet
         and not torch.compiler.is_compiling()
-        and torch._C._current_graph_task_id() == -1
+        and (_backward is None or _backward() == -1)
     )
 
 
@@ -84,6 +87,18 @@ def report(
     for watch, name, part in _concerned(module):
         if only is None or only(f"{name} {type(part).__name__}"):
             watch.hear(name, heard, held)
+
+
+def attempt(
+    make: Callable[[], Heard], module: nn.Module | None = None, *, only: Callable[[str], bool] | None = None
+) -> None:
+    """Report what `make` understands of a call. The model has made it already, and must not fail for our sake."""
+    try:
+        heard = make()
+    except Exception as error:
+        missed(f"a call was not understood: {error}", module)
+        return
+    report(heard, module, only=only)
 
 
 @contextmanager

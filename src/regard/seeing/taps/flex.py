@@ -38,8 +38,12 @@ def tapped(
 ) -> Any:
     result = original(query, key, value, score_mod, block_mask, scale, *args, **kwargs)
     out = result[0] if isinstance(result, tuple) else result
-    scores = flex_scores(query, key, scale, score_mod, block_mask)
-    watching.report(Heard(scores, value.detach(), out.detach(), "flex_attention"))
+
+    def make() -> Heard:
+        scores = flex_scores(query, key, scale, score_mod, block_mask)
+        return Heard(scores, value.detach(), out.detach(), "flex_attention")
+
+    watching.attempt(make)
     return result
 
 

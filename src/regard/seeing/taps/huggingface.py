@@ -64,11 +64,9 @@ def through(
     finally:
         watching.here.outer = before
     if not outer.inner:
-        try:
-            heard = understood(function, implementation, outer, query, attention_mask, result, kwargs)
-            watching.report(heard, module)
-        except Exception as error:  # ours; the model's run goes on
-            watching.missed(f"{implementation} attention was not understood: {error}", module)
+        watching.attempt(
+            lambda: understood(function, implementation, outer, query, attention_mask, result, kwargs), module
+        )
     for change, name in different:
         result = (change.output(name, result[0], dim=2), *result[1:])
     return result

@@ -56,15 +56,18 @@ def tapped(
         # Key/value heads that were repeated for the kernel are kept once.
         if outer.key.shape[-2] == key.shape[-2] and outer.key.shape[-3] != key.shape[-3]:
             key, value = outer.key, outer.value
-    heard = Heard(
-        dot_scores(query, key, scale, masks=(causal() if is_causal else None, attn_mask)),
-        value.detach(),
-        out.detach(),
-        f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
-        state=None if state is None else state.detach(),
-        dropout=dropout_p,
-    )
-    watching.report(heard, None if outer is None else outer.module)
+
+    def make() -> Heard:
+        return Heard(
+            dot_scores(query, key, scale, masks=(causal() if is_causal else None, attn_mask)),
+            value.detach(),
+            out.detach(),
+            f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
+            state=None if state is None else state.detach(),
+            dropout=dropout_p,
+        )
+
+    watching.attempt(make, None if outer is None else outer.module)
     for change, name in different:
         out = change.output(name, out, dim=-3)
     return out  # type: ignore[no-any-return]
@@ -84,4 +87,7 @@ def _kernel(
     choose = getattr(torch, "_fused_sdp_choice", None)
     if choose is None or q.dim() != 4:
         return None
-    return int(choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa))
+    try:
+        return int(choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa))
+    except (RuntimeError, TypeError):
+        return None
