@@ -197,7 +197,7 @@ WRITERS = [
 ]
 
 
-def written(case: Case, implementation: str, **options: Any) -> tuple[Seen, Tensor]:
+def written(case: Case, implementation: str, keep: str | None = None, **options: Any) -> tuple[Seen, Tensor]:
     """A generation of five words after a prompt of six, watched."""
     if case.name == "Gemma3":
         case = Case("Gemma3Text", case.options)
@@ -209,7 +209,7 @@ def written(case: Case, implementation: str, **options: Any) -> tuple[Seen, Tens
         model = case.build(implementation)
     torch.manual_seed(1)
     prompt = torch.randint(3, 50, (1, 6))
-    with watch(model) as seen:
+    with watch(model, keep=keep) as seen:
         ids = model.generate(prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False, eos_token_id=2, **options)
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -230,6 +230,18 @@ def test_a_cache_of_fixed_size_is_cut_to_what_it_holds() -> None:
     seen, wanted = written(WRITERS[0], "sdpa", cache_implementation="static", disable_compile=True)
     assert len(seen) == 2
     agree(seen, list(wanted))
+
+
+@pytest.mark.parametrize("keep", [None, "cpu"])
+def test_a_cache_of_fixed_size_under_eager_attention_is_one_matrix(keep: str | None) -> None:
+    """Here the layer is given the whole buffer from the beginning, and it is filled in place."""
+    seen, wanted = written(WRITERS[0], "eager", keep=keep, cache_implementation="static", disable_compile=True)
+    assert [call.kind for call in seen] == ["self", "self"]
+    for call, theirs in zip(seen, wanted, strict=True):
+        ours = call.weights.tile(slice(None), slice(None))
+        assert float((ours[..., : theirs.shape[-1]] - theirs).abs().max()) < 2e-5
+        assert float(ours[..., theirs.shape[-1] :].sum()) == 0
+        assert call.fidelity().kept
 
 
 @pytest.mark.parametrize("name", ["T5", "Bart"])

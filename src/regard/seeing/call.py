@@ -64,8 +64,10 @@ class Call:
     Rows are queries: those of the prompt first, then one for each token generated.
     """
 
-    def __init__(self, name: str, heard: Heard | Callable[[], Heard]) -> None:
+    def __init__(self, name: str, heard: Heard | Callable[[], Heard], keys: Tensor | None = None) -> None:
+        """`heard`, or what works it out when somebody asks. `keys` are the model's own where `heard` has a copy."""
         self.name = name
+        self._source = None if keys is None else source_of(keys)
         self._deferred = None if not callable(heard) else heard
         self._steps: list[Step] = []
         self._weights: Weights | None = None
@@ -80,14 +82,13 @@ class Call:
         self._scores = heard.scores
         self._k, self._v = [heard.scores.b], [heard.v]
         self._total = heard.scores.keys
-        self._source = _source(heard.scores.b)
         self._steps = [_step(heard, 0)]
         self._seal = _versions(heard.scores)
 
     def _ready(self) -> None:
         if self._deferred is not None:
-            make, self._deferred = self._deferred, None
-            self._begin(make())
+            self._begin(self._deferred())
+            self._deferred = None
 
     # What it is
 
@@ -231,11 +232,12 @@ class Call:
             return False
         if heard.scores.keys > self._total + heard.scores.queries:
             heard = without_unfilled(heard, self._total + heard.scores.queries)
-        k, fresh, source = heard.scores.b, heard.scores.queries, _source(heard.scores.b)
+        k, fresh, source = heard.scores.b, heard.scores.queries, source_of(heard.scores.b)
         old = heard.scores.keys - fresh
-        if fresh == 1 and heard.scores.keys == self._total and self._has(k, self._total):
-            # Keys of another sequence; or a buffer made for the longest text, which is filled in place.
-            if source[:2] == self._source[:2] and (source != self._source or source[2] is None):
+        # Keys of another sequence; or a buffer made for the longest text, which is filled in place, its end the last.
+        same = self._source is not None and source[:2] == self._source[:2]
+        if fresh == 1 and heard.scores.keys == self._total and (self._starts(k) if same else self._has(k, self._total)):
+            if same and source != self._source:
                 self._k, self._v = [place(k)], [place(heard.v)]
         elif 0 < old <= self._total and self._has(k, old):
             self._k.append(place(k[..., old:, :].clone()))
@@ -272,9 +274,11 @@ class Call:
 
     def _has(self, k: Tensor, old: int) -> bool:
         """Whether the first `old` of these keys are the last `old` of those kept, by the look of two of them."""
-        return _equal(k[..., old - 1, :], self._k[-1][..., -1, :]) and _equal(
-            k[..., 0, :], self._key(self._total - old)
-        )
+        first, last = self._key(self._total - old), self._k[-1][..., -1, :]
+        return _equal(k[..., old - 1, :], last) and _equal(k[..., 0, :], first)
+
+    def _starts(self, k: Tensor) -> bool:
+        return _equal(k[..., 0, :], self._key(0))
 
     def _key(self, at: int) -> Tensor:
         for chunk in self._k:
@@ -317,9 +321,10 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.to(b.device), b)
 
 
-def _source(x: Tensor) -> tuple[int, tuple[int, ...], int | None]:
+def source_of(x: Tensor) -> tuple[int, tuple[int, ...], object]:
     """Where a tensor lies and how often it was changed: whether a buffer has been filled further."""
-    return x.data_ptr(), tuple(x.shape), None if x.is_inference() else x._version
+    # Inference tensors do not count their changes: each is taken for changed.
+    return x.data_ptr(), tuple(x.shape), object() if x.is_inference() else x._version
 
 
 def _versions(scores: Scores) -> tuple[int | None, ...]:

@@ -120,7 +120,8 @@ class Watch:
         if not self.keeper.room(held):
             self._dropped += 1
             return
-        call = Call(name, heard if callable(heard) else placed(heard, self.keeper.place))
+        keys = None if callable(heard) else heard.scores.b
+        call = Call(name, heard if callable(heard) else placed(heard, self.keeper.place), keys)
         self._last[name] = call
         self.seen.calls.append(call)
 

@@ -46,6 +46,12 @@ class Outer:
     energies: torch.Tensor | None = None
     """What went into a softmax further in."""
 
+    @property
+    def cross(self) -> bool | None:
+        """Whether keys come from elsewhere, where the module says so: what is causal looks at its own past."""
+        told = getattr(self.module, "is_cross_attention", None)
+        return False if told is None and getattr(self.module, "is_causal", False) else told
+
 
 here = _Here()
 

@@ -115,7 +115,7 @@ def understood(
         implementation,
         sinks=None if sinks is None else sinks.detach().flatten(),
         dropout=float(options.get("dropout", 0.0)) if module.training else 0.0,
-        cross=getattr(module, "is_cross_attention", None),
+        cross=outer.cross,
     )
     if implementation == "eager" and weights is not None and not _agrees(function, module, options, heard, weights):
         if outer.energies is None or outer.energies.shape != weights.shape:

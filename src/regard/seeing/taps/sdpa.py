@@ -65,6 +65,7 @@ def tapped(
             f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
             state=None if state is None else state.detach(),
             dropout=dropout_p,
+            cross=None if outer is None else outer.cross,
         )
 
     watching.attempt(make, None if outer is None else outer.module)
