@@ -2,14 +2,18 @@
 
     PYTHONPATH=src python3 -m benchmarks.additive_gpu [--csv results.csv]
 
-Times are p20/p50/p80 by CUDA events after a warm-up (`triton.testing.do_bench`, which empties the L2 cache before each
-run); memory is the peak beyond the inputs; the limit is what the tanh units alone would need, at 16 per clock and SM.
+Times are p20/p50/p80 by CUDA events after a warm-up (`triton.testing.do_bench`, which overwrites the L2 cache before
+each run); memory is the peak beyond the inputs. "in a graph" is one of eight steps recorded in a CUDA graph, each with
+inputs of its own, as a decoder's are: what the GPU needs, without Python. "wall clock" is one of many calls in a row.
+The limit is the larger of two times: what the tanh units would need, at 16 per clock and SM, for one tanh per triple
+(two with the backward), and what memory would, for every input read and every output written once.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
-from regard.attention.kernels.additive import additive
+from regard.attention.kernels.additive import attention
 
 from .timing import RESULTS, Row, gpu_row, write
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 CLOCK = 1.98e9
 TANH_PER_CLOCK_AND_SM = 16
+BYTES_PER_SECOND = 4.3e12  # a large copy on an H200, measured
+SETS = 8
 
 
 @dataclass(frozen=True)
@@ -40,12 +46,23 @@ class Work:
     dtype: torch.dtype = torch.float32
     eager: bool = True
     """Whether the [n, q, k, d] tensor of the formula fits."""
-    graph: bool = False
-    """Time it in a CUDA graph as well: work so short that Python is slower than the GPU."""
+    short: bool = False
+    """Work so short that Python is slower than the GPU: timed in a CUDA graph and by the wall clock as well."""
 
     @property
     def title(self) -> str:
         return f"additive {self.name}, {str(self.dtype).removeprefix('torch.')}"
+
+    @property
+    def limit(self) -> float:
+        """Milliseconds."""
+        sms = torch.cuda.get_device_properties(0).multi_processor_count
+        tanh = self.n * self.q * self.k * self.d * (1 + self.backward) / (TANH_PER_CLOCK_AND_SM * sms * CLOCK)
+        numbers = self.n * (2 * self.q + 2 * self.k) * self.d * (1 + self.backward)
+        size = torch.finfo(self.dtype).bits // 8
+        if self.backward:  # the inputs once more, and their gradients
+            numbers += self.n * (self.q + 2 * self.k) * self.d
+        return 1e3 * max(tanh, numbers * size / BYTES_PER_SECOND)
 
     def inputs(self) -> list[Tensor]:
         sizes = ((self.n, self.q, self.d), (self.n, self.k, self.d), (self.d,), (self.n, self.k, self.d))
@@ -60,18 +77,20 @@ def formula(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 
 def fused(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    out: Tensor = additive(a, b, w, v, None, None, None, 1.0, 0.0)[0]
-    return out
+    return attention(a, b, w, v, None, None, None, 1.0, 0.0)[0]
 
 
 def works() -> list[Work]:
     targets = [
         Work("forward B=4 T=2048 D=256", 4, 2048, 2048, 256),
         Work("forward+backward B=4 T=2048 D=256", 4, 2048, 2048, 256, backward=True),
-        Work("decoder step B=256 T_k=50 D=512", 256, 1, 50, 512, graph=True),
-        Work("decoder step B=256 T_k=50 D=512, with backward", 256, 1, 50, 512, backward=True, graph=True),
     ]
-    lengths = [256, 512, 1024, 2048, 4096, 8192]
+    targets += [
+        Work(f"decoder step B=256 T_k=50 D=512{', with backward' * back}", 256, 1, 50, 512, back, kind, short=True)
+        for kind in (torch.float32, torch.bfloat16)
+        for back in (False, True)
+    ]
+    lengths = [512, 1024, 2048, 4096, 8192]
     sweep = [
         Work(f"{'forward+backward' if back else 'forward'} B=1 T={t} D=256", 1, t, t, 256, back, eager=t < 8192)
         for back in (False, True)
@@ -88,34 +107,56 @@ def call(work: Work, function: Callable[..., Tensor], inputs: list[Tensor]) -> C
     return lambda: torch.autograd.grad(function(*inputs), inputs, grad)
 
 
-def captured(run: Callable[[], object]) -> Callable[[], object]:
+def captured(runs: list[Callable[[], object]]) -> Callable[[], object]:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for run in runs:
+            run()
+    torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run()
+        for run in runs:
+            run()
     return graph.replay
+
+
+def timed(run: Callable[[], object]) -> list[float]:
+    times: list[float] = triton.testing.do_bench(run, warmup=25, rep=100, quantiles=[0.2, 0.5, 0.8])
+    return times
+
+
+def by_the_clock(run: Callable[[], object], calls: int = 100) -> list[float]:
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            run()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) * 1e3 / calls)
+    return [sorted(times)[at] for at in (4, 10, 16)]
 
 
 def measure(work: Work, how: str, function: Callable[..., Tensor]) -> list[Row]:
     run = call(work, function, work.inputs())
     run()
-    if "graph" in how:
-        run = captured(run)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
     extra = (torch.cuda.max_memory_allocated() - before) / 2**20
-    p20, p50, p80 = triton.testing.do_bench(run, warmup=50, rep=200, quantiles=[0.2, 0.5, 0.8])
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    count = work.n * work.q * work.k * work.d
-    limit = 1e3 * count / (TANH_PER_CLOCK_AND_SM * sms * CLOCK)
-    print(
-        f"{work.title:60} {how:20} {p20:9.4f} {p50:9.4f} {p80:9.4f} {limit:9.4f} {extra:8.1f} {1e3 * count / p50:10.2e}"
-    )
-    return [
-        gpu_row(work.title, how, p20, p50, p80),
-        gpu_row(f"{work.title}, peak extra memory", how, extra, extra, extra, "MiB"),
-    ]
+    rows = [shown(work.title, how, timed(run)), shown(f"{work.title}, peak extra memory", how, [extra] * 3, "MiB")]
+    if work.short:
+        rows.append(shown(f"{work.title}, wall clock", how, by_the_clock(run)))
+        steps = captured([call(work, function, work.inputs()) for _ in range(SETS)])
+        rows.append(shown(f"{work.title}, in a graph", how, [x / SETS for x in timed(steps)]))
+    return rows
+
+
+def shown(work: str, how: str, quantiles: list[float], unit: str = "ms") -> Row:
+    print(f"{work:75} {how:15} {' '.join(f'{x:9.4f}' for x in quantiles)} {unit}", flush=True)
+    return gpu_row(work, how, *quantiles, unit)
 
 
 def measured(work: Work, compiled: bool) -> list[Row]:
@@ -125,17 +166,17 @@ def measured(work: Work, compiled: bool) -> list[Row]:
     if work.eager and compiled:
         torch._dynamo.reset()
         ways["torch.compile"] = torch.compile(formula)
-    if work.graph:
-        ways |= {f"{how}, graph": function for how, function in ways.items()}
     rows = []
     for how, function in ways.items():
         rows += measure(work, how, function)
         gc.collect()
         torch.cuda.empty_cache()
+    limit = f"{work.title}, in a graph" if work.short else work.title
+    rows.append(shown(limit, "limit", [work.limit] * 3))
     return sorted(rows, key=lambda one: one.work)  # times together, then memory
 
 
-HEAD = f"{'work':60} {'by':20}    p20 ms    p50 ms    p80 ms  limit ms      MiB     tanh/s"
+HEAD = f"{'work':75} {'by':15}       p20       p50       p80"
 
 
 def main() -> None:
@@ -145,12 +186,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only works whose name starts so")
     options = parser.parse_args()
     print(HEAD)
-    rows = []
     for work in works():
-        if not work.name.startswith(options.only):
-            continue
-        rows += measured(work, not options.no_compile)
-    write(rows, options.csv)
+        if work.name.startswith(options.only):
+            write(measured(work, not options.no_compile), options.csv)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from regard.models import Annotations
 
-SENTENCES, PLACES, VOCABULARY = 16, 32, 8000
+SENTENCES, PLACES, VOCABULARY = 8, 32, 8000
 
 
 def rows() -> Iterator[Row]:
@@ -57,7 +57,7 @@ def _without_cache(model: Translator, annotations: Annotations, steps: int) -> N
 
 
 def _transformer() -> Translator:
-    part = {"width": 256, "heads": 4, "hidden": 1024, "layers": 4}
+    part = {"width": 128, "heads": 4, "hidden": 512, "layers": 4}
     return _endless(config.TransformerEncoder(**part), config.TransformerDecoder(**part))
 
 

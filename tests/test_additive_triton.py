@@ -15,6 +15,7 @@ import regard as r
 skip_without_triton()
 with interpreted():
     from regard.attention.kernels import additive_triton
+    from regard.attention.kernels import additive_triton_few as few_kernels
     from regard.attention.kernels import additive_triton_forward as forward_kernels
     from regard.attention.kernels.additive import additive, additive_backward
 
@@ -174,7 +175,9 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
     monkeypatch.setattr(forward_kernels, "WORKSPACE", 1)  # one block of rows of one matrix at a time
-    monkeypatch.setattr(forward_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
+    monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
+    monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
+    monkeypatch.setattr(few_kernels, "_backwards", {})
     for found, truth in zip((*ours(inputs), *our_gradients(inputs, grads)), (*whole, *slopes), strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
 

@@ -143,6 +143,8 @@ def test_every_row_exactly_once_over_all_ranks(
     corpus = made_up(lengths)
     ranks = [list(Batches(corpus, rank=rank, world=world, **arguments(plan))) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1, "every rank has as many batches"
+    other = {**arguments(plan), "seed": 1, "epoch": 7}
+    assert len(Batches(corpus, world=world, **other)) == len(ranks[0]), "and so has every epoch"
     rows = torch.cat([batch.rows for batches in ranks for batch in batches])
     assert sorted(rows[rows >= 0].tolist()) == [10 * i for i in range(len(lengths))]
 

@@ -234,10 +234,30 @@ def test_evaluate_and_compare(
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
     kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert kept["pairs.tsv"]["search"]["beams"] == 1
-    out = command(capsys, monkeypatch, "compare", str(run), str(run))
+    with pytest.raises(SystemExit, match="none of these runs was evaluated on test"):
+        command(capsys, monkeypatch, "compare", str(run), "--data", "test")
+    out = command(capsys, monkeypatch, "compare", str(run), str(run), "--data", "pairs.tsv")
     assert out.count("tiny-1") == 2
     assert f"{kept['pairs.tsv']['chrf']['value']:.2f}" in out
     assert f"{min(kept['pairs.tsv']['aer'].values()):.3f}" in out
+
+
+def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic")
+    from regard.training import cookbook, written
+
+    recipe = cookbook.load("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
+    (run / "recipe.toml").write_text(written.written(recipe), encoding="utf-8")
+    out = command(capsys, monkeypatch, "evaluate", str(run))
+    assert "test: 12 sentences" in out
+    assert "AER, layer 1" in out
+    assert "beams 2" in out
+    out = command(capsys, monkeypatch, "evaluate", str(run), "--split", "valid", "--beams", "1")
+    assert "valid: 5 sentences" in out
+    assert "beams 1" in out
+    assert list(results.load(run)) == ["test", "valid"]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.data import Tokenizer, Tokenizers
-from regard.decoding import CTranslate2, Sample, export_ctranslate2, translate
+from regard.data import Tokenizer, Tokenizers, phrasebook
+from regard.decoding import CTranslate2, Sample, export_ctranslate2, pretrained, translate
 from regard.models import Translator, config
 
 if TYPE_CHECKING:
@@ -69,6 +69,16 @@ def test_greedy_translations_are_the_same_tokens(norm: str, tied: str, tokenizer
     assert [t.tokens for t in ours] == [t.tokens for t in theirs]
     assert [t.text for t in ours] == [t.text for t in theirs]
     assert len({tuple(t.tokens) for t in ours}) > 5, "the model says the same to everything"
+
+
+@pytest.mark.skipif(pretrained.DEFAULT not in pretrained.shipped(), reason="the Transformer does not ship yet")
+def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
+    folder, _ = pretrained.find(pretrained.DEFAULT)
+    model, tokenizers = Translator.from_pretrained(folder), Tokenizers.load(folder)
+    engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
+    texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
+    ours, theirs = (list(translate(it, tokenizers, texts, beams=1)) for it in (model, engine))
+    assert [t.tokens for t in ours] == [t.tokens for t in theirs]
 
 
 def test_longest_cuts_both_alike(tokenizers: Tokenizers, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from interpreter import interpreted, skip_without_triton
 from torch import nn
 
 from regard import Additive, Alibi, Concat, Dot, General, Modified, ScaledDot, attend, causal, padding
-from regard.layers import Cell, Local, Memory, MultiHead, Recurrence, Rotary, Sinusoidal, gates
+from regard.layers import Cell, Dropout, Local, Memory, MultiHead, Recurrence, Rotary, Sinusoidal, gates
 from regard.layers.fixed import Fixed
 from regard.layers.memory import query_matrix
 
@@ -259,3 +259,34 @@ def test_alibi_stands_in_multihead() -> None:
     layer = MultiHead(8, 2, energy=Modified(ScaledDot(), Alibi(2)))
     far, near = layer(torch.randn(1, 50, 8), weights=True)[1].dense()[0, 0, 25, [0, 24]]  # type: ignore[union-attr]
     assert near > far
+
+
+# ------------------------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_dropout_drops_its_share_and_keeps_the_mean(p: float) -> None:
+    torch.manual_seed(3)
+    x = torch.ones(1_000_003, requires_grad=True)
+    y = Dropout(p)(x)
+    share = (y == 0).double().mean().item()
+    assert abs(share - p) < 5 * math.sqrt(p * (1 - p) / len(x))  # five standard deviations
+    assert y.max().item() == pytest.approx(1 / (1 - p), rel=1e-4)
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, y.detach())
+    # Neighbours come from the same 64 random bits: they must not know of one another.
+    kept = (y[:1_000_000] != 0).double().view(-1, 4)
+    correlation = torch.corrcoef(kept.T)
+    assert (correlation - torch.eye(4)).abs().max() < 5 / math.sqrt(250_000)
+
+
+def test_dropout_is_nothing_in_evaluation_and_repeats_with_its_seed() -> None:
+    layer, x = Dropout(0.3), torch.randn(50)
+    torch.manual_seed(1)
+    first = layer(x)
+    torch.manual_seed(1)
+    assert torch.equal(first, layer(x))
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+    assert not Dropout(1.0)(x).any()

@@ -12,7 +12,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "regard"
 # What each room may import of ours (design.md): attention ← layers ← models ← (training, decoding), attention ←
 # seeing ← viewer. cli.py and the commands stand above the rooms.
 ALLOWED = {
-    "commands": {"attention", "layers", "models", "data", "decoding", "training", "seeing", "viewer", "demo"},
+    "commands": {
+        "attention",
+        "layers",
+        "models",
+        "data",
+        "decoding",
+        "training",
+        "seeing",
+        "viewer",
+        "demo",
+        "__version__",
+    },
     "attention": set(),
     "layers": {"attention"},
     "models": {"attention", "layers"},

@@ -247,3 +247,24 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         Translator(config.Translator(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
     with pytest.raises(ValueError, match="learned 4 positions"):
         translator(TRANSFORMER, DECODERS["Transformer, learned"], longest=4).loss(batch())
+
+
+def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
+    from regard.models import loss
+
+    torch.manual_seed(0)
+    f, w = (torch.randn(n, 6, dtype=torch.float64, requires_grad=True) for n in (50, 11))
+    y = torch.randint(0, 11, (50,))
+    want = nn.functional.cross_entropy(f @ w.mT, y, reduction="sum", label_smoothing=0.2)
+    wanted = torch.autograd.grad(want, (f, w))
+    for rows in (7, 50, 1000):
+        total, _ = loss._CrossEntropy.apply(f, w, y, None, 0.2, rows)
+        torch.testing.assert_close(total, want)
+        for got, other in zip(torch.autograd.grad(total, (f, w)), wanted, strict=True):
+            torch.testing.assert_close(got, other)
+    real = torch.rand(50) < 0.5  # as on a GPU, where padding is multiplied by 0
+    want = nn.functional.cross_entropy(f[real] @ w.mT, y[real], reduction="sum", label_smoothing=0.2)
+    total, _ = loss._CrossEntropy.apply(f, w, y, real.double(), 0.2, 7)
+    torch.testing.assert_close(total, want)
+    for got, other in zip(torch.autograd.grad(total, (f, w)), torch.autograd.grad(want, (f, w)), strict=True):
+        torch.testing.assert_close(got, other)

@@ -190,8 +190,8 @@ class TestRoot:
             read(data, "train")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from regard.cli import main; main()", *arguments]
+def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"{before}from regard.cli import main; main()", *arguments]
     env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=120, check=False)
 
@@ -220,3 +220,11 @@ def test_train_needs_a_recipe_or_a_run_and_not_both(arguments: list[str]) -> Non
     done = run(*arguments)
     assert done.returncode == 2
     assert "--resume" in done.stderr
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    done = run("recipes", before="import sys; sys.modules['pydantic'] = None; ")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "regard: this command needs pydantic; install all that regard can use with: pip install 'regard[all]'\n"
+    )

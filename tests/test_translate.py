@@ -328,6 +328,9 @@ class TestCommand:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
         with pytest.raises(SystemExit, match="line 2 of the input is not UTF-8"):
             run(capsys, monkeypatch, "translate", "--model", str(folder))
+        monkeypatch.setattr("regard.data.lines.LONGEST", 20)
+        with pytest.raises(SystemExit, match="line 1 of the input is longer than 20 bytes"):
+            run(capsys, monkeypatch, "translate", "--model", str(folder), stdin="the early bird sees a worm\n")
 
     def test_a_pipe_is_answered_before_it_closes(self, folder: Path) -> None:
         code = "from regard.cli import main; main()"

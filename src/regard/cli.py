@@ -26,6 +26,8 @@ def _line(error: Exception) -> str:
     """What went wrong, in one line; what nobody foresaw is called by its name, with the way to learn more."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("regard"):
+        return f"this command needs {error.name}; install all that regard can use with: pip install 'regard[all]'"
     message = " ".join(str(error).split())
     if isinstance(error, ValueError | OSError):
         return message

@@ -71,13 +71,18 @@ def _is_small(request: Request) -> bool:
         return False
     size = scores.count * scores.queries * scores.keys * scores.a.shape[-1]
     if scores.a.device.type == "cuda":
-        return size <= 1 << 24 and (request.wants_gradient or scores.queries > 8)
+        return size <= 1 << 24 and scores.queries > 8  # a few queries have a kernel of their own
     return size <= 1 << 19 or (scores.queries <= 2 and size <= 1 << 24)
 
 
 def _prefers_flex(request: Request) -> bool:
-    """On a GPU a structured mask that is not plainly causal skips blocks there, where SDPA would read a dense mask."""
+    """On a GPU a structured mask that is not plainly causal skips blocks there, where SDPA would read a dense mask.
+
+    Finding the blocks takes a launch or two dozen: below a thousand tokens SDPA has long read its mask by then.
+    """
     scores = request.scores
+    if scores.queries * scores.keys < 1 << 20:
+        return False
     if scores.a.device.type != "cuda" or (scores.mask is None and not scores.modifiers):
         return False
     if scores.mask is not None and scores.mask.is_causal and not scores.modifiers:

@@ -18,6 +18,7 @@ from .energies import split
 from .indices import fits, pick
 from .numbers import positive
 from .scores import Scores
+from .transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +72,7 @@ class Alibi:
             raise ValueError(f"Alibi needs at least one head, got {heads}")
         self.heads, self.offset = heads, offset
         self.slopes = torch.tensor(_slopes(heads))
+        self._elsewhere: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         if not batch or batch[-1] != self.heads:
@@ -79,8 +81,15 @@ class Alibi:
             )
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        slope = self.slopes.to(e.device)[batch[-1]]
+        slope = self._on(e.device)[batch[-1]]
         return e - (slope * (i + self.offset - j).abs()).to(e.dtype)
+
+    def _on(self, device: torch.device) -> Tensor:
+        if traced():
+            return self.slopes.to(device)  # nothing may be remembered while FlexAttention traces this
+        if device not in self._elsewhere:
+            self._elsewhere[device] = self.slopes.to(device)
+        return self._elsewhere[device]
 
     def __repr__(self) -> str:
         return f"Alibi({self.heads})"

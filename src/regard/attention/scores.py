@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     from .indices import Index
     from .masks import Mask
     from .modifiers import Modifier
+
+TRITON = find_spec("triton") is not None  # found, not imported
+
+ON_GPU = 8
+"""Blocks are so many times larger there: it has no cache to stay in, and starting a kernel takes time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,16 +128,23 @@ class Scores:
                 e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
         else:
             with exact(a.device):
-                if (
-                    isinstance(self.form, TanhForm)
-                    and a.device.type == "cpu"
-                    and not torch.is_grad_enabled()
-                    and not traced()
-                ):
-                    e = tanh_energies(a, b, self.form.weight.to(a.dtype))
-                else:
-                    e = self.form(a, b)
+                e = self._kernel(a, b) if self._has_kernel() else self.form(a, b)
         return self.finished(e, n, rows, cols, absent)
+
+    def _has_kernel(self) -> bool:
+        """Whether energies can be had without the [n, rows, cols, d] tensor of the formula; no graph goes through."""
+        if not isinstance(self.form, TanhForm) or torch.is_grad_enabled() or traced():
+            return False
+        device = self.a.device.type
+        return device == "cpu" or (device == "cuda" and TRITON and self.precision == torch.float32)
+
+    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        assert isinstance(self.form, TanhForm)
+        if a.device.type == "cpu":
+            return tanh_energies(a, b, self.form.weight.to(a.dtype))
+        from .kernels.additive_triton_energies import pairwise
+
+        return pairwise(a, b, self.form.weight)
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
         """Energies of a block after its modifiers and its mask."""
@@ -148,7 +161,11 @@ class Scores:
 
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
         """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
-        per_row = max(1, self.keys * self.form.cost(self.a.shape[-1]))
+        cost = self.form.cost(self.a.shape[-1])
+        if self.a.is_cuda:
+            cost = 1 if self._has_kernel() else cost
+            budget *= ON_GPU
+        per_row = max(1, self.keys * cost)
         tall = max(1, min(queries, budget // per_row))
         deep = max(1, min(count, budget // (per_row * tall)))
         for n in range(0, count, deep):

@@ -21,6 +21,17 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed()
 
 
+def plain(*tensors: torch.Tensor) -> bool:
+    """Whether an operation on these may be run at once: nothing traces it, watches it, or wraps the tensors."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    kinds = {type(x) for x in tensors}
+    return kinds <= _PLAIN
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
 def exact(device: torch.device) -> torch.autocast:
     """Autocast switched off: inputs were cast on the way in, and energies are held in float32 at least."""
     return torch.autocast(device.type if device.type in AUTOCAST else "cpu", enabled=False)

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from .app import app
+from .screen import screen
 
 
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated.")],
+    data: Annotated[str | None, typer.Option(metavar="NAME", help="Only what was scored on this, e.g. test.")] = None,
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run.")
     ] = None,
@@ -26,7 +28,6 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from rich.console import Console
     from rich.table import Table
 
     from ..seeing.figure import check
@@ -35,7 +36,9 @@ def compare(
 
     if save_plot is not None:
         check(save_plot)
-    rows = results.compare(runs)
+    rows = [row for row in results.compare(runs) if data in (None, row.data)]
+    if not rows:
+        raise ValueError(f"none of these runs was evaluated on {data}")
     headings = ("run", "data", "BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
     table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns[2:]:
@@ -53,8 +56,9 @@ def compare(
             f"{found.tokens_per_second:,.0f}",
             f"{found.search.get('beams', '')}",
         )
-    Console(highlight=False, markup=False, soft_wrap=True).print(table)
+    screen().print(table)
     if save_plot is not None:
         if len({row.data for row in rows}) > 1:
-            raise ValueError("these runs were evaluated on several things; a plot compares on one")
+            raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
         plot({row.run: row.evaluation for row in rows}, save_plot)
+        typer.echo(f"wrote {save_plot}")

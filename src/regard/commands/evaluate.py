@@ -9,6 +9,7 @@ import typer
 
 from .app import app
 from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, settings
+from .screen import screen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +39,7 @@ def evaluate(
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
-    tokens: Tokens = 4096,
+    tokens: Tokens = None,
 ) -> None:
     """Score a model: BLEU, chrF, perplexity, alignments, speed.
 
@@ -65,15 +66,20 @@ def evaluate(
     how = settings(loaded, beams, length_penalty, coverage_penalty)
     data, pairs, tokenised = _pairs(loaded, file, split, columns, tokenised)
     evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
-    _print(data, evaluation, tokenised)
+    # Everything is kept before anything is shown: who pipes the table into `head` ends the program there.
+    files = []
     if save is not None:
         save.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        typer.echo(f"wrote {save}")
+        files.append(save)
     if save_plot is not None:
         plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
+        files.append(save_plot)
     if loaded.run is not None:
         name = data if engine == "torch" else f"{data} ({engine})"
-        typer.echo(f"wrote {results.record(loaded.run, name, evaluation)}")
+        files.append(results.record(loaded.run, name, evaluation))
+    _print(data, evaluation, tokenised)
+    for written in files:
+        typer.echo(f"wrote {written}")
 
 
 def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
@@ -83,7 +89,6 @@ def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
         name: [(each.middle, each.bleu) for each in evaluation.by_length] for name, evaluation in evaluations.items()
     }
     save_curves(file, curves, "words of the source sentence", "BLEU")
-    typer.echo(f"wrote {file}")
 
 
 def _pairs(
@@ -105,7 +110,6 @@ def _pairs(
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -123,8 +127,9 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
     ]
     how = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in evaluation.search.items())
     rows.append(("speed", f"{evaluation.tokens_per_second:,.0f}", f"tokens per second, {how}"))
-    for column in range(3):
-        table.add_column(overflow="fold", justify="right" if column == 1 else "left")
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")  # a signature is whole or useless
     for row in rows:
         table.add_row(*row)
     lengths = Table("words", "sentences", "BLEU", box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -132,7 +137,7 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
         column.justify = "right"
     for each in evaluation.by_length:
         lengths.add_row(each.name, f"{each.sentences:,}", f"{each.bleu:.2f}")
-    console = Console(highlight=False, markup=False)
+    console = screen()
     console.print(f"{data}: {evaluation.sentences:,} sentences in {evaluation.seconds:.1f} s", style="bold")
     console.print(table)
     kind = "tokenised BLEU" if tokenised else "BLEU"

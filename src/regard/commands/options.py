@@ -27,7 +27,10 @@ EngineName = Annotated[
     Literal["torch", "ctranslate2"],
     typer.Option("--engine", help="What runs the model; ctranslate2 after `regard export`."),
 ]
-Tokens = Annotated[int, typer.Option(metavar="N", min=1, help="Source tokens of a batch, padding counted.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Source tokens of a batch. [default: 2048, on a GPU 16384]"),
+]
 
 
 def find_device(name: str) -> str:

@@ -65,7 +65,7 @@ def translate(
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
-    tokens: Tokens = 4096,
+    tokens: Tokens = None,
 ) -> None:
     """Translate arguments, a file, a pipe, or what you type.
 
@@ -146,16 +146,22 @@ def _piped() -> Iterator[list[str]]:
     from queue import Empty, Queue
     from threading import Thread
 
+    from ..data.lines import LONGEST
+
     queue: Queue[str | Exception | None] = Queue(AHEAD)
 
     def read() -> None:
+        number = 0
         try:
-            for number, line in enumerate(sys.stdin.buffer, 1):
-                try:
-                    queue.put(line.decode("utf-8").rstrip("\r\n"))
-                except UnicodeDecodeError as error:
-                    queue.put(ValueError(f"line {number} of the input is not UTF-8: {error.reason}"))
-                    return
+            while line := sys.stdin.buffer.readline(LONGEST + 1):
+                number += 1
+                if len(line) > LONGEST:
+                    raise ValueError(f"line {number} of the input is longer than {LONGEST:,} bytes")
+                queue.put(line.decode("utf-8").rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            queue.put(ValueError(f"line {number} of the input is not UTF-8: {error.reason}"))
+        except (ValueError, OSError) as error:
+            queue.put(error)
         finally:
             queue.put(None)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from jaxtyping import Int
     from torch import Tensor
@@ -28,10 +30,11 @@ class Batch:
     rows: Int[Tensor, "batch"]
 
     def to(self, device: torch.device | str) -> Batch:
-        return Batch(
-            self.source.to(device, non_blocking=True),
-            self.source_lengths.to(device, non_blocking=True),
-            self.target.to(device, non_blocking=True),
-            self.target_lengths.to(device, non_blocking=True),
-            self.rows.to(device, non_blocking=True),
-        )
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """In memory that a GPU can copy from while it computes; a DataLoader with pin_memory=True asks for this."""
+        return self._with(lambda tensor: tensor.pin_memory())
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        return Batch(*(change(getattr(self, each.name)) for each in fields(self)))

@@ -39,8 +39,8 @@ class Batches(Dataset[Batch]):
     padding included, or, where `sentences` is given instead, that many pairs.
 
     (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
-    as they would have come. All ranks have equally many batches, and those of one step hold pairs of like width; a
-    rank for which no pair is left gets a batch of one empty row.
+    as they would have come. All epochs and all ranks have equally many batches; those of one step hold pairs of like
+    width over the ranks, and a rank for which no pair is left gets a batch of one empty row.
 
     With `fixed_shapes`, widths are rounded up to the next W of `LADDER` and all batches of one W have the same number
     of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] and target [B, W + 1].

@@ -102,7 +102,7 @@ def parquet(path: Path, columns: Columns | None) -> Rows:
         import pyarrow as arrow
         import pyarrow.parquet
     except ModuleNotFoundError as missing:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from missing
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'regard[formats]'") from missing
     try:
         file = arrow.parquet.ParquetFile(path)
     except arrow.ArrowInvalid as error:
@@ -120,7 +120,7 @@ def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     try:
         import datasets
     except ModuleNotFoundError as missing:
-        raise ValueError(f"{path}: reading a folder of `datasets` needs it: pip install datasets") from missing
+        raise ValueError(f"{path}: reading a folder of `datasets` needs it: pip install 'regard[formats]'") from missing
     try:
         found = datasets.load_from_disk(str(path))
     except FileNotFoundError as error:

@@ -62,7 +62,7 @@ class CTranslate2:
         folder = Path(folder)
         if not (folder / "model.bin").is_file():
             raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")
-        self._translator: Any = _library().Translator(str(folder), device=device)
+        self._translator: Any = _library().Translator(str(folder), device=device, intra_threads=torch.get_num_threads())
         self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
 

@@ -60,7 +60,8 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
         )
     if (SHIPPED / given.name / "config.json").is_file() and given.name == str(name):
         return SHIPPED / given.name, None
-    raise ValueError(f"no model is called {name}: give a folder, or one of {', '.join(shipped()) or 'none that ship'}")
+    ready = f", or one that ships: {', '.join(shipped())}" if shipped() else ""
+    raise ValueError(f"no model is called {name}: give the folder of a run or of a model{ready}")
 
 
 def _exported(given: Path) -> tuple[Path, Path | None]:

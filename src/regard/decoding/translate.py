@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .search import Settings
 
 LONGEST = 2048  # tokens of a sentence; what is longer is a text, or an attack
+ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
 NOTHING = [Hypothesis([], 0.0, 0.0)]  # what an empty line becomes, with certainty
 
 
@@ -92,16 +93,19 @@ def translate(
     tokenizers: Tokenizers,
     sentences: Iterable[str],
     *,
-    tokens: int = 4096,
-    window: int = 1024,
+    tokens: int | None = None,
+    window: int = 4096,
     **how: Unpack[Settings],
 ) -> Iterator[Translation]:
     """Translates sentences, in their order, reading no further ahead than `window` of them.
 
-    Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted. `how`
-    are the keywords of `search`. An empty line is translated by an empty line.
+    Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted; unless
+    given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
+    empty line.
     """
     run: Engine = Own(engine) if isinstance(engine, Translator) else engine
+    if tokens is None:
+        tokens = ON_GPU if isinstance(engine, Translator) and next(engine.parameters()).is_cuda else ON_CPU
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0

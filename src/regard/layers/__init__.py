@@ -2,6 +2,7 @@
 
 from .blocks import DecoderLayer, EncoderLayer, FeedForward
 from .cell import Cell
+from .dropout import Dropout
 from .local import Local
 from .memory import Memory
 from .multihead import MultiHead
@@ -11,6 +12,7 @@ from .recurrence import Recurrence
 __all__ = [
     "Cell",
     "DecoderLayer",
+    "Dropout",
     "EncoderLayer",
     "FeedForward",
     "Learned",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import nn
 
 from ..attention import Alibi, Modified, ScaledDot, causal
+from .dropout import Dropout
 from .multihead import MultiHead
 from .positions import Rotary
 
@@ -29,7 +30,7 @@ class FeedForward(nn.Sequential):
         for linear in (first, second):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
-        super().__init__(first, nn.ReLU(), nn.Dropout(dropout), second)
+        super().__init__(first, nn.ReLU(), Dropout(dropout), second)
 
 
 class Residual(nn.Module):
@@ -37,7 +38,7 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, norm: Literal["pre", "post"], dropout: float) -> None:
         super().__init__()
-        self.norm, self.first, self.dropout = nn.LayerNorm(width), norm == "pre", nn.Dropout(dropout)
+        self.norm, self.first, self.dropout = nn.LayerNorm(width), norm == "pre", Dropout(dropout)
 
     def forward(
         self, x: Float[Tensor, "*batch width"], part: Callable[[Tensor], Tensor]
@@ -140,10 +141,11 @@ class DecoderLayer(nn.Module):
 
         def look(y: Tensor) -> Tensor:
             k, v = write(*self.attention.keys(y, position))
-            own = self.attention.energy
-            # In a cache the query does not stand at position 0, which ALiBi has to know.
-            moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
-            return self.attention.look(y, k, v, energy=moved if isinstance(own, Modified) else None, first=position)[0]
+            moved = None
+            if isinstance(self.attention.energy, Modified):
+                # In a cache the query does not stand at position 0, which ALiBi has to know.
+                moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
+            return self.attention.look(y, k, v, energy=moved, first=position)[0]
 
         x = self.around_attention(x, look)
         sentences = source[0].shape[0]

@@ -3,6 +3,7 @@
 from . import config
 from .annotations import Annotations
 from .decoder import Decoded, Decoder, State
-from .translator import Loss, Translator
+from .loss import Loss
+from .translator import Translator
 
 __all__ = ["Annotations", "Decoded", "Decoder", "Loss", "State", "Translator", "config"]

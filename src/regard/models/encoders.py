@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..attention import padding
-from ..layers import EncoderLayer, Learned, Recurrence, Sinusoidal
+from ..layers import Dropout, EncoderLayer, Learned, Recurrence, Sinusoidal
 from .annotations import Annotations
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class RecurrentEncoder(nn.Module):
         super().__init__()
         self.width = config.width * (2 if config.bidirectional else 1)
         self.embedding = embedding(vocabulary, config.embedding)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             Recurrence(
                 config.cell,
@@ -67,7 +67,7 @@ class TransformerEncoder(nn.Module):
         self.width = config.width
         self.embedding = embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             EncoderLayer(
                 config.width,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..attention import Additive, Concat, Dot, General
-from ..layers import Cell, Local, Memory
+from ..layers import Cell, Dropout, Local, Memory
 from ..layers.fixed import Fixed
 from ..layers.memory import query_matrix
 from .decoder import Decoded, Decoder, State
@@ -90,7 +90,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
             raise ValueError(f"scope {config.scope!r} belongs to attention 'luong'; attention is {config.attention!r}")
         self.config, self.vocabulary, self._luong = config, vocabulary, luong
         self.embedding = embedding(vocabulary, config.embedding)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers))
         late = {"none": 0, "bahdanau": memory, "luong": config.width if config.input_feeding else 0}[config.attention]
         first = Cell(config.cell, config.embedding, late, config.width)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..attention import padding
-from ..layers import DecoderLayer
+from ..layers import DecoderLayer, Dropout
 from .decoder import Decoded, Decoder, State
 from .encoders import absolute_positions, embedding
 
@@ -60,7 +60,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         self.config, self.vocabulary, self.longest = config, vocabulary, longest
         self.embedding = embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         layers = (
             DecoderLayer(
                 config.width,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +12,7 @@ from torch import nn
 
 from . import config as configs
 from .encoders import RecurrentEncoder, TransformerEncoder
+from .loss import cross_entropy
 from .recurrent_decoder import RecurrentDecoder
 from .transformer_decoder import TransformerDecoder
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from .annotations import Annotations
     from .decoder import Decoded, Decoder
+    from .loss import Loss
 
 
 class Sentences(Protocol):
@@ -32,15 +34,6 @@ class Sentences(Protocol):
     source_lengths: Int[Tensor, "batch"]
     target: Int[Tensor, "batch target"]
     target_lengths: Int[Tensor, "batch"]
-
-
-@dataclass
-class Loss:
-    """Sums over the target tokens of a batch: divide by `tokens` (of all processes) for the mean."""
-
-    total: Float[Tensor, ""]  # with label smoothing; what is minimised
-    nll: Float[Tensor, ""]  # without it, and without a gradient; exp(nll / tokens) is the perplexity
-    tokens: Int[Tensor, ""]
 
 
 class Translator(nn.Module):
@@ -106,27 +99,17 @@ class Translator(nn.Module):
         *,
         smoothing: float = 0.0,
     ) -> Loss:
-        """−Σ log p(y_t | y_<t, source), with label smoothing ε: (1 − ε) of it plus ε of the mean over the vocabulary.
-
-        (Szegedy et al. 2016, section 7.) Targets begin with <s> and end in </s>.
-        """
+        """−Σ log p(y_t | y_<t, source), with label smoothing. Targets begin with <s> and end in </s>."""
         given, wanted = batch.target[:, :-1], batch.target[:, 1:]
         features = self(batch.source, batch.source_lengths, given).features  # [batch, target, width]
         real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
-        if not features.is_cuda:
-            # Padding is left out before the vocabulary's product. A GPU would have to stop and count it first.
-            features, wanted, real = features[real], wanted[real], real[real]
-        logits = self.readout(features)
-        log_p = torch.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-        nll = -log_p.gather(-1, wanted[..., None])[..., 0] * real
-        total = nll.sum()
-        plain = total.detach()
-        if smoothing:
-            total = (1 - smoothing) * total - smoothing * (log_p.mean(-1) * real).sum()
-        return Loss(total, plain, real.sum())
+        return cross_entropy(features, self.decoder.output.weight, wanted, real, smoothing)
 
-    def save_pretrained(self, folder: str | Path, *, card: str | None = None) -> None:
-        """`config.json`, `model.safetensors` and, if given, the model card as README.md. Tokenizers save themselves."""
+    def save_pretrained(self, folder: str | Path, *, card: str | None = None, dtype: torch.dtype | None = None) -> None:
+        """`config.json`, `model.safetensors` and, if given, the model card as README.md. Tokenizers save themselves.
+
+        `dtype=torch.float16` halves the file; loaded, the model computes in float32 again.
+        """
         from safetensors.torch import save_model
 
         folder = Path(folder)
@@ -136,7 +119,7 @@ class Translator(nn.Module):
         if card is not None:
             _replace(folder / "README.md", card)
         half_done = folder / "model.safetensors.part"
-        save_model(self, str(half_done))
+        save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(half_done))
         half_done.replace(folder / "model.safetensors")
 
     @classmethod

@@ -73,11 +73,11 @@ class Corpora(lightning.LightningDataModule):
     valid_pairs: list[Pair]
     updates: Updates
 
-    def __init__(self, run: Run, say: Callable[[str], None]) -> None:
+    def __init__(self, run: Run, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
         self.run, self.say = run, say
         self.prepare_data_per_node = False  # the run's folder is one folder, also for several nodes
-        self.fixed_shapes = False  # what CUDA graphs need; set before `setup`
+        self.fixed_shapes = fixed_shapes  # what CUDA graphs need
 
     def prepare_data(self) -> None:
         """On one process, once: data/ appears whole or not at all."""

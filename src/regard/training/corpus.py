@@ -71,10 +71,10 @@ def folder(data: Files) -> Path:
 
 
 def _phrases(data: PhraseBook, split: Split) -> Pairs:
-    from ..data import phrasebook
+    from ..data.phrasebook import pairs
 
     if split == "train":
-        return Pairs(list(phrasebook.pairs(data.train, seed=data.seed)))
+        return Pairs(list(pairs(data.train, seed=data.seed)))
     # Both from sentences that training never sees, and no sentence in both.
-    held_out = list(phrasebook.pairs(data.test + data.valid, seed=data.seed, split="test"))
+    held_out = list(pairs(data.test + data.valid, seed=data.seed, split="test"))
     return Pairs(held_out[: data.test] if split == "test" else held_out[data.test :])

@@ -42,7 +42,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         return run
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
-    corpora = Corpora(run, bar.say)
+    corpora = Corpora(run, bar.say, fixed_shapes=_graphs(recipe.training))
     fitting = Fitting(run, corpora, bar)
     trainer = _trainer(run)
     try:
@@ -92,6 +92,14 @@ def _accelerator(settings: Training) -> str:
     return settings.accelerator
 
 
+def _graphs(settings: Training) -> bool:
+    """CUDA graphs: what they record cannot exchange gradients with other processes."""
+    possible = _accelerator(settings) == "cuda" and settings.devices * settings.nodes == 1
+    if settings.graphs is True and not possible:
+        raise ValueError("training.graphs = true needs one CUDA device; leave it at 'auto'")
+    return possible if settings.graphs == "auto" else settings.graphs
+
+
 def _tensorboard(run: Run) -> Logger:
     from importlib.util import find_spec
 
@@ -108,7 +116,8 @@ def _finish(fitting: Fitting, device: torch.device) -> None:
     model = fitting.model.to(device)
     model.load_state_dict(fitting.snapshots.average())
     averaged = fitting.score(fitting.translations())
-    kept = f"the average of the last {len(fitting.snapshots)} checkpoints"
+    count = len(fitting.snapshots)
+    kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
     if averaged < standing.best:
         model.load_state_dict(fitting.snapshots.best())
         kept = f"the checkpoint of update {standing.best_update:,}"

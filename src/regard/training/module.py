@@ -18,6 +18,7 @@ from ..data import Batches
 from ..decoding import translate
 from ..models import Translator
 from . import chance, scores
+from .graphs import Graphs
 from .metrics import Metrics
 from .schedule import rate
 from .snapshots import Snapshots, size
@@ -63,6 +64,7 @@ class Fitting(lightning.LightningModule):
         self.metrics = Metrics(run.metrics)
         self.snapshots = Snapshots(run.checkpoints, self.settings.average)
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
+        self._graphs: Graphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
         self._since = 0.0
         self._figures = ""
@@ -101,6 +103,9 @@ class Fitting(lightning.LightningModule):
         if self._chance is not None:
             chance.restore(self._chance[min(self.global_rank, len(self._chance) - 1)])
         self.model.train()
+        if self.corpora.fixed_shapes:
+            mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
+            self._graphs = Graphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
         if self._patience_is_over():  # it was killed between its last validation and its end
@@ -126,10 +131,13 @@ class Fitting(lightning.LightningModule):
             group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
         optimizer.step()
         optimizer.zero_grad()
-        self._sums = sums if self._sums is None else self._sums + sums
+        self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 
     def _backward(self, batch: Batch) -> Loss:
-        loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+        if self._graphs is not None:
+            loss = self._graphs(batch)
+        else:
+            loss = self.model.loss(batch, smoothing=self.settings.smoothing)
         self.manual_backward(loss.total)
         return loss
 
@@ -156,15 +164,12 @@ class Fitting(lightning.LightningModule):
         last = update == settings.updates
         if update % settings.log_every == 0 or last:
             self._log(update)
-        saves = update % settings.save_every == 0 or last
-        if saves:
+        if update % settings.validate_every == 0 or last:
+            self._validate(update)
+        if update % settings.save_every == 0 or last or self._patience_is_over():
             weights = self._weights()
             if self.global_rank == 0:
                 self.snapshots.take(update, weights)
-        if update % settings.validate_every == 0 or last:
-            self._validate(update)
-            saves = saves or self._patience_is_over()
-        if saves:
             self.save()
 
     def _log(self, update: int) -> None:
@@ -202,6 +207,7 @@ class Fitting(lightning.LightningModule):
     def _validate(self, update: int) -> None:
         """Loss and beam BLEU; every process takes its part and knows the result."""
         began = time.perf_counter()
+        self.bar.move(update, "validating …")
         self.model.eval()
         with torch.no_grad(), self._whole():
             nll, texts = self._valid_nll(), self._all_translations()
@@ -288,7 +294,7 @@ class Fitting(lightning.LightningModule):
         state = checkpoint["regard"]
         self.standing = Standing(**state["standing"])
         self._chance = state["chance"]
-        self._sums = None if state["sums"] is None else state["sums"].to(self.device)
+        self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
     def _whole(self) -> AbstractContextManager[None]:
         """The parameters in one piece, where FSDP has spread them."""

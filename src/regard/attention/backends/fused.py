@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..forms import TanhForm
-from ..kernels.additive import TransformableAdditive, additive
-from ..masks import interval
+from ..kernels.additive import attention
+from ..masks import Padding, interval
 from ..normalizers import Softmax
-from ..transforms import transformed
+from ..scores import TRITON
 from . import blocked
 
 if TYPE_CHECKING:
@@ -22,26 +21,35 @@ if TYPE_CHECKING:
     from ..scores import Scores
 
 
-TRITON = find_spec("triton") is not None  # found, not imported
-
-
 def refusal(request: Request) -> str | None:
     return None
 
 
 def how(request: Request) -> str:
-    why_not = _not_the_op(request)
+    why_not, _ = _op(request)
     if why_not is None:
         return "the additive kernel, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" ({why_not})" if why_not else "")
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    return _additive(request) if _not_the_op(request) is None else blocked.run(request)
+    why_not, bounds = _op(request)
+    return _additive(request, bounds) if why_not is None else blocked.run(request)
 
 
-def _not_the_op(request: Request) -> str | None:
-    """Why the additive op does not apply: None if it does, "" where nobody would expect it to."""
+def _op(request: Request) -> tuple[str | None, Interval | None]:
+    """Why the additive op does not apply: None if it does, "" where nobody would expect it to; and its intervals."""
+    scores = request.scores
+    why_not = _refused(request)
+    bounds = None
+    if why_not is None and scores.mask is not None:
+        bounds = _interval(scores)
+        if bounds is None:
+            why_not = "the additive kernel takes masks that are one interval of keys per query"
+    return why_not, bounds
+
+
+def _refused(request: Request) -> str | None:
     scores = request.scores
     if not isinstance(scores.form, TanhForm):
         return ""
@@ -56,28 +64,29 @@ def _not_the_op(request: Request) -> str | None:
         return f"the additive kernel has softmax only, not {type(request.normalize).__name__}"
     if scores.modifiers:
         return "the additive kernel has no score modifiers"
-    if scores.mask is not None and _interval(scores) is None:
-        return "the additive kernel takes masks that are one interval of keys per query"
     return None
 
 
 def _interval(scores: Scores) -> Interval | None:
-    assert scores.mask is not None
-    device = scores.a.device
+    mask, device = scores.mask, scores.a.device
+    assert mask is not None
+    if type(mask) is Padding and mask.lengths.shape == scores.batch:
+        # A decoder asks this at every step, and index tensors would take longer than the attention itself.
+        stop = mask.lengths.to(device).reshape(-1, 1).clamp(0, scores.keys)
+        return torch.zeros_like(stop), stop
     return interval(
-        scores.mask, torch.arange(scores.count, device=device), torch.arange(scores.queries, device=device), scores
+        mask, torch.arange(scores.count, device=device), torch.arange(scores.queries, device=device), scores
     )
 
 
-def _additive(request: Request) -> tuple[Tensor, Tensor]:
+def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
     scores, normalize, v = request.scores.flat(), request.normalize, request.flat_values
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
-    start, stop = (None, None) if scores.mask is None else _interval(scores) or (None, None)
+    start, stop = bounds or (None, None)
     # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
     seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
-    op = TransformableAdditive.apply if transformed() else additive
-    out, lse = op(
+    out, lse = attention(
         scores.a,
         scores.b,
         scores.form.weight,

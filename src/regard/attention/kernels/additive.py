@@ -1,6 +1,7 @@
 """The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
 
 One schema, one implementation per device: `additive_cpu.py` and `additive_triton.py`, imported when first needed.
+`attention` is what callers use: it takes the shortest way to the kernel that their surroundings allow.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
+from ..transforms import plain, transformed
 from . import additive_cpu
 
 if TYPE_CHECKING:
@@ -58,8 +60,7 @@ def additive_backward(
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
-@additive.register_kernel("cuda")
-def _(
+def _on_gpu(
     a: Tensor,
     b: Tensor,
     w: Tensor,
@@ -73,6 +74,9 @@ def _(
     from . import additive_triton
 
     return additive_triton.forward(a, b, w, v, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed)
+
+
+additive.register_kernel("cuda", _on_gpu)
 
 
 @additive_backward.register_kernel("cuda")
@@ -216,3 +220,43 @@ class _TransformableBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> None:
         raise NotImplementedError('the additive kernel has no second derivative; use attend(..., backend="reference")')
+
+
+class _Direct(torch.autograd.Function):
+    """The GPU's kernels without the dispatcher, which takes longer than a decoder's step does."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *tensors, scale, dropout = inputs
+        outputs = _on_gpu(*inputs)
+        ctx.save_for_backward(*tensors, *outputs)
+        ctx.scale, ctx.dropout = scale, dropout
+        ctx.set_materialize_grads(False)  # mostly nobody differentiates the log-sum-exp: no zeros for it then
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        from . import additive_triton
+
+        a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
+        grad = torch.zeros_like(out) if grad is None else grad
+        if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
+            grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
+            return (*_TransformableBackward.apply(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
+        rest = {"start": start, "stop": stop, "seed": seed, "scale": ctx.scale, "dropout": ctx.dropout}
+        return (*additive_triton.backward(grad, grad_lse, a, b, w, v, out, lse, **rest), *[None] * 5)
+
+
+def attention(
+    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, seed: Tensor | None,
+    scale: float, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What `additive` gives, under torch.compile, torch.func and autograd alike."""
+    inputs = (a, b, w, v, start, stop, seed, scale, dropout)
+    if transformed():
+        return TransformableAdditive.apply(*inputs)  # type: ignore[no-any-return]
+    if not (a.is_cuda and plain(a, b, w, v)):
+        return additive(*inputs)  # type: ignore[no-any-return]
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or w.requires_grad or v.requires_grad):
+        return _Direct.apply(*inputs)  # type: ignore[no-any-return]
+    return _on_gpu(*inputs)

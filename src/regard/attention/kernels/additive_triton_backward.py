@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import launch
 from .additive_triton_energies import (
     BLOCK,
     LIMIT,
@@ -29,7 +30,7 @@ from .additive_triton_energies import (
     side,
     spans_of,
 )
-from .additive_triton_forward import FEW, interval, kept, pieces, strides, workspace
+from .additive_triton_forward import kept, pieces, strides, workspace
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -142,107 +143,23 @@ def _contract(
         tl.store(dw + n * dw_n + own * d + at, t, inside)
 
 
-@triton.jit
-def _few_backward(
-    grad, grad_n, grad_i, grad_d, grad_lse, out, lse, a, a_n, a_t, a_d, b, b_n, b_t, b_d, w, v, v_n, v_j, v_d,
-    start, start_n, start_i, stop, stop_n, stop_i, seed, da, db, dw, dv, q, k, d, width, blocks, scale, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, KEYS: tl.constexpr, DEEP: tl.constexpr,
-):  # fmt: skip
-    """All four gradients for a block of keys, row after row; da and dw as this block's part of the sum."""
-    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    j = block * KEYS + tl.arange(0, KEYS)
-    b += n * b_n + j.to(tl.int64)[:, None] * b_t
-    v += n * v_n + j.to(tl.int64)[:, None] * v_j
-    db += (n * k + j)[:, None] * d
-    dv += (n * k + j)[:, None] * width
-    for i in range(q):
-        seen = j < k
-        if INTERVAL:
-            seen = seen & (j >= tl.load(start + n * start_n + i * start_i))
-            seen = seen & (j < tl.load(stop + n * stop_n + i * stop_i))
-        e = tl.zeros([KEYS], tl.float32)
-        for first in range(0, d, DEEP):
-            at = first + tl.arange(0, DEEP)
-            x = tl.load(a + n * a_n + i * a_t + at * a_d, at < d, 0.0).to(tl.float32)[None, :]
-            y = tl.load(b + at[None, :] * b_d, (j < k)[:, None] & (at < d)[None, :], 0.0).to(tl.float32)
-            weight = tl.load(w + at, at < d, 0.0).to(tl.float32)[None, :]
-            e += tl.sum(weight * (1 - 2 * shrink(x + y)), 1)
-        p = tl.where(seen, tl.exp2((e * scale - tl.load(lse + n * q + i)) * LOG2E_), 0.0)
-        factor = tl.full([KEYS], 1.0, tl.float32)
-        if DROPOUT:
-            factor = kept(tl.load(seed), n, i, j, dropout)
-        dp = tl.zeros([KEYS], tl.float32)
-        delta = -tl.load(grad_lse + n * q + i).to(tl.float32)
-        for first in range(0, width, DEEP):
-            at = first + tl.arange(0, DEEP)
-            mask = (j < k)[:, None] & (at < width)[None, :]
-            g = tl.load(grad + n * grad_n + i * grad_i + at * grad_d, at < width, 0.0).to(tl.float32)[None, :]
-            dp += tl.sum(g * tl.load(v + at[None, :] * v_d, mask, 0.0).to(tl.float32), 1)
-            delta += tl.sum(g * tl.load(out + (n * q + i) * width + at, at < width, 0.0).to(tl.float32)[None, :])
-            old = tl.load(dv + at[None, :], mask & (i > 0), 0.0)
-            tl.store(dv + at[None, :], old + (p * factor)[:, None] * g, mask)
-        ds = tl.where(seen, p * (dp * factor - delta) * scale, 0.0)[:, None]
-        for first in range(0, d, DEEP):
-            at = first + tl.arange(0, DEEP)
-            mask = (j < k)[:, None] & (at < d)[None, :]
-            x = tl.load(a + n * a_n + i * a_t + at * a_d, at < d, 0.0).to(tl.float32)[None, :]
-            y = tl.load(b + at[None, :] * b_d, mask, 0.0).to(tl.float32)
-            weight = tl.load(w + at, at < d, 0.0).to(tl.float32)[None, :]
-            r = shrink(x + y)
-            slope = ds * weight * 4 * (r - r * r)  # [KEYS, DEEP]
-            tl.store(db + at[None, :], tl.load(db + at[None, :], mask & (i > 0), 0.0) + slope, mask)
-            tl.store(da + ((n * blocks + block) * q + i) * d + at, tl.sum(slope, 0), at < d)
-            old = tl.load(dw + (n * blocks + block) * d + at, (at < d) & (i > 0), 0.0)
-            tl.store(dw + (n * blocks + block) * d + at, old + tl.sum(ds * (1 - 2 * r), 0), at < d)
-        tl.debug_barrier()  # what one thread has stored another may load for the next row
-
-
 def backward(
     grad: Float[Tensor, "n q d_v"],
-    grad_lse: Float[Tensor, "n q"],
+    grad_lse: Float[Tensor, "n q"] | None,
     a: Float[Tensor, "n q d"],
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    *,
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
     scale: float,
     dropout: float,
     seed: Int[Tensor, ""] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
-    start, stop = interval(start, stop, *a.shape[:2])
-    grad_lse, out, lse = grad_lse.contiguous(), out.contiguous(), lse.contiguous()
-    run = _backward_few if a.shape[1] <= FEW else _backward_many
-    gradients = run(grad, grad_lse, a, b, w, v, out, lse, start, stop, scale, dropout, seed)
-    return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
-
-
-def _backward_few(
-    grad: Tensor, grad_lse: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    start: Tensor | None, stop: Tensor | None, scale: float, dropout: float, seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    (n, q, d), (k, width) = a.shape, v.shape[1:]
-    keys = 32
-    blocks = triton.cdiv(k, keys)
-    da, dw = (a.new_empty(shape, dtype=torch.float32) for shape in ((n, blocks, q, d), (n, blocks, d)))
-    db, dv = (x.new_empty(x.shape, dtype=torch.float32) for x in (b, v))
-    _few_backward[(n, blocks)](
-        grad, *grad.stride(), grad_lse, out, lse, a, *a.stride(), b, *b.stride(), w.contiguous(), v, *v.stride(),
-        start, *strides(start), stop, *strides(stop), seed, da, db, dw, dv, q, k, d, width, blocks, scale, dropout,
-        INTERVAL=start is not None, DROPOUT=dropout > 0, KEYS=keys, DEEP=64, num_warps=4,
-    )  # fmt: skip
-    return da.sum(1), db, dw.sum((0, 1)), dv
-
-
-def _backward_many(
-    grad: Tensor, grad_lse: Tensor, a: Tensor, b: Tensor, w: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    start: Tensor | None, stop: Tensor | None, scale: float, dropout: float, seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    n, q, k = *a.shape[:2], b.shape[1]
+    n, q, k, kinds = *a.shape[:2], b.shape[1], [x.dtype for x in (a, b, w, v)]
     da, db, dw, dv = (
         torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w, v)
     )
@@ -253,7 +170,9 @@ def _backward_many(
         spans_of(start, stop),
     )
     grad, v = grad.float(), v.float()
-    delta = (grad * out.float()).sum(-1) - grad_lse.float()
+    delta = (grad * out.float()).sum(-1)
+    if grad_lse is not None:
+        delta -= grad_lse
     room, slopes = workspace(n, q, k, a), workspace(n, q, k, a)
     keys = slice(0, k)
     for m, i in pieces(n, q, k):
@@ -264,16 +183,17 @@ def _backward_many(
         )
         energies(across[0].part(m, i), across[1].part(m, keys), weight, span, scale, e)
         torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
-        _slopes[(triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), count)](
+        launch.start(
+            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), count),
             e, ds, *e.stride()[:2], lse[m, i], lse.stride(0), delta[m, i], delta.stride(0), first, *strides(first),
             last, *strides(last), seed, rows, k, m.start, i.start, scale, dropout,
-            INTERVAL=start is not None, DROPOUT=dropout > 0, BLOCK=BLOCK, num_warps=4,
+            start is not None, dropout > 0, BLOCK, num_warps=4,
         )  # fmt: skip
         dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
         left, right = along[0].part(m, i), along[1].part(m, keys)
         dw += _contracted(left, right, weight, ds, span, da[m, i], keys=False)
         _contracted(right, left, weight, ds, span, db[m], keys=True)
-    return da, db, dw, dv
+    return tuple(g.to(t) for g, t in zip((da, db, dw, dv), kinds, strict=True))  # type: ignore[return-value]
 
 
 def _contracted(
@@ -285,12 +205,13 @@ def _contracted(
     grid = (triton.cdiv(d, 64), triton.cdiv(count, rows), n)
     dw = out.new_empty((0 if keys else n, grid[1], d))
     ds_own, ds_other = (ds.stride(2), ds.stride(1)) if keys else (ds.stride(1), ds.stride(2))
-    _contract[grid](
+    launch.start(
+        _contract, grid,
         own.rows, *own.rows.stride(), other.rows, *other.rows.stride(), own.exponentials,
         *own.exponentials.stride()[:2], other.exponentials, *other.exponentials.stride()[:2], w,
         own.bound, own.bound.stride(0), other.bound, other.bound.stride(0),
         spans, 0 if spans is None else spans.stride(0), ds, ds.stride(0), ds_own, ds_other,
         out, *out.stride()[:2], dw, dw.stride(0), count, other.rows.shape[1], d,
-        SPANS=spans is not None, KEYS=keys, BLOCK=BLOCK, ROWS=rows, num_warps=4, maxnreg=registers,
+        spans is not None, keys, BLOCK, rows, num_warps=4, maxnreg=registers,
     )  # fmt: skip
     return dw.sum((0, 1))

@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch.nn.functional import pad
 
+from . import launch
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -176,12 +178,13 @@ def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
     out = x.new_empty((n, wide, blocks * BLOCK) if transposed else (n, blocks * BLOCK, wide), dtype=torch.float32)
     out = out.mT if transposed else out
     bound = x.new_empty((n, blocks), dtype=torch.float32)
-    _exponentials[(n, blocks)](x, *x.stride(), out, *out.stride(), bound, blocks, t, d, wide, BLOCK)
+    launch.start(_exponentials, (n, blocks, 1), x, *x.stride(), out, *out.stride(), bound, blocks, t, d, wide, BLOCK)
     return Side(x, out, bound)
 
 
 def padded(w: Float[Tensor, " d"]) -> Float[Tensor, " d_pad"]:
-    return pad(w.float(), (0, -w.shape[0] % GROUP))
+    more = -w.shape[0] % GROUP
+    return pad(w.float(), (0, more)) if more else w.float().contiguous()
 
 
 def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) -> Int[Tensor, "n blocks 2"] | None:
@@ -190,7 +193,8 @@ def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) 
         return None
     n, q = start.shape
     spans = start.new_empty((n, triton.cdiv(q, BLOCK), 2), dtype=torch.int32)
-    _spans[(n, spans.shape[1])](start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
+    grid = (n, spans.shape[1], 1)
+    launch.start(_spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
     return spans
 
 
@@ -201,9 +205,17 @@ def energies(
     n, q, d = a.rows.shape
     k = b.rows.shape[1]
     u, v = a.exponentials, b.exponentials
-    _energies[(b.bound.shape[1], a.bound.shape[1], n)](
-        a.rows, *a.rows.stride(), b.rows, *b.rows.stride(), w,
+    launch.start(
+        _energies, (b.bound.shape[1], a.bound.shape[1], n), a.rows, *a.rows.stride(), b.rows, *b.rows.stride(), w,
         u, u.stride(0), u.stride(2), v, v.stride(0), v.stride(2), a.bound, a.bound.stride(0), b.bound,
         b.bound.stride(0), spans, 0 if spans is None else spans.stride(0), out, out.stride(0), out.stride(1),
-        q, k, d, w.shape[0], -2 * scale * LOG2E, SPANS=spans is not None, BLOCK=BLOCK, GROUP=GROUP, num_warps=4,
+        q, k, d, w.shape[0], -2 * scale * LOG2E, spans is not None, BLOCK, GROUP, num_warps=4,
     )  # fmt: skip
+
+
+def pairwise(a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], w: Float[Tensor, " d"]) -> Float[Tensor, "n q k"]:
+    """w·tanh(a_i + b_j) for all i, j: a block of the matrix, for questions about its weights."""
+    left, right = side(a, True), side(b, True)
+    out = left.bound.new_empty(a.shape[0], *(BLOCK * x.bound.shape[1] for x in (left, right)))
+    energies(left, right, padded(w), None, 1 / LOG2E, out)
+    return out[:, : a.shape[1], : b.shape[1]]

@@ -1,8 +1,7 @@
 """Additive attention on the GPU, forward: out_i = Σ_j softmax_j(scale · w·tanh(a_i + b_j)) v_j, and its log-sum-exp.
 
-Many rows: the energies are computed a bounded piece at a time (`pieces`), by a kernel that does nothing else and so has
-all registers for it; a second kernel takes softmax and values from them, in one pass with a running maximum.
-Few rows (a decoder's step): one program per row and share of the keys does everything, reading each key once.
+The energies are computed a bounded piece at a time (`pieces`), by a kernel that does nothing else and so has all
+registers for it; a second kernel takes softmax and values from them, in one pass with a running maximum.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .additive_triton_energies import BLOCK, COMPILED, LN2, LOG2E, energies, padded, shrink, side, spans_of
+from . import launch
+from .additive_triton_energies import BLOCK, COMPILED, LN2, energies, padded, side, spans_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
 WORKSPACE = 1 << 24
 """Energies held at once: 64 MiB, or 4096 tiles, enough for some ten rounds of programs on the 132 SMs of an H200."""
-
-FEW = 8
-"""Up to so many queries, blocks of 64 rows would be mostly padding."""
-
-PROGRAMS = 256
-"""What fills the GPU; with fewer rows, each row's keys are split among several programs, at most SPLITS."""
-
-SPLITS = 128
-
-KEYS, STAGES = 8, 3
-"""Keys per step of a few rows' kernel, and steps in flight: the fastest of 12 such pairs on an H200."""
 
 
 @triton.jit
@@ -94,77 +83,6 @@ def _average(
     tl.store(lse + n * lse_n + i, state, (i < q) & (part == 0))
 
 
-@triton.jit
-def _few(
-    a, a_n, a_t, a_d, b, b_n, b_t, b_d, w, v, v_n, v_j, v_d,
-    start, start_n, start_i, stop, stop_n, stop_i, seed, out, out_s, lse, lse_s,
-    q, k, d, width, share, unit, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, EMPTY: tl.constexpr,
-    KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    n = row // q
-    i = (row % q).to(tl.int32)
-    low = split * share
-    high = tl.minimum(k, low + share)
-    if INTERVAL:
-        low = tl.maximum(low, tl.load(start + n * start_n + i * start_i).to(tl.int32))
-        high = tl.minimum(high, tl.load(stop + n * stop_n + i * stop_i).to(tl.int32))
-    deep, wide = tl.arange(0, DEEP), tl.arange(0, WIDE)
-    x = tl.load(a + n * a_n + i * a_t + deep * a_d, deep < d, 0.0).to(tl.float32)[None, :]
-    weight = tl.load(w + deep, deep < d, 0.0).to(tl.float32)[None, :]
-    top = float("-inf")
-    total = 0.0
-    sums = tl.zeros([WIDE], tl.float32)
-    # Bound by memory: the next keys are on their way while these are worked on.
-    for block in tl.range(low, high, KEYS, num_stages=STAGES):
-        j = block + tl.arange(0, KEYS)
-        y = b + n * b_n + j.to(tl.int64)[:, None] * b_t + deep[None, :] * b_d
-        y = tl.load(y, (j < high)[:, None] & (deep < d)[None, :], 0.0).to(tl.float32)  # [KEYS, DEEP]
-        values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :] * v_d
-        values = tl.load(values, (j < high)[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)  # [KEYS, WIDE]
-        here = tl.sum(weight * (1 - 2 * shrink(x + y)), 1)
-        here = tl.where(j < high, here * unit, float("-inf"))
-        above = tl.maximum(top, tl.max(here))
-        p = tl.exp2(here - above)
-        shrunk = tl.exp2(top - above)
-        total = total * shrunk + tl.sum(p)
-        if DROPOUT:
-            p *= kept(tl.load(seed), n, i, j, dropout)
-        sums = sums * shrunk + tl.sum(p[:, None] * values, 0)
-        top = above
-    empty = low >= high
-    result = sums / tl.where(empty, 1.0, total)
-    tl.store(out + split * out_s + row * width + wide, result.to(out.dtype.element_ty), wide < width)
-    tl.store(lse + split * lse_s + row, tl.where(empty, EMPTY, (top + tl.log2(total)) * LN2))
-
-
-@triton.jit
-def _join(parts, parts_s, states, states_s, out, lse, splits, width, SPLITS: tl.constexpr, WIDE: tl.constexpr):
-    """Shares of the keys into one: out = Σ_s e^{lse_s − lse} out_s. Where a row saw nothing, lse_s = −∞."""
-    row = tl.program_id(0).to(tl.int64)
-    s, wide = tl.arange(0, SPLITS), tl.arange(0, WIDE)
-    state = tl.load(states + s * states_s + row, s < splits, float("-inf"))
-    top = tl.max(state)
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.sum(tl.exp(state - top))
-    empty = total == 0
-    sums = tl.zeros([WIDE], tl.float32)
-    for split in range(splits):
-        part = tl.load(parts + split * parts_s + row * width + wide, wide < width, 0.0)
-        sums += tl.exp(tl.load(states + split * states_s + row) - top) * part
-    result = sums / tl.where(empty, 1.0, total)
-    tl.store(out + row * width + wide, result.to(out.dtype.element_ty), wide < width)
-    tl.store(lse + row, tl.where(empty, float("inf"), top + tl.log(total)))
-
-
-def interval(
-    start: Int[Tensor, "_ _"] | None, stop: Int[Tensor, "_ _"] | None, n: int, q: int
-) -> tuple[Int[Tensor, "n q"] | None, Int[Tensor, "n q"] | None]:
-    """One start and stop per row; what was shared stays shared, by a stride of 0."""
-    return (None, None) if start is None or stop is None else (start.expand(n, q), stop.expand(n, q))
-
-
 def strides(x: Tensor | None) -> tuple[int, ...]:
     return (0, 0) if x is None else x.stride()
 
@@ -191,23 +109,13 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
     scale: float,
     dropout: float,
     seed: Int[Tensor, ""] | None,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    start, stop = interval(start, stop, *a.shape[:2])
-    few = a.shape[1] <= FEW and max(a.shape[2], v.shape[2]) <= 1024
-    return (_forward_few if few else _forward_many)(a, b, w, v, start, stop, scale, dropout, seed)
-
-
-def _forward_many(
-    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float,
-    dropout: float, seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
     n, q, k, width = *a.shape[:2], *v.shape[1:]
     out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
     left, right, weight, spans = side(a, True), side(b, True), padded(w), spans_of(start, stop)
@@ -221,37 +129,11 @@ def _forward_many(
         )
         energies(left.part(m, i), right.part(m, slice(0, k)), weight, span, scale, e)
         rows = i.stop - i.start
-        _average[(triton.cdiv(width, wide), triton.cdiv(rows, tall), e.shape[0])](
+        launch.start(
+            _average, (triton.cdiv(width, wide), triton.cdiv(rows, tall), e.shape[0]),
             e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
             0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], lse[m, i], lse.stride(0),
             rows, k, width, m.start, i.start, dropout,
-            INTERVAL=start is not None, DROPOUT=dropout > 0, BLOCK=BLOCK, ROWS=tall, WIDE=wide, num_warps=4,
-            num_stages=stages,
-        )  # fmt: skip
-    return out, lse
-
-
-def _forward_few(
-    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float,
-    dropout: float, seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    n, q, k, width = *a.shape[:2], *v.shape[1:]
-    rows, wide = n * q, triton.next_power_of_2(width)
-    splits = max(1, min(PROGRAMS // rows, SPLITS, triton.cdiv(k, 4 * KEYS)))
-    share = triton.cdiv(k, splits)
-    whole = splits == 1
-    out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
-    parts = out[None] if whole else v.new_empty((splits, n, q, width), dtype=torch.float32)
-    states = lse[None] if whole else lse.new_empty((splits, n, q))
-    _few[(rows, splits)](
-        a, *a.stride(), b, *b.stride(), w.contiguous(), v, *v.stride(), start, *strides(start), stop, *strides(stop),
-        seed, parts, parts.stride(0), states, states.stride(0), q, k, a.shape[2], width, share, scale * LOG2E, dropout,
-        INTERVAL=start is not None, DROPOUT=dropout > 0, EMPTY=float("inf") if whole else float("-inf"),
-        KEYS=KEYS, DEEP=triton.next_power_of_2(a.shape[2]), WIDE=wide, STAGES=STAGES, num_warps=4,
-    )  # fmt: skip
-    if not whole:
-        _join[(rows,)](
-            parts, parts.stride(0), states, states.stride(0), out, lse, splits, width,
-            SPLITS=triton.next_power_of_2(splits), WIDE=wide, num_warps=4,
+            start is not None, dropout > 0, BLOCK, tall, wide, num_warps=4, num_stages=stages,
         )  # fmt: skip
     return out, lse

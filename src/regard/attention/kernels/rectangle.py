@@ -135,6 +135,10 @@ class Rectangle:
             "ALIGN": self.align,
         }
 
+    def precision(self) -> dict[str, Any]:
+        """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
+        return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
+
     def bulk(self) -> bool:
         """Whether the copy engine (Hopper and later) can read the queries: whole rows, on multiples of 16 bytes."""
         width = self.a.shape[-1]
@@ -148,10 +152,6 @@ class Rectangle:
             and width >= 16
             and width & (width - 1) == 0
         )
-
-    def precision(self) -> dict[str, Any]:
-        """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
-        return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
 
 
 def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rectangle | None:

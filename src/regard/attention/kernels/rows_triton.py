@@ -219,6 +219,8 @@ def top(
     kept = tl.where((slots < count)[None, :], kept, float("-inf"))
     keys_kept = tl.where(slots[None, :] < count, keys_kept, 0x7FFFFFFF)
     out = (n * queries + i.to(tl.int64)) * count
+    # Whatever a NaN does to a row's energies, all its weights are NaN, and any keys are as good as others.
+    lost = own_state != own_state
     for rank in range(count):
         most = tl.max(kept, axis=1)
         # Of equal weights the first key first.
@@ -228,8 +230,9 @@ def top(
         # Past the keys a row sees come hidden ones, of weight 0: those before its interval, then those after.
         extra = rank - (high - low)
         key = tl.where(extra < 0, key, tl.where(extra < low, extra, tl.maximum(high, low) + extra - low))
-        w = weigh(most, own_state, c, KIND, POWER)
-        tl.store(values + out + rank, tl.where(extra < 0, w, 0.0), mask=real)
+        key = tl.where(lost, rank, key)
+        w = weigh(tl.where(lost, 0.0, most), own_state, c, KIND, POWER)
+        tl.store(values + out + rank, tl.where((extra < 0) | lost, w, 0.0), mask=real)
         tl.store(indices + out + rank, key.to(tl.int64), mask=real)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from ..normalizers import Proportional, Softmax
 from ..statistics import Stats, Top
 from .columns import Columns, ceil, columns, edges_of, ranges_of
+from .launch import with_descriptors
 from .rectangle import Rectangle, Sizes, rectangle, sizes, waves
 
 if TYPE_CHECKING:
@@ -189,8 +190,6 @@ def _row_cells(queries: int, cells: int, device: torch.device) -> Int[Tensor, " 
 def _launch(
     r: Rectangle, state: Tensor, cut: Sizes, plan: Columns, grid: tuple[int, int, int], first_strip: int = 0, **own: Any
 ) -> None:
-    import triton
-
     from . import statistics_triton
 
     edges, ranges = ranges_of(r, plan, cut.queries)
@@ -199,14 +198,10 @@ def _launch(
     spare = dict.fromkeys(("entropy", "on", "mass", "received", "best", "cells", "row_cells", "chosen"), unused)
     counts = {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "GROUP": 1}
     options = cut.options() | {"BN": plan.width}
-    bulk = r.bulk()
-    if bulk:
-        triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=r.a.device))
-    statistics_triton.walk[grid](
-        **r.arguments(),
-        **r.precision(),
+    options |= r.arguments() | r.precision() | flags | spare | counts | own
+    start = partial(
+        statistics_triton.walk[grid],
         **options,
-        **(flags | spare | counts | own),
         state=state,
         edges=edges,
         ranges=ranges,
@@ -219,8 +214,9 @@ def _launch(
         CELLS=plan.cells,
         CANDIDATES=min(CANDIDATES, plan.width // 2),
         SLABS=max(1, cut.queries // (16 * cut.warps)),
-        BULK=bulk,
+        BULK=r.bulk(),
     )
+    with_descriptors(r.a.device, start)
 
 
 def _mean(r: Rectangle, state: Tensor, size: tuple[int, int]) -> Float[Tensor, "n rows cols"]:

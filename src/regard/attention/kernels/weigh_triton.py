@@ -36,8 +36,8 @@ def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.cons
 
 @triton.jit
 def log2_weigh(e, state, c):
-    """log₂ w of softmax; the clamp keeps −∞ out of w · log w."""
-    return tl.maximum(e * c - state, -1e30)
+    """log₂ w of softmax; the clamp keeps −∞ out of w · log w, and lets NaN through."""
+    return tl.maximum(e * c - state, -1e30, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -89,7 +89,7 @@ def sentence(r: Random) -> Phrase:
     if kind == "greeting":
         return said(*r.choice(_GREETINGS)) + said("!", "!")
     if kind == "question":
-        return _question(r) + said("?", "?")
+        return _question(r)
     phrase = _part(r)
     for _ in range(r.choices([0, 1, 2, 3], [55, 25, 12, 8])[0]):
         phrase += said(*r.choice(_JOINTS)) + _part(r)
@@ -165,10 +165,11 @@ def _question(r: Random) -> Phrase:
     kind = r.choice(["whether", "whether", "how", "who", "where"])
     if kind == "where":
         what = noun_phrase(r, {"person", "animal", "place", "thing"}, determiners="known")
-        return said("where are", "où sont") + what.phrase if what.several else said("where is", "où est") + what.phrase
+        where = said("where are", "où sont") if what.several else said("where is", "où est")
+        return where + what.phrase + said("?", "?")
     if kind == "who":
         who = NounPhrase(said("who", "qui"), "il", False, False, frozenset(["person"]))
-        return clause(r, who, tenses=("present", "progressive", "past", "future")).stated()
+        return clause(r, who, tenses=("present", "progressive", "past", "future")).stated() + said("?", "?")
     made = clause(r, subject(r), asked=True)
     return (said(*r.choice(_WHY)) if kind == "how" else EMPTY) + made.asked()
 

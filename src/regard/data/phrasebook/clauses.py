@@ -95,6 +95,12 @@ def _infinitive(made: Group, who: NounPhrase, tense: str, lexical: Word, infinit
         made.finite = Mot(_MODALS[tense][who.person], [modal])
 
 
+def denied(word: Word, auxiliaries: list[Word]) -> tuple[Mot, Mot]:
+    """ne and pas, or ne and jamais. "does" is there for the sake of "not", so it may be said to be in them too."""
+    support = [auxiliary for auxiliary in auxiliaries if auxiliary.text in ("do", "does", "did")]
+    return Mot("ne", [word], support), Mot("jamais" if word.text == "never" else "pas", [word], list(support))
+
+
 def predicate(made: Group, clitic: Mot | None = None) -> list[Mot]:
     """The French verb with ne … pas around it and a pronoun before the verb it belongs to."""
     before: list[Mot] = []
@@ -103,8 +109,9 @@ def predicate(made: Group, clitic: Mot | None = None) -> list[Mot]:
         if word.text in _ADVERBS:
             after += mots(_ADVERBS[word.text], word)
         else:
-            before += mots("ne", word)
-            after += mots("jamais" if word.text == "never" else "pas", word)
+            ne, pas = denied(word, made.auxiliaries)
+            before.append(ne)
+            after.append(pas)
     cling = [clitic] if clitic else []
     if made.infinitive:  # il peut me voir, but il m' a vu
         return [*before, made.finite, *after, *cling, *made.rest]
@@ -129,12 +136,12 @@ class Clause:
         return Phrase([*self.verb.english(), *self.english], self.french)
 
     def asked(self) -> Phrase:
-        """does he sleep: est-ce qu' il dort."""
-        [first] = self.verb.auxiliaries
+        """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is what "does" does, and what "?" says."""
+        [first], mark = self.verb.auxiliaries, Word("?")
         modal = first.text in _MODALS
-        ask = [Mot("est-ce", [] if modal else [first], [first] if modal else []), Mot("que", [], [first])]
-        english = [first, *self.who.phrase.en, *self.verb.lexical, *self.english]
-        return Phrase(english, [*ask, *self.who.phrase.fr, *self.french])
+        ask = [Mot("est-ce", [] if modal else [first], [first, mark]), Mot("que", [], [first, mark])]
+        english = [first, *self.who.phrase.en, *self.verb.lexical, *self.english, mark]
+        return Phrase(english, [*ask, *self.who.phrase.fr, *self.french, Mot("?", [mark])])
 
 
 def clause(r: Random, who: NounPhrase, *, tenses: tuple[str, ...] = ALL, asked: bool = False) -> Clause:

@@ -173,6 +173,6 @@ def _owned(r: Random, noun: Noun, described: list[Adjective]) -> NounPhrase:
     """ "the teacher 's red car": "la voiture rouge du professeur", the other way round."""
     owner, s = noun_phrase(r, {"person"}, determiners="definite").phrase, Word("'s")
     body = _body(noun, False, described)
-    article = Mot("la" if noun.female else "le", [], [s])
+    article = Mot("la" if noun.female else "le", [], [s, body.en[-1]])
     phrase = Phrase([*owner.en, s, *body.en], [article, *body.fr, *mots("de", s), *owner.fr])
     return NounPhrase(phrase, "il", noun.female, False, noun.tags)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .clauses import AVOIR, BE, ETRE
+from .clauses import AVOIR, BE, ETRE, denied
 from .french import Person, agree, present
 from .nouns import NounPhrase, noun_phrase, subject
 from .phrase import Mot, Phrase, Word, mots
@@ -46,7 +46,14 @@ def _is(
     be = Word({"present": BE, "past": _WAS}[tense][who.person] if not will else "be")
     verb = Mot(forms[tense][who.person], [be], list(will))
     english = [*will, *no, be] if will else [be, *no]
-    return english, [*(mots("ne", *no) if negative else []), verb, *(mots("pas", *no) if negative else [])]
+    return english, _denied(verb, no, [])
+
+
+def _denied(verb: Mot, no: list[Word], auxiliaries: list[Word]) -> list[Mot]:
+    if not no:
+        return [verb]
+    ne, pas = denied(no[0], auxiliaries)
+    return [ne, verb, pas]
 
 
 def _joined(who: NounPhrase, english: list[Word], french: list[Mot]) -> Phrase:
@@ -116,8 +123,7 @@ def _has(r: Random, tense: str, negative: bool) -> Phrase:
     if not support:
         have.text = "had" if tense == "past" else "has" if who.third else "have"
     verb = Mot(_HAS[tense][who.person], [have], list(support))
-    french = [*(mots("ne", *no) if negative else []), verb, *(mots("pas", *no) if negative else [])]
-    return _joined(who, [*support, *no, have, *what.en], [*french, *what.fr])
+    return _joined(who, [*support, *no, have, *what.en], [*_denied(verb, no, support), *what.fr])
 
 
 def _there_is(r: Random, tense: str, negative: bool) -> Phrase:

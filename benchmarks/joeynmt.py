@@ -1,0 +1,172 @@
+"""Training and translating beside JoeyNMT 2.3: the same architecture, batches, search and machine, in one run.
+
+    PYTHONPATH=<folder with joeynmt 2.3.0 and importlib_metadata> python -m benchmarks.joeynmt [--device cuda]
+
+JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`.
+Sentences are random ids with the lengths of ordinary ones: what is timed does not depend on which words they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.data.batch import BEGIN, END, PAD, Batch
+from regard.models import Translator, config
+from regard.training.graphs import Graphs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from regard.models import Loss
+
+VOCABULARY = 8000
+
+
+def batches(count: int, tokens: int, seed: int = 0) -> list[Batch]:
+    """Batches of about `tokens` target tokens; sentences of one batch are of like length, as after bucketing."""
+    random = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(count):
+        middle = int(torch.randint(8, 28, (), generator=random))
+        rows = tokens // (middle + 2)
+        lengths = [torch.randint(max(2, middle - 2), middle + 3, (rows,), generator=random) for _ in range(2)]
+        source, target = (
+            torch.randint(4, VOCABULARY, (rows, int(n.max())), generator=random) for n in (lengths[0], lengths[1] + 1)
+        )
+        target[:, 0] = BEGIN
+        for ids, n in ((source, lengths[0]), (target, lengths[1] + 1)):
+            ids[torch.arange(rows), n - 1] = END
+            ids[torch.arange(ids.shape[1]) >= n[:, None]] = PAD
+        made.append(Batch(source, lengths[0], target, lengths[1] + 1, torch.arange(rows)))
+    return made
+
+
+def ours(kind: str) -> Translator:
+    if kind == "bahdanau":
+        encoder: config.Encoder = config.RecurrentEncoder(embedding=256, width=256, dropout=0.2)
+        decoder: config.Decoder = config.RecurrentDecoder(embedding=256, width=512, dropout=0.2)
+    else:
+        settings: dict[str, Any] = {"width": 256, "heads": 4, "hidden": 1024, "layers": 4, "dropout": 0.2}
+        encoder, decoder = config.TransformerEncoder(**settings), config.TransformerDecoder(**settings)
+    return Translator(config.Translator(VOCABULARY, VOCABULARY, encoder, decoder))
+
+
+def theirs(kind: str) -> Any:
+    from types import SimpleNamespace
+
+    from joeynmt.model import build_model
+    from joeynmt.vocabulary import Vocabulary
+
+    special = SimpleNamespace(
+        unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
+        unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
+    )  # fmt: skip
+    vocabulary = Vocabulary([f"w{n}" for n in range(VOCABULARY - 4)], special)
+    if kind == "bahdanau":
+        encoder = {
+            "type": "recurrent", "rnn_type": "gru", "embeddings": {"embedding_dim": 256, "scale": False},
+            "hidden_size": 256, "bidirectional": True, "num_layers": 1, "dropout": 0.2,
+        }  # fmt: skip
+        decoder = {
+            "type": "recurrent", "rnn_type": "gru", "embeddings": {"embedding_dim": 256, "scale": False},
+            "hidden_size": 512, "num_layers": 1, "dropout": 0.2, "hidden_dropout": 0.2, "attention": "bahdanau",
+            "input_feeding": True, "init_hidden": "bridge",
+        }  # fmt: skip
+    else:
+        encoder = {
+            "type": "transformer", "embeddings": {"embedding_dim": 256, "scale": True}, "hidden_size": 256,
+            "ff_size": 1024, "num_layers": 4, "num_heads": 4, "dropout": 0.2, "layer_norm": "pre",
+        }  # fmt: skip
+        decoder = dict(encoder)
+    model = build_model({"encoder": encoder, "decoder": decoder}, vocabulary, vocabulary)
+    model.loss_function = ("crossentropy", 0.1)
+    return model
+
+
+def their_batch(batch: Batch, device: torch.device) -> Any:
+    from joeynmt.batch import Batch as Theirs
+
+    # Its vocabularies begin with <unk>, <pad>, <s>, </s>; ours with <pad>, <s>, </s>, <unk>.
+    ids = torch.arange(VOCABULARY)
+    ids[:4] = torch.tensor([1, 2, 3, 0])
+    made = Theirs(
+        src=ids[batch.source].to(device), src_length=batch.source_lengths.to(device), src_prompt_mask=None,
+        trg=ids[batch.target].to(device), trg_prompt_mask=None, indices=batch.rows.to(device), device=device,
+        pad_index=1, eos_index=3, is_train=True,
+    )  # fmt: skip
+    made.sort_by_src_length()  # its recurrent encoder wants that
+    return made
+
+
+def trainer(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> Callable[[Any], None]:
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=next(model.parameters()).is_cuda)
+
+    def step(batch: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss(batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def timed(work: Callable[[Any], object], inputs: list[Any], device: torch.device, rounds: int = 3) -> float:
+    """Seconds for all inputs, the median of several rounds after one that does not count."""
+    took = []
+    for _ in range(rounds + 1):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        for one in inputs:
+            work(one)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        took.append(time.perf_counter() - start)
+    return statistics.median(took[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batches", type=int, default=6)
+    parser.add_argument("--tokens", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    data = batches(given.batches, given.tokens)
+    tokens = sum(int((b.target_lengths - 1).sum()) for b in data)
+    for kind in given.models:
+        model = ours(kind).to(device).train()
+
+        # As `regard train` does it: mixed precision in CUDA graphs on a GPU, plain float32 on a CPU.
+        on_gpu = device.type == "cuda"
+        loss_of = (
+            Graphs(model, smoothing=0.1, autocast=torch.bfloat16) if on_gpu else partial(model.loss, smoothing=0.1)
+        )
+
+        def our_loss(batch: Batch, loss_of: Callable[[Batch], Loss] = loss_of) -> torch.Tensor:
+            loss = loss_of(batch)
+            return loss.total / loss.tokens
+
+        mine = timed(trainer(model, our_loss), [b.to(device) for b in data], device, given.rounds)
+        joey = theirs(kind).to(device).train()
+
+        def their_loss(batch: Any, joey: Any = joey) -> torch.Tensor:
+            total: torch.Tensor = joey(return_type="loss", **vars(batch))[0]
+            return total / batch.ntokens
+
+        other = timed(trainer(joey, their_loss), [their_batch(b, device) for b in data], device, given.rounds)
+        print(
+            f"{kind} training: ours {tokens / mine:,.0f} tokens/s, JoeyNMT {tokens / other:,.0f}: {other / mine:.2f} ×"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Starting a Triton kernel: in little time, or with memory for descriptors."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from torch import Tensor
+
+
+class Launch:
+    """`kernel[grid](*tensors, *numbers, **options)`, the constants last among the numbers.
+
+    Triton asks of each argument its type, whether it is 1 and whether 16 divides it, on every call: some 50 µs for a
+    kernel with forty of them. Here it asks once, and what it compiled then is started directly. So a `Launch` is good
+    for one `kind` of tensors: whoever keeps it, keeps it by that.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, int, int], numbers: tuple[Any, ...], **options: int) -> None:
+        self.kernel, self.grid, self.numbers, self.options = kernel, grid, numbers, options
+        self.started: Any = None
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        if self.started is not None:
+            self.started(*tensors, *self.numbers)
+            return
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.options)
+        if compiled is not None:  # the interpreter compiles nothing
+            self.started = compiled[self.grid]
+
+
+def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> None:
+    """The same in one call, where the arguments themselves say of which kind they are."""
+    key = (kernel, *[(x.dtype, x.data_ptr() & 15) if isinstance(x, torch.Tensor) else x for x in arguments])
+    key = (*key, *options.values(), arguments[0].get_device())
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        compiled[grid](*arguments)
+        return
+    if len(_compiled) >= MOST:
+        _compiled.clear()
+    _compiled[key] = kernel[grid](*arguments, **options)
+
+
+_compiled: dict[Hashable, Any] = {}
+
+MOST = 4096
+"""Kinds of arguments remembered before all are forgotten."""
+
+
+def kind(x: Tensor | None) -> Hashable:
+    """What Triton wants to know of a tensor, and what our kernels want to know of its shape."""
+    return None if x is None else (x.dtype, x.data_ptr() & 15, x.shape, x.stride())
+
+
+def with_descriptors(device: torch.device, start: Callable[[], object]) -> None:
+    """Start a kernel that describes tensors to the copy engine, for which Triton asks its allocator for memory.
+
+    In a context of its own: the caller's allocator stays what it was.
+    """
+    import triton
+
+    def inside() -> None:
+        triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=device))
+        start()
+
+    copy_context().run(inside)

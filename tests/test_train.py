@@ -1,0 +1,244 @@
+"""Training: it learns, it says what is wrong before it starts, and it keeps what it should."""
+
+from __future__ import annotations
+
+import csv
+import math
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.data import Tokenizers
+from regard.decoding import translate
+from regard.models import Translator
+from regard.training import Run, cookbook, fit
+from regard.training.metrics import COLUMNS, Metrics
+from regard.training.schedule import rate
+from regard.training.snapshots import Snapshots
+from tests.fitting import measured, recipe_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return recipe_file(tmp_path)
+
+
+class TestFit:
+    def test_learns_and_leaves_everything_behind(self, file: Path, tmp_path: Path) -> None:
+        settings = ["training.updates=200", "training.schedule=cosine", "training.validate_every=100"]
+        settings += ["encoder.width=32", "encoder.embedding=32", "encoder.dropout=0.0"]
+        settings += ["decoder.width=64", "decoder.embedding=32", "decoder.dropout=0.0"]
+        run = fit(cookbook.load(file, settings), tmp_path / "run")
+        assert Run.open(tmp_path / "run").recipe == run.recipe == cookbook.load(file, settings)
+        rows = measured(run.folder)
+        losses = [float(row[2]) for row in rows if row[2]]
+        assert len(losses) == 200
+        assert losses[-1] < 0.5 * losses[0]
+        validations = [(int(row[0]), float(row[5]), float(row[6])) for row in rows if row[6]]
+        assert [update for update, _, _ in validations] == [100, 200]
+        assert validations[1][1] < validations[0][1]
+        assert validations[1][2] > 80
+
+        model, tokenizers = Translator.from_pretrained(run.model), Tokenizers.load(run.model)
+        assert [found.text for found in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
+        assert "regard translate" in (run.model / "README.md").read_text(encoding="utf-8")
+
+    def test_the_loss_is_the_mean_over_tokens(self, file: Path, tmp_path: Path) -> None:
+        """The first line of the metrics, computed again by hand."""
+        settings = ["training.updates=1", "encoder.dropout=0.0", "decoder.dropout=0.0", "training.smoothing=0.1"]
+        run = fit(cookbook.load(file, settings), tmp_path / "run")
+        from regard.data import Batches, Encoded
+
+        tokenizers = Tokenizers.load(run.data)
+        torch.manual_seed(run.recipe.seed)
+        model = Translator(run.recipe.translator(len(tokenizers.source), len(tokenizers.target)))
+        batch = Batches(Encoded.load(run.data / "train"), tokens=200, seed=run.recipe.seed, epoch=0)[0]
+        logits = model.readout(model(batch.source, batch.source_lengths, batch.target[:, :-1]).features)
+        wanted = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1
+        )
+        assert float(measured(run.folder)[0][2]) == pytest.approx(wanted.item(), rel=1e-5)
+
+    def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
+        from regard.training.corpus import read
+        from regard.training.evaluate import evaluate
+
+        run = fit(cookbook.load(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
+        found, _ = evaluate(
+            Translator.from_pretrained(run.model),
+            Tokenizers.load(run.model),
+            read(run.recipe.data, "valid"),
+            **run.recipe.search.model_dump(),
+        )
+        last = measured(run.folder)[-1]
+        assert float(last[6]) == pytest.approx(found.tokenised_bleu.value)
+        assert found.perplexity is not None
+        assert float(last[5]) == pytest.approx(math.log(found.perplexity), rel=1e-5)
+
+    def test_stops_when_bleu_stops_rising(self, file: Path, tmp_path: Path) -> None:
+        settings = ["training.rate=1e-12", "training.validate_every=2", "training.patience=3", "training.save_every=50"]
+        run = fit(cookbook.load(file, settings), tmp_path / "run")
+        assert int(measured(run.folder)[-1][0]) == 2 + 3 * 2, "the first is the best, then three that are not better"
+        assert run.model.exists()
+        assert run.last.exists()
+
+    def test_a_plateau_cuts_the_rate(self, file: Path, tmp_path: Path) -> None:
+        settings = ["training.rate=1e-9", "training.schedule=plateau", "training.hold=2", "training.cut=0.5"]
+        run = fit(
+            cookbook.load(file, [*settings, "training.validate_every=2", "training.updates=11"]), tmp_path / "run"
+        )
+        rates = [float(row[4]) * 1e9 for row in measured(run.folder) if row[4]]
+        assert rates == pytest.approx([1] * 6 + [0.5] * 4 + [0.25])
+
+    def test_a_loss_that_is_no_number_ends_it(self, file: Path, tmp_path: Path) -> None:
+        settings = ["training.rate=1e30", "training.clip=0.0", "training.validate_every=1000"]
+        with pytest.raises(ValueError, match=r"the loss of update \d+ is nan: a lower training.rate"):
+            fit(cookbook.load(file, settings), tmp_path / "run")
+
+    def test_workers_make_the_same_batches(self, file: Path, tmp_path: Path) -> None:
+        for workers in (0, 2):
+            settings = [f"training.workers={workers}", "training.updates=6", "training.validate_every=6"]
+            fit(cookbook.load(file, settings), tmp_path / str(workers))
+        assert measured(tmp_path / "0") == measured(tmp_path / "2")
+
+    def test_tensorboard_gets_the_same_figures(self, file: Path, tmp_path: Path) -> None:
+        pytest.importorskip("tensorboard")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        run = fit(cookbook.load(file, ["training.updates=4", "training.tensorboard=true"]), tmp_path / "run")
+        events = EventAccumulator(str(run.folder / "tensorboard"))
+        events.Reload()
+        losses = [float(row[2]) for row in measured(run.folder) if row[2]]
+        assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
+
+
+@pytest.mark.parametrize("name", [name for name in cookbook.shipped() if name.endswith("phrasebook")])
+def test_a_recipe_on_the_phrase_book_trains(name: str, tmp_path: Path) -> None:
+    small = ["data.train=80", "data.valid=6", "data.test=6", "training.updates=3", "training.tensorboard=false"]
+    run = fit(cookbook.load(name, [*small, "training.accelerator=cpu", "training.log_every=1"]), tmp_path / "run")
+    rows = measured(run.folder)
+    assert [row[0] for row in rows] == ["1", "2", "3", "3"]
+    assert all(math.isfinite(float(row[2])) for row in rows[:3])
+    assert run.model.exists()
+
+
+@pytest.mark.parametrize("name", list(cookbook.shipped()))
+def test_a_shipped_recipe_makes_its_model(name: str) -> None:
+    recipe = cookbook.load(name)
+    model = Translator(recipe.translator(40, 40))
+    assert model.config.decoder == recipe.decoder
+
+
+class TestBefore:
+    """What is an error before training, not after."""
+
+    def test_a_run_is_not_overwritten(self, file: Path, tmp_path: Path) -> None:
+        recipe = cookbook.load(file, ["training.updates=2"])
+        run = fit(recipe, tmp_path / "run")
+        (run.folder / "notes.txt").write_text("mine")
+        with pytest.raises(ValueError, match=r"holds a run; go on with --resume .*, or replace it with --force"):
+            fit(recipe, run.folder)
+        assert (run.folder / "notes.txt").exists()
+        fit(recipe, run.folder, force=True)
+        assert not (run.folder / "notes.txt").exists()
+
+    def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
+        recipe = cookbook.load(file)
+        with pytest.raises(ValueError, match="is there already and is no run"):
+            fit(recipe, tmp_path, force=True)
+        assert file.exists()
+        with pytest.raises(ValueError, match="is there already and is no run"):
+            fit(recipe, file, force=True)
+        with pytest.raises(ValueError, match=r"is no run: it holds no recipe\.toml"):
+            fit(recipe, tmp_path, resume=True)
+
+    def test_a_folder_that_cannot_be_made(self, file: Path) -> None:
+        with pytest.raises(OSError, match="Not a directory"):
+            fit(cookbook.load(file), file / "run")
+
+    def test_a_full_disk(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000))
+        with pytest.raises(OSError, match=r"has 0 MB free, and this run may need \d+ MB"):
+            fit(cookbook.load(file, ["training.updates=2"]), tmp_path / "run")
+        assert not (tmp_path / "run" / "metrics.csv").exists(), "not one update was made"
+
+    def test_a_bad_row(self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with (tmp_path / "train.tsv").open("a") as corpus:
+            corpus.write("ba ba\n")
+        with pytest.raises(ValueError, match=r"train.tsv:301: "):
+            fit(cookbook.load(file), tmp_path / "run")
+        fit(cookbook.load(file, ["data.on_bad=skip", "training.updates=1"]), tmp_path / "other")
+        assert "train: 300 pairs" in (shown := capsys.readouterr().out)
+        assert "1 bad rows skipped" in shown
+
+    def test_long_pairs_are_left_out_and_counted(
+        self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        with (tmp_path / "train.tsv").open("a") as corpus:
+            corpus.write("ba " * 30 + "\t" + "baba " * 30 + "\n")
+        fit(cookbook.load(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
+        assert "train: 300 pairs" in (shown := capsys.readouterr().out)
+        assert "1 pairs longer than 10 tokens left out" in shown
+
+    def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        with pytest.raises(ValueError, match=r"training.accelerator is 'cuda'"):
+            fit(cookbook.load(file, ["training.accelerator=cuda"]), tmp_path / "run")
+        with pytest.raises(ValueError, match=r"training.graphs = true needs one CUDA device"):
+            fit(cookbook.load(file, ["training.graphs=true"]), tmp_path / "other")
+
+
+class TestSchedule:
+    def settings(self, *given: str) -> list[float]:
+        training = cookbook.load("transformer-multi30k", ["training.rate=1.0", *given]).training
+        return [rate(training, update) for update in (1, 50, 100, 400, 900)]
+
+    def test_inverse_square_root(self) -> None:
+        assert self.settings("training.warmup=100") == pytest.approx([0.01, 0.5, 1.0, 0.5, 1 / 3])
+
+    def test_cosine(self) -> None:
+        found = self.settings("training.schedule=cosine", "training.warmup=100", "training.updates=900")
+        assert found == pytest.approx([0.01, 0.5, 1.0, 0.5 + 0.5 * math.cos(math.pi * 3 / 8), 0.0], abs=1e-12)
+
+    def test_constant_without_warm_up(self) -> None:
+        assert self.settings("training.schedule=constant", "training.warmup=0") == [1.0] * 5
+
+
+class TestSnapshots:
+    def test_average_the_window_and_forget_the_future(self, tmp_path: Path) -> None:
+        snapshots = Snapshots(tmp_path, window=3)
+        shared = torch.zeros(2)
+        for update in (1, 2, 3, 4):
+            shared.fill_(update)
+            snapshots.take(update, {"a": shared, "tied": shared, "count": torch.tensor(update)})
+        assert len(snapshots) == 3
+        average = snapshots.average()
+        assert average["a"].tolist() == average["tied"].tolist() == [3.0, 3.0]
+        assert average["a"].dtype == torch.float32
+        assert average["count"].item() == 4, "a number that is not learned is the last one's"
+        for update in (2, 4):
+            snapshots.take_best(update, {"a": torch.tensor(float(update))})
+        snapshots.forget(after=3, best=2)
+        assert snapshots.average()["a"].tolist() == [2.5, 2.5]
+        assert snapshots.best()["a"].item() == 2.0
+
+
+def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
+    metrics = Metrics(tmp_path / "metrics.csv")
+    metrics.begin(0)
+    for update in (1, 2, 3):
+        metrics.write({"update": update, "loss": update / 3})
+    with metrics.path.open("a") as file:
+        file.write("4,0,0.1")  # a line that a kill cut short
+    metrics.begin(2)
+    with metrics.path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["update"], float(row["loss"])) for row in rows] == [("1", 1 / 3), ("2", 2 / 3)]
+    assert tuple(rows[0]) == COLUMNS
