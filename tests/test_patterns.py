@@ -127,6 +127,18 @@ def test_pairs_looked_up_one_by_one_are_the_same(monkeypatch: pytest.MonkeyPatch
             assert torch.allclose(one.total[kind], other.total[kind], atol=1e-5), kind
 
 
+def test_equal_tokens_from_some_of_the_queries_are_an_estimate_of_all() -> None:
+    text = a_text(600)
+    seen = looked_at(text.ids, is_causal=True, sharp=1.0)
+    every, some, most = Patterns(), Patterns(rows=200), Patterns(rows=600)
+    for patterns in (every, some, most):
+        patterns.add(seen, text)
+    for name in ("identical", "induction"):
+        assert torch.allclose(every.scores(name), most.scores(name), atol=1e-5)
+        assert torch.allclose(every.scores(name), some.scores(name), rtol=0.2)
+    assert torch.equal(every.scores("previous"), some.scores("previous"))
+
+
 def test_scores_are_averaged_over_texts() -> None:
     texts = [a_text(20), a_text(33)]
     patterns, alone = Patterns(), [Patterns(), Patterns()]

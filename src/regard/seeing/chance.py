@@ -23,8 +23,9 @@ ROWS = 64
 """Queries a text is tested on, evenly spread."""
 
 
-def spread(length: int) -> Int[Tensor, " rows"]:
-    return torch.linspace(0, length - 1, min(ROWS, length)).long().unique(sorted=True)  # type: ignore[no-any-return]
+def spread(length: int, rows: int = ROWS) -> Int[Tensor, " rows"]:
+    """So many queries, evenly spread over a text."""
+    return torch.linspace(0, length - 1, min(rows, length)).long().unique(sorted=True)  # type: ignore[no-any-return]
 
 
 def drawn(

@@ -12,6 +12,7 @@ import torch
 
 from ..attention import Softmax
 from ..attention.forms import DotForm
+from ..attention.indices import span
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 KINDS = ("identical", "duplicate", "induction", "other sentence", "related")
 ALIKE = 0.5
 """The cosine of two tokens' embeddings above which they count as related. Ours; the papers name no number."""
-AT_ONCE = 1 << 18
-"""Pairs looked up at once where they are looked up one by one."""
+AT_ONCE = 1 << 20
+"""Pairs of all heads together that are looked up at once, where they are looked up one by one."""
 
 
 class Matches:
@@ -87,14 +88,20 @@ class PairMass:
             at = (row[seen] * width + key[seen]).to(flat.device)
             self.total[kind][block.n] += flat[:, at].sum(-1).to("cpu", torch.float32)
 
-    def look_up(self, weights: Weights) -> None:
-        """The same from single weights, for a GPU, where `Weights.stats` has kernels that show no blocks."""
-        rows = max(1, AT_ONCE // int(self.matches.count.float().mean().ceil()))
-        for first in range(0, weights.shape[-2], rows):
-            queries = torch.arange(first, min(first + rows, weights.shape[-2]))
-            for kind, (row, key) in self.matches.of(queries).items():
+    def look_up(self, weights: Weights, queries: Int[Tensor, " rows"] | None = None) -> None:
+        """The same from single weights, for a GPU, where `Weights.stats` has kernels that show no blocks.
+
+        With `queries` only from these, and as much more as there are more queries than these.
+        """
+        every = torch.arange(weights.shape[-2]) if queries is None else queries
+        share = weights.shape[-2] / len(every)
+        # A pair is two vectors of every head while it is looked up.
+        each = float(self.matches.count[every].float().mean()) * weights.shape[0]
+        for part in every.split(max(1, int(AT_ONCE / each))):
+            for kind, (row, key) in self.matches.of(part).items():
                 seen = key < weights.shape[-1]
-                self.total[kind] += single(weights, queries[row[seen]], key[seen]).sum(-1).to("cpu", torch.float32)
+                mass = single(weights, part[row[seen]], key[seen]).sum(-1)
+                self.total[kind] += share * mass.to("cpu", torch.float32)
 
 
 @torch.no_grad()
@@ -104,7 +111,7 @@ def single(weights: Weights, i: Int[Tensor, " pairs"], j: Int[Tensor, " pairs"])
     if not isinstance(scores.form, DotForm) or not isinstance(normalize, Softmax):
         raise TypeError("single weights are looked up for softmax over dot products")
     device = scores.a.device
-    entries, i, j = torch.tensor(list(weights._entries), device=device), i.to(device), j.to(device)
+    entries, i, j = span(weights._entries, device), i.to(device), j.to(device)
     a, b = (x[entries][:, at].to(scores.precision) for x, at in ((scores.a, i), (scores.b, j)))
     e = ((a * b).sum(-1) * scores.form.scale)[..., None]  # [n, pairs, 1]: as a block of one column each
     e = scores.finished(e, entries, i, j[:, None], normalize.absent)

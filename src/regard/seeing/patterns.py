@@ -87,7 +87,12 @@ class Head:
 class Patterns:
     """Scores of every head, text by text: `patterns.add(seen, text)`, then `patterns.heads()`."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, rows: int | None = None) -> None:
+        """`rows`: take the patterns of equal tokens from so many queries, evenly spread, instead of from all.
+
+        A token of a long text has thousands of others of its kind, and a GPU looks each up.
+        """
+        self.rows = rows
         self.names: list[str] = []
         self.texts = 0
         self._sums: dict[str, dict[str, Tensor]] = {}  # layer's name → pattern → Σ over texts of the score, [heads]
@@ -113,7 +118,7 @@ class Patterns:
             weights = _heads(call, entry, len(text))
             pairs = PairMass(matches, weights.shape[0])
             # On a GPU kernels answer the rest in one go, and show nobody their blocks.
-            apart = weights._scores.a.is_cuda
+            apart = weights._scores.a.is_cuda or self.rows is not None
             stats = weights.stats(
                 entropy=True,
                 top=min(top, weights.shape[-1]),
@@ -122,7 +127,7 @@ class Patterns:
                 also=[] if apart else [pairs],
             )
             if apart:
-                pairs.look_up(weights)
+                pairs.look_up(weights, None if self.rows is None else spread(len(text), self.rows))
             scores, found[call.name] = _scores(stats, pairs, text), stats
             mine = self._sums.setdefault(call.name, {})
             chance = self._draws.setdefault(call.name, {})
