@@ -155,6 +155,17 @@ def test_scores_are_averaged_over_texts() -> None:
         patterns.scores("other sentence")
 
 
+def test_layers_that_share_a_module_are_layers() -> None:
+    text, model = a_text(20), Model(layers=1)
+    model.layer = nn.ModuleList([model.layer[0], model.layer[0]])
+    with torch.no_grad(), watch(model) as seen:
+        model(text.ids[None])
+    patterns = Patterns()
+    assert len(patterns.add(seen, text)) == 2
+    expected = torch.stack([written_out(call.weights.dense()[0], text)["self"] for call in seen])
+    assert torch.allclose(patterns.scores("self"), expected, atol=1e-6)
+
+
 class Previous(nn.Module):
     """Head 0 looks at the token before, head 1 at nothing in particular."""
 

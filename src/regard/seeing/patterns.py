@@ -128,9 +128,11 @@ class Patterns:
             )
             if apart:
                 pairs.look_up(weights, None if self.rows is None else spread(len(text), self.rows))
-            scores, found[call.name] = _scores(stats, pairs, text), stats
-            mine = self._sums.setdefault(call.name, {})
-            chance = self._draws.setdefault(call.name, {})
+            # A module that is several layers (ALBERT) is told apart by how often it has been called.
+            layer = call.name if call.name not in found else f"{call.name}, again {len(found)}"
+            scores, found[layer] = _scores(stats, pairs, text), stats
+            mine = self._sums.setdefault(layer, {})
+            chance = self._draws.setdefault(layer, {})
             for name, score in scores.items():
                 mine[name] = mine.get(name, 0) + score
             for name, sums in drawn(weights, queries, sets, self._generator).items():
