@@ -299,6 +299,25 @@ def test_the_model_computes_the_same_bits() -> None:
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("where", ["autocast", "inference_mode", "math only"])
+def test_the_same_bits_under_what_else_may_be_on(where: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    model, x = Stack(), torch.randn(2, 40, 16)
+    around: dict[str, Callable[[], Any]] = {
+        "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+        "inference_mode": torch.inference_mode,
+        "math only": lambda: sdpa_kernel([SDPBackend.MATH]),
+    }
+    with around[where]():
+        expected = model(x)
+        with watch(model) as seen:
+            out = model(x)
+    assert out.dtype == expected.dtype
+    assert torch.equal(out, expected)
+    assert seen.faithful, seen
+
+
 def test_recomputation_in_the_backward_pass_is_not_a_call() -> None:
     from torch.utils.checkpoint import checkpoint
 

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ...attention import causal
+from ...attention.transforms import AUTOCAST
 from .. import watching
 from ..heard import Heard, dot_scores
 
@@ -38,6 +39,11 @@ def tapped(
     if query.is_nested:
         watching.missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    place = query.device.type
+    if place in AUTOCAST and torch.is_autocast_enabled(place):
+        # As autocast would: what is kept is what the kernel gets.
+        kind = torch.get_autocast_dtype(place)
+        query, key, value = (x.to(kind) if x.dtype == torch.float32 else x for x in (query, key, value))
     outer = watching.here.outer
     # Inside an interface, what is to be different is done there.
     different = watching.changed(None) if outer is None else []
