@@ -108,6 +108,25 @@ def test_a_model_that_never_attends_is_told_apart(tmp_path: Path, monkeypatch: p
     assert "called no attention" in refused(monkeypatch, "see", str(tmp_path), "the cat")
 
 
+def test_a_translator_of_ours_is_seen_as_it_translates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regard.data import Tokenizer, Tokenizers
+    from regard.models import Translator, config
+
+    both = Tokenizer.train("bpe", 60, ["the bird sees a worm .", "the late worm sees the early bird ."])
+    torch.manual_seed(0)
+    encoder, decoder = config.RecurrentEncoder(embedding=16, width=8), config.RecurrentDecoder(embedding=16, width=16)
+    Translator(config.Translator(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
+    Tokenizers(both, both).save(tmp_path)
+    out = run(monkeypatch, capsys, "see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
+    assert "cross" in out
+    assert "strongest links" in out
+    assert "what each head does" not in out  # patterns are about self-attention over one text
+    assert "--with" in refused(monkeypatch, "see", str(tmp_path), "the bird", "--with", "a worm")
+    assert "regard see" in refused(monkeypatch, "patterns", str(tmp_path), "the bird")
+
+
 # Real models
 
 

@@ -76,7 +76,13 @@ def is_ours(name: str) -> bool:
     if (folder / "model" / "config.json").is_file() or (not folder.exists() and name in shipped()):
         return True
     config = folder / "config.json"
-    return config.is_file() and "model_type" not in json.loads(config.read_text(encoding="utf-8"))
+    if not config.is_file():
+        return False
+    try:
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type")
+    except (ValueError, AttributeError):
+        raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
+    return str(kind).startswith("regard-")
 
 
 def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, list[str], list[str]]:
