@@ -108,6 +108,24 @@ def test_a_model_that_never_attends_is_told_apart(tmp_path: Path, monkeypatch: p
     assert "called no attention" in refused(monkeypatch, "see", str(tmp_path), "the cat")
 
 
+def test_a_model_with_encoder_and_decoder_reads_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    config = transformers.T5Config(
+        vocab_size=len(WORDS), d_model=16, d_kv=8, d_ff=20, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    transformers.T5Model(config).save_pretrained(tmp_path)
+    out = run(
+        monkeypatch, capsys, "see", str(tmp_path), "the cat sat", "--with", "the mat is tired .", "--layer", "2",
+        "--device", "cpu",
+    )  # fmt: skip
+    assert "cross" in out
+    assert "mat" in out
+    assert "give what it writes" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+
+
 def test_a_translator_of_ours_is_seen_as_it_translates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

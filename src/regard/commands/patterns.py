@@ -53,6 +53,8 @@ def patterns(
     if is_ours(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
     found = reader.load(model, find_device(device))
+    if found.translates:
+        raise ValueError(f"{model} writes what it reads anew; patterns are about models that read one text")
     found.longest = min(found.longest, length)
     console, all_patterns = Console(), Patterns()
     for line in _texts(text, texts):

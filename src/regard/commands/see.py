@@ -12,11 +12,14 @@ from .app import app
 from .options import Device, find_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import RenderableType
 
-    from ..seeing import Seen
+    from ..seeing import Call, Seen
+
+    Names = Callable[[Call], tuple[list[str], list[str]]]
+    """The words beside the rows and the columns of a call."""
 
 WIDEST = 120
 """Tokens up to which a head is drawn in the terminal."""
@@ -60,8 +63,10 @@ def see(
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
     console = Console()
     place = find_device(device)
-    seen, rows, cols = _ours(model, text, second, place) if is_ours(model) else _theirs(model, text, second, place)
-    for part in _shown(seen, rows, cols, layer, head, links):
+    seen, names = _ours(model, text, second, place) if is_ours(model) else _theirs(model, text, second, place)
+    if not len(seen):
+        raise ValueError(f"{model}: {seen.advice}")
+    for part in _shown(seen, names, layer, head, links):
         console.print(part)
     if save is not None:
         seen.save(save)
@@ -85,18 +90,20 @@ def is_ours(name: str) -> bool:
     return str(kind).startswith("regard-")
 
 
-def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, list[str], list[str]]:
+def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
     from ..seeing import reader
 
     found = reader.load(name, device)
-    read = found.text(text, second)
-    seen = found.read(read)
-    if not len(seen):
-        raise ValueError(f"{name}: {seen.advice}")
-    return seen, read.tokens, read.tokens
+    if not found.translates:
+        read = found.text(text, second)
+        return found.read(read), lambda call: (read.tokens, read.tokens)
+    if second is None:
+        raise ValueError(f"{name} reads one text and writes another: give what it writes with --with")
+    source, target = found.text(text), found.text(second)
+    return found.read(source, target), _sides(source.tokens, target.tokens, target.tokens)
 
 
-def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, list[str], list[str]]:
+def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
     from ..decoding import pretrained, translate
     from ..models import Translator
     from ..seeing import watch
@@ -107,15 +114,23 @@ def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, 
     assert isinstance(loaded.model, Translator)
     with watch(loaded.model) as seen:
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
-    if not len(seen):
-        raise ValueError(f"{name}: {seen.advice}")
     seen.model, seen.tokens = name, [found.pieces]
-    return seen, found.pieces, found.source_pieces
+    # A row of the decoder is named by what it writes; its own keys are what it has read by then.
+    return seen, _sides(found.source_pieces, found.pieces, ["<s>", *found.pieces])
 
 
-def _shown(
-    seen: Seen, rows: list[str], cols: list[str], layer: int | None, head: int, links: int
-) -> Iterator[RenderableType]:
+def _sides(source: list[str], written: list[str], read: list[str]) -> Names:
+    """Rows and columns of a call of a model with an encoder and a decoder."""
+
+    def names(call: Call) -> tuple[list[str], list[str]]:
+        if call.kind == "cross":
+            return written, source
+        return (written, read) if "decoder" in call.name else (source, source)
+
+    return names
+
+
+def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
     """The table of layers, the heads' patterns where the model read one text, the strongest links, one head drawn."""
     from ..seeing import report
     from ..seeing.patterns import Patterns
@@ -131,7 +146,7 @@ def _shown(
         yield report.best(patterns)
     if links:
         yield ""
-        yield report.linked(seen, links, rows, cols)
+        yield report.linked(seen, names, links)
     if layer is not None:
         if layer >= len(seen) or head >= seen[layer].heads:
             raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; asked for {layer}.{head}")
@@ -139,9 +154,9 @@ def _shown(
         *_, queries, keys = call.shape
         if max(queries, keys) > WIDEST:
             raise ValueError(f"a head is drawn up to {WIDEST} tokens, there are {max(queries, keys)}; save a trace")
-        across = cols if call.kind == "cross" or len(cols) == keys else rows
+        rows, cols = names(call)
         yield ""
-        yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _fit(rows, queries), _fit(across, keys))
+        yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _fit(rows, queries), _fit(cols, keys))
 
 
 def _fit(names: list[str], count: int) -> list[str]:

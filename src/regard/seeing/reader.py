@@ -49,16 +49,23 @@ class Reader:
             raise ValueError(f"the tokenizer of {self.name} makes no token of this text")
         return text
 
+    @property
+    def translates(self) -> bool:
+        """Whether the model has an encoder, which reads, and a decoder, which writes."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
     @torch.no_grad()
-    def read(self, text: Text, **options: Any) -> Seen:
-        """Run the model over the text; `options` are those of `watch`."""
+    def read(self, text: Text, target: Text | None = None, **options: Any) -> Seen:
+        """Run the model over the text, a decoder over its target; `options` are those of `watch`."""
         device = next(self.model.parameters()).device
         inputs = {"input_ids": text.ids[None].to(device)}
+        if target is not None:
+            inputs["decoder_input_ids"] = target.ids[None].to(device)
         if text.segments is not None and getattr(self.model.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = _sides(text).to(device)[None]
         with watch(self.model, **options) as seen:
             self.model(**inputs)
-        seen.tokens, seen.text = [text.tokens], text
+        seen.tokens, seen.text = [text.tokens], text if target is None else None
         seen.model = self.name
         return seen
 

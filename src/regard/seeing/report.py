@@ -11,6 +11,9 @@ from rich.text import Text as Words
 from .patterns import ALL, THRESHOLDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .call import Call
     from .patterns import Head, Patterns
     from .seen import Seen
 
@@ -111,13 +114,12 @@ def links(seen: Seen, count: int = 12, entry: int = 0) -> list[Link]:
     return sorted(found.values(), reverse=True)[:count]
 
 
-def linked(seen: Seen, count: int = 12, rows: list[str] | None = None, cols: list[str] | None = None) -> Table:
-    """The strongest links as words: who looks at whom, how much, in which head."""
-    tokens = seen.tokens[0] if seen.tokens else None
-    rows, cols = rows or tokens, cols or tokens
+def linked(seen: Seen, names: Callable[[Call], tuple[list[str], list[str]]], count: int = 12) -> Table:
+    """The strongest links as words: who looks at whom, how much, in which head. `names` are a call's rows and keys."""
     table = Table("looks at", "", "weight", "layer.head", box=None, title="strongest links")
     for link in links(seen, count):
-        query = rows[link.query] if rows and link.query < len(rows) else str(link.query)
-        key = cols[link.key] if cols and link.key < len(cols) else str(link.key)
+        rows, cols = names(seen[link.layer])
+        query = rows[link.query] if link.query < len(rows) else str(link.query)
+        key = cols[link.key] if link.key < len(cols) else str(link.key)
         table.add_row(Words(query), Words(f"→ {key}"), f"{link.weight:.2f}", f"{link.layer}.{link.head}")
     return table
