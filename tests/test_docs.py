@@ -19,7 +19,14 @@ def _blocks(name: str) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "least"), [("README.md", 1), ("CONTRIBUTING.md", 1), ("docs/tour.md", 15), ("docs/translation.md", 1)]
+    ("name", "least"),
+    [
+        ("README.md", 1),
+        ("CONTRIBUTING.md", 1),
+        ("docs/tour.md", 15),
+        ("docs/translation.md", 1),
+        ("docs/seeing.md", 4),
+    ],
 )
 def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
     blocks = _blocks(name)

@@ -49,11 +49,14 @@ if TYPE_CHECKING:
         prefix,
         window,
     )
+    from .seeing import Call, Seen, load_trace, note
+    from .seeing.watch import watch
 
 __all__ = [
     "Additive",
     "Alibi",
     "Bias",
+    "Call",
     "Concat",
     "Cosine",
     "Dot",
@@ -70,6 +73,7 @@ __all__ = [
     "Plan",
     "Proportional",
     "ScaledDot",
+    "Seen",
     "SoftCap",
     "Softmax",
     "Sparsemax",
@@ -81,9 +85,12 @@ __all__ = [
     "dense",
     "documents",
     "explain",
+    "load_trace",
     "lookup",
+    "note",
     "padding",
     "prefix",
+    "watch",
     "window",
 ]
 
@@ -92,10 +99,11 @@ def __getattr__(name: str) -> object:
     # Importing torch takes a second; `regard --help` must not pay for it, so the names load on first use.
     if name not in __all__:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    from . import attention
+    from . import attention, seeing
 
     # All at once: afterwards this function is out of the way, also for torch.compile, which does not trace it.
-    globals().update({public: getattr(attention, public) for public in __all__})
+    rooms = {public: seeing if public in seeing.__all__ else attention for public in __all__}
+    globals().update({public: getattr(room, public) for public, room in rooms.items()})
     return globals()[name]
 
 

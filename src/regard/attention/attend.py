@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from .choose import choose, plan
 from .energies import ScaledDot
 from .normalizers import Softmax
+from .notice import tell
 from .request import ask
 from .weights import Weights
 
@@ -87,6 +88,7 @@ def attend(
     """
     request = ask(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = choose(request, backend).run(request)
+    tell(request, output, state)
     if weights:
         return output, Weights(request.scores, normalize, state)
     return output  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ One pass over the blocks serves any number of them. A statistic nobody asked for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """Rows of some matrices: their weights, log-weights where asked for, and where they belong."""
+    """Rows of some matrices: their weights, log-weights where asked for, and where they belong.
+
+    Keys after the last one that any of these rows sees may be left out; their weights are zero.
+    """
 
     w: Float[Tensor, "n rows k"]
     log: Float[Tensor, "n rows k"] | None
@@ -49,6 +52,12 @@ class Stats:
     map: Float[Tensor, "*batch rows cols"] | None = None
     fidelity: Float[Tensor, " *batch"] | None = None
     """|W v − out| / |out|: how far the weights shown are from what the model computed."""
+
+
+class Statistic(Protocol):
+    """Sees every block once, and keeps only its own answer."""
+
+    def add(self, block: Block) -> None: ...
 
 
 class Entropy:
@@ -112,7 +121,7 @@ class Received:
 
     def flush(self) -> None:
         if self.running is not None:
-            self.total[self.n] += self.running.sum(-2)
+            self.total[self.n, : self.running.shape[-1]] += self.running.sum(-2)
             self.running = None
 
     @property
@@ -140,7 +149,7 @@ class On:
         self.result = like.new_empty(count, queries)
 
     def add(self, block: Block) -> None:
-        chosen = self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen
+        chosen = (self.chosen[block.n] if self.chosen.shape[0] > 1 else self.chosen)[:, : block.w.shape[-1]]
         self.result[block.n, block.rows] = (block.w @ chosen[..., None]).squeeze(-1)
 
 
@@ -191,7 +200,7 @@ class Fidelity:
 
     def add(self, block: Block) -> None:
         out = self.out[block.n, block.rows].to(block.w.dtype)
-        difference = block.w @ self.v[block.n].to(block.w.dtype) - out
+        difference = block.w @ self.v[block.n, : block.w.shape[-1]].to(block.w.dtype) - out
         self.error[block.n] += difference.square().sum((-2, -1))
         self.norm[block.n] += out.square().sum((-2, -1))
 

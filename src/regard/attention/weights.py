@@ -15,6 +15,7 @@ from .forms import TanhForm
 from .hard import Hard
 from .indices import positions, span
 from .kernels import statistics as kernel
+from .masks import interval
 from .modifiers import Bias
 from .normalizers import Softmax
 from .statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
@@ -25,11 +26,17 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from .indices import Index
     from .normalizers import Normalizer
     from .scores import Scores
+    from .statistics import Statistic
 
 BLOCK = 1 << 20
 """Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
+
+
+STEP = 512
+"""Rows that see few keys are computed up to the next multiple of it: blocks of one shape are cheaper to add up."""
 
 
 class Weights:
@@ -91,7 +98,7 @@ class Weights:
         return part
 
     def _part(self) -> Weights:
-        part = object.__new__(Weights)
+        part = object.__new__(type(self))
         part.__dict__.update(self.__dict__, _own=None)
         return part
 
@@ -189,20 +196,28 @@ class Weights:
         map: tuple[int, int] | None = None,
         pool: Literal["max", "mean"] = "max",
         fidelity: tuple[Tensor, Tensor] | None = None,
+        also: Sequence[Statistic] = (),
     ) -> Stats:
-        """Several questions in one pass over q and k; see the methods of the same names."""
+        """Several questions in one pass over q and k; see the methods of the same names.
+
+        `also` are statistics of your own (`regard.attention.statistics.Statistic`), shown the blocks of the same pass.
+        """
         if top is not None and not 1 <= top <= self._scores.keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {self._scores.keys}, the number of keys; got {top}")
-        fast = kernel.stats(
-            self,
-            entropy=entropy,
-            top=top,
-            received=received,
-            offsets=offsets,
-            on=on,
-            map=map,
-            pool=pool,
-            fidelity=fidelity,
+        fast = (
+            None
+            if also
+            else kernel.stats(
+                self,
+                entropy=entropy,
+                top=top,
+                received=received,
+                offsets=offsets,
+                on=on,
+                map=map,
+                pool=pool,
+                fidelity=fidelity,
+            )
         )
         if fast is not None:
             return fast
@@ -228,8 +243,10 @@ class Weights:
             asked["map"] = Map(count, queries, keys, self._size(map, pool), pool, like)
         if fidelity is not None:
             asked["fidelity"] = Fidelity(count, *self._values(*fidelity), like)
-        for block in self._blocks(with_log=entropy) if asked else ():
-            for statistic in asked.values():
+        every: list[Statistic] = [*asked.values(), *also]
+        # A map is made of cells that reach to the last key; every other statistic can do without keys nobody sees.
+        for block in self._blocks(with_log=entropy, least=top or 1, whole=map is not None) if every else ():
+            for statistic in every:
                 statistic.add(block)
         return Stats(**{name: self._shaped(statistic.result) for name, statistic in asked.items()})  # type: ignore[arg-type]
 
@@ -243,30 +260,41 @@ class Weights:
             like = torch.empty(0, dtype=self._scores.precision, device=self._scores.a.device)
             map = Map(len(self._entries), len(self._rows), len(cols), size, pool, like)
             j = span(cols, like.device)
-            for block in self._blocks(with_log=False):
+            for block in self._blocks(with_log=False, whole=True):
                 map.add(block._replace(w=block.w[..., j]))
             cells = map.result
         return cells.reshape(*self._shape, *size)
 
-    def _blocks(self, with_log: bool) -> Iterator[Block]:
+    def _blocks(self, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
         scores, normalize, state = self._detached(), self._normalize, self._own_state()
-        device, every = scores.a.device, slice(0, self._scores.keys)
+        device = scores.a.device
         j = torch.arange(scores.keys, device=device)
         # Two buffers for the whole walk: a fresh 4 MiB tensor per operation costs more in page faults than in work.
         first = scores.a.new_empty(0, dtype=scores.precision)
         second = torch.empty_like(first)
         for n, rows in scores.blocks(len(self._entries), len(self._rows), BLOCK):
             own_n, own_rows = slice(n.start, n.stop), slice(rows.start, rows.stop)
-            queries = span(self._rows[own_rows], device)
-            e = scores.block(span(self._entries[own_n], device), queries, every, normalize.absent, first)
+            queries, entries = span(self._rows[own_rows], device), span(self._entries[own_n], device)
+            last = scores.keys if whole else max(least, self._reach(scores, entries, queries))
+            e = scores.block(entries, queries, slice(0, last), normalize.absent, first)
             mine, log = state[own_n, own_rows, None], None
             if isinstance(normalize, Softmax):
                 log = normalize.log_weigh_(e, mine)
                 w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
             else:
-                w = normalize.weigh(e, mine, j)
+                w = normalize.weigh(e, mine, j[:last])
                 log = w.log() if with_log else None
             yield Block(w, log, own_n, own_rows, positions(queries, device))
+
+    def _reach(self, scores: Scores, entries: Index, queries: Index) -> int:
+        """How many keys, counted from the first, these queries can see at most, rounded up to whole steps of `STEP`."""
+        device = scores.a.device
+        if scores.mask is None or scores.keys <= STEP or device.type != "cpu":  # a look at a GPU's numbers waits for it
+            return scores.keys
+        found = interval(scores.mask, positions(entries, device), positions(queries, device), scores)
+        if found is None:
+            return scores.keys
+        return min(scores.keys, -(-int(found[1].max()) // STEP) * STEP)
 
     def _live(self) -> Scores:
         """Flat scores with their graph, for what is differentiable."""

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from . import compare, demo, evaluate, export, phrasebook, recipes, train, translate
+from . import compare, demo, evaluate, export, patterns, phrasebook, recipes, see, train, translate
 from .app import app
 
-__all__ = ["app", "compare", "demo", "evaluate", "export", "phrasebook", "recipes", "train", "translate"]
+__all__ = [
+    "app",
+    "compare",
+    "demo",
+    "evaluate",
+    "export",
+    "patterns",
+    "phrasebook",
+    "recipes",
+    "see",
+    "train",
+    "translate",
+]

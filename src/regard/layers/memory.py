@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..attention import Additive, Concat, Dot, General
+from ..attention.notice import listeners, tell_energies
 from .fixed import Fixed
 from .scores import Scores
 
@@ -46,6 +47,7 @@ class Memory:
         else:
             self._energies = Fixed(vectors)
         self._mix = Fixed(vectors.mT)  # [batch, width, places]: p ↦ p V
+        self._vectors = vectors
         self.lengths = lengths
         self.places = torch.arange(vectors.shape[1], device=vectors.device)
         # −∞ on padding, added to the energies. Lengths are at least 1, so no row is empty.
@@ -65,11 +67,15 @@ class Memory:
         p = torch.softmax(e, dim=-1, dtype=torch.promote_types(e.dtype, torch.float32))
         if scale is not None:
             p = p * scale
-        return self._mix(p), p
+        z = self._mix(p)
+        if listeners and scale is None:  # scaled weights do not sum to one: no softmax, so not what a watch can show
+            tell_energies(e, self._vectors, z)
+        return z, p
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
         """The same for these sentences."""
         chosen = object.__new__(Memory)
         chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
         chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
+        chosen._vectors = self._vectors[rows]
         return chosen

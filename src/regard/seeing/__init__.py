@@ -1,1 +1,9 @@
-"""Seeing: attention weights made visible."""
+"""Seeing: the attention of any PyTorch model, exactly, while it runs on its fast kernels."""
+
+from .call import Call
+from .seen import Seen
+from .taps.own import note
+from .trace import load_trace
+from .watch import watch
+
+__all__ = ["Call", "Seen", "load_trace", "note", "watch"]

@@ -61,6 +61,29 @@ def save_curves(file: str | Path, curves: Mapping[str, Sequence[tuple[float, flo
     _save(figure, file)
 
 
+def save_grids(file: str | Path, grids: Mapping[str, Float[Tensor, "layers heads"]], most: float = 1.0) -> None:
+    """One small map of layers × heads per name, from 0 to `most`, with the largest value of each in its title."""
+    from matplotlib.figure import Figure
+
+    columns = min(4, len(grids))
+    lines = -(-len(grids) // columns)
+    layers, heads = next(iter(grids.values())).shape
+    size = 1.0 + 0.14 * heads, 0.9 + 0.14 * layers
+    figure = Figure(figsize=(columns * size[0] + 0.8, lines * size[1]), layout="constrained")
+    every = figure.subplots(lines, columns, squeeze=False).flatten()
+    for axes, (name, scores) in zip(every, grids.items(), strict=False):
+        axes.imshow(scores.float().cpu().numpy(), cmap="viridis", vmin=0, vmax=most, aspect="equal")
+        layer, head = divmod(int(scores.argmax()), heads)
+        axes.set_title(f"{_plain(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
+        axes.tick_params(labelsize=6)
+    for axes in every[len(grids) :]:
+        axes.axis("off")
+    figure.supxlabel("head", fontsize=8)
+    figure.supylabel("layer", fontsize=8)
+    figure.colorbar(every[0].images[0], ax=every.tolist(), shrink=0.8)
+    _save(figure, file)
+
+
 def _plain(name: str) -> str:
     return name.replace("$", r"\$")  # which would begin a formula
 

@@ -1,0 +1,103 @@
+"""`regard patterns`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+from .options import Device, find_device
+from .see import ModelName, is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LONGEST = 512
+"""Tokens of one text; what is longer is cut unless --length says otherwise."""
+DRAWN = ("next", "previous", "self", "first", "delimiter", "punctuation", "identical", "induction")
+"""The patterns of the picture: shares of a head's weight, from 0 to 1."""
+AT_MOST = 1 << 30
+"""Bytes of a file that are read."""
+
+
+@app.command()
+def patterns(
+    model: ModelName,
+    text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="One text; or a file, each line a text (.xz too).")],
+    texts: Annotated[int, typer.Option(metavar="N", min=1, help="Read at most so many lines of a file.")] = 100,
+    length: Annotated[int, typer.Option(metavar="N", min=2, help="Cut texts to so many tokens.")] = LONGEST,
+    save_plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the scores into a file: .png, .svg or .pdf.")
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """What each head of a model does, layers × heads, by the published definitions, over a text or a file of them.
+
+    A letter is a label: the head's score passed the paper's threshold. Below it, for each pattern, the heads that score
+    highest and p, how often keys drawn at random get as much weight.
+
+    \b
+    Examples:
+      regard patterns minilm "The early bird catches the worm, and the late worm lives."
+      regard patterns smollm2 article.txt --length 2048 --save-plot heads.png
+    """
+    from rich.console import Console
+
+    from ..seeing import figure, reader, report
+    from ..seeing.patterns import Patterns
+
+    if save_plot is not None:
+        figure.check(save_plot)
+    if is_ours(model):
+        raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
+    found = reader.load(model, find_device(device))
+    if found.translates:
+        raise ValueError(f"{model} writes what it reads anew; patterns are about models that read one text")
+    found.longest = min(found.longest, length)
+    console, all_patterns = Console(), Patterns()
+    for line in _texts(text, texts):
+        read = found.text(line)
+        seen = found.read(read)
+        if not len(seen):
+            raise ValueError(f"{model}: {seen.advice}")
+        if not seen.faithful:
+            console.print(seen)
+            raise ValueError("what was seen is not what the model computed (see the table), so it is not judged")
+        all_patterns.add(seen, read)
+    console.print(report.grid(all_patterns))
+    console.print("")
+    console.print(report.best(all_patterns))
+    share = all_patterns.sink_share()
+    console.print(f"\n{all_patterns.texts} texts; {share:.0%} of the heads give the first token over 0.3: sinks")
+    if save_plot is not None:
+        names = [name for name in DRAWN if name in all_patterns.heads()[0].scores]
+        figure.save_grids(save_plot, {name: all_patterns.scores(name) for name in names})
+        console.print(f"wrote {save_plot}", markup=False)
+
+
+def _texts(given: str, most: int) -> Iterator[str]:
+    """The text itself, or the lines of the file of that name that have words in them."""
+    from itertools import islice
+
+    from ..data.lines import lines
+
+    if not _is_file(given):
+        yield given
+        return
+    size = Path(given).stat().st_size
+    if size > AT_MOST:
+        raise ValueError(f"{given} has {size:,} bytes; at most {AT_MOST:,} are read: split it")
+    real = (line for line in lines(Path(given)) if isinstance(line, str) and line.strip())
+    found = list(islice(real, most))
+    if not found:
+        raise ValueError(f"{given} has no line with words in it")
+    yield from found
+
+
+def _is_file(given: str) -> bool:
+    try:
+        return len(given) < 4096 and Path(given).is_file()
+    except (OSError, ValueError):
+        return False

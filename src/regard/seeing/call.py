@@ -1,0 +1,336 @@
+"""Call: what one module attended to, over one forward pass or over all steps of a generation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..attention import Alibi, Bias, SoftCap, Weights
+from ..attention.forms import DotForm
+from ..attention.masks import Causal
+from .grown import grown_mask, grown_modifiers
+from .heard import placed, without_unfilled
+from .sinks import SunkWeights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ..attention import Mask, Normalizer
+    from ..attention.modifiers import Modifier
+    from ..attention.scores import Scores
+    from .heard import After, Heard
+
+BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""The largest fidelity that rounding explains. A forgotten mask or bias is a hundred times as far off."""
+CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """The queries of one forward pass, and the keys they could see: `keys` of them, from the `first` of all on."""
+
+    q: Float[Tensor, "*batch q d"]
+    first: int
+    keys: int
+    mask: Mask | None
+    modifiers: tuple[Modifier, ...]
+    state: Float[Tensor, "*batch q"] | None
+    rows: Int[Tensor, " rows"]
+    out: Float[Tensor, "*batch rows d_v"]
+
+
+class Faith(NamedTuple):
+    """How far W·v is from what the model computed, and how far rounding may take it; None where it cannot be known."""
+
+    error: float | None
+    budget: float
+    word: str = ""
+    """Why it cannot be known."""
+
+    @property
+    def kept(self) -> bool:
+        return self.error is None or self.error <= self.budget
+
+
+class Call:
+    """The attention of one module: `call.weights` answers, `call.head(5)` is one head of it.
+
+    Rows are queries: those of the prompt first, then one for each token generated.
+    """
+
+    def __init__(self, name: str, heard: Heard | Callable[[], Heard], keys: Tensor | None = None) -> None:
+        """`heard`, or what works it out when somebody asks. `keys` are the model's own where `heard` has a copy."""
+        self.name = name
+        self._source = None if keys is None else source_of(keys)
+        self._deferred = None if not callable(heard) else heard
+        self._steps: list[Step] = []
+        self._weights: Weights | None = None
+        self._faith: Faith | None = None
+        if not callable(heard):
+            self._begin(heard)
+
+    def _begin(self, heard: Heard) -> None:
+        self._origin, self._dropout, self._normalize = heard.origin, heard.dropout, heard.normalize
+        self._sinks, self._after, self._cross = heard.sinks, heard.after, heard.cross
+        self._measured, self._counted = heard.measured, heard.steps
+        self._scores = heard.scores
+        self._k, self._v = [heard.scores.b], [heard.v]
+        self._total = heard.scores.keys
+        self._steps = [_step(heard, 0)]
+        self._seal = _versions(heard.scores)
+
+    def _ready(self) -> None:
+        if self._deferred is not None:
+            self._begin(self._deferred())
+            self._deferred = None
+
+    # What it is
+
+    @property
+    def origin(self) -> str:
+        """What computed it: the function, and its kernel where that is known."""
+        self._ready()
+        return self._origin
+
+    @property
+    def kind(self) -> str:
+        """ "self" where queries and keys come from the same place, else "cross"."""
+        self._ready()
+        first = self._steps[0]
+        if self._cross is not None:
+            return "cross" if self._cross else "self"
+        apart = first.q.shape[-2] != first.keys and not isinstance(first.mask, Causal)
+        return "cross" if CROSS.search(self.name.lower()) or apart else "self"
+
+    @property
+    def steps(self) -> list[int]:
+        """How many queries each forward pass brought: the prompt's, then usually one for each token."""
+        self._ready()
+        return self._counted or [step.q.shape[-2] for step in self._steps]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[*batch, T_q, T_k], usually [B, heads, T_q, T_k]."""
+        self._ready()
+        return (*self._scores.batch, sum(step.q.shape[-2] for step in self._steps), self._total)
+
+    @property
+    def heads(self) -> int:
+        return self.shape[-3] if len(self.shape) > 2 else 1
+
+    @property
+    def layer(self) -> int | None:
+        """The first number in the name: "encoder.layer.3.attention" is layer 3."""
+        return layer_of(self.name)
+
+    def __repr__(self) -> str:
+        return f"Call({self.name}, {self.kind}, {list(self.shape)}, {self.origin})"
+
+    # What can be asked
+
+    @property
+    def weights(self) -> Weights:
+        """Every question `Weights` answers, over [*batch, T_q, T_k]."""
+        self._ready()
+        if self._weights is None:
+            if self._seal != _versions(self._scores) and len(self._steps) == 1:
+                raise RuntimeError(
+                    f"{self.name} changed its queries or keys in place after attending, so the weights it used can no "
+                    'longer be computed; watch(model, keep="cpu") copies them in time'
+                )
+            self._weights = self._made(*self._joined())
+        return self._weights
+
+    def forget(self) -> None:
+        """Let go of what the last questions left behind (the row state, shared heads repeated): it comes again."""
+        self._weights = None
+
+    def head(self, n: int, entry: int = 0) -> Weights:
+        """One head of one entry of the batch."""
+        weights = self.weights
+        lead = len(weights.shape) - 2
+        return weights[(*(0,) * (lead - 2), entry, n)[-lead:] if lead else ()]
+
+    @property
+    def v(self) -> Float[Tensor, "*batch k d_v"]:
+        """The values, as many heads as the keys have."""
+        self._ready()
+        if len(self._v) > 1:
+            self._v = [torch.cat(self._v, dim=-2)]
+        return self._v[0]
+
+    @property
+    def sinks(self) -> Float[Tensor, " heads"] | None:
+        """The energy of each head's attention sink, where the model has learned one."""
+        self._ready()
+        return self._sinks
+
+    @property
+    def dropout(self) -> float:
+        """The share of weights that was dropped after the softmax. The weights shown are those before."""
+        self._ready()
+        return self._dropout
+
+    @property
+    def normalize(self) -> Normalizer:
+        self._ready()
+        return self._normalize
+
+    @property
+    def after(self) -> After | None:
+        self._ready()
+        return self._after
+
+    def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+        """Which queries' outputs were kept, and those: what the model computed."""
+        self._ready()
+        begins = torch.tensor([0, *(step.q.shape[-2] for step in self._steps[:-1])]).cumsum(0).tolist()
+        rows = torch.cat([step.rows + begin for step, begin in zip(self._steps, begins, strict=True)])
+        return rows, torch.cat([step.out for step in self._steps], dim=-2)
+
+    @torch.no_grad()
+    def fidelity(self) -> Faith:
+        """|W·v − out| / |out| of the worst head, on the real outputs of up to 64 queries of each step."""
+        if self._faith is None:
+            self._faith = self._measure()
+        return self._faith
+
+    def _measure(self) -> Faith:
+        rows, out = self.outputs()
+        budget = BUDGET[out.dtype]
+        if self._measured is not None:
+            return Faith(self._measured, budget)
+        if self._dropout:
+            return Faith(None, budget, f"dropout {self._dropout:g}")
+        if not out.numel():
+            return Faith(None, budget, "output not seen")
+        try:
+            part, v = self.weights.rows(rows.tolist()), self.v
+        except RuntimeError:
+            return Faith(None, budget, "changed in place since")
+        if self._after is None:
+            return Faith(float(part.fidelity(v, out).max()), budget)
+        w = part.tile(slice(None), slice(None))
+        shown = self._after(w.to(v.dtype) @ v, rows.to(out.device))
+        return Faith(float((shown - out).norm() / out.norm()), budget)
+
+    # How steps become one
+
+    def goes_on(self, heard: Heard, place: Callable[[Tensor], Tensor]) -> bool:
+        """Whether this is the next step of the same generation; if so it is added.
+
+        The new keys must be the old ones and those of the new queries, or the old ones alone; the first and the last
+        row that both have are compared. Should the rest differ all the same, fidelity says so.
+        """
+        if self._deferred is not None or not self._same_kind(heard):
+            return False
+        if heard.scores.keys > self._total + heard.scores.queries:
+            heard = without_unfilled(heard, self._total + heard.scores.queries)
+        k, fresh, source = heard.scores.b, heard.scores.queries, source_of(heard.scores.b)
+        old = heard.scores.keys - fresh
+        # Keys of another sequence; or a buffer made for the longest text, which is filled in place, its end the last.
+        same = self._source is not None and source[:2] == self._source[:2]
+        if fresh == 1 and heard.scores.keys == self._total and (self._starts(k) if same else self._has(k, self._total)):
+            if same and source != self._source:
+                self._k, self._v = [place(k)], [place(heard.v)]
+        elif 0 < old <= self._total and self._has(k, old):
+            self._k.append(place(k[..., old:, :].clone()))
+            self._v.append(place(heard.v[..., old:, :].clone()))
+            self._total += fresh
+        else:
+            return False
+        self._source = source
+        self._steps.append(_step(placed(heard, place, keys=False), self._total - heard.scores.keys))
+        self._weights = self._faith = None
+        return True
+
+    def _same_kind(self, heard: Heard) -> bool:
+        new, old = heard.scores, self._scores
+        known = all(isinstance(x, Bias | SoftCap) or self._same_places(x, at) for at, x in enumerate(new.modifiers))
+        return (
+            new.batch == old.batch
+            and new.groups == old.groups
+            and new.b.shape[:-2] == old.b.shape[:-2]
+            and type(new.form) is type(old.form)
+            and (not isinstance(new.form, DotForm) or new.form == old.form)
+            and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
+            and known
+            and type(heard.normalize) is type(self._normalize)
+            and heard.after is None
+        )
+
+    def _same_places(self, modifier: Modifier, at: int) -> bool:
+        """Whether ALiBi counts the places of this step's queries on from those before."""
+        first = self._scores.modifiers[at] if at < len(self._scores.modifiers) else None
+        if not isinstance(modifier, Alibi) or not isinstance(first, Alibi):
+            return False
+        return modifier.heads == first.heads and modifier.offset == first.offset + sum(self.steps)
+
+    def _has(self, k: Tensor, old: int) -> bool:
+        """Whether the first `old` of these keys are the last `old` of those kept, by the look of two of them."""
+        first, last = self._key(self._total - old), self._k[-1][..., -1, :]
+        return _equal(k[..., old - 1, :], last) and _equal(k[..., 0, :], first)
+
+    def _starts(self, k: Tensor) -> bool:
+        return _equal(k[..., 0, :], self._key(0))
+
+    def _key(self, at: int) -> Tensor:
+        for chunk in self._k:
+            if at < chunk.shape[-2]:
+                return chunk[..., at, :]
+            at -= chunk.shape[-2]
+        raise IndexError(at)
+
+    def _joined(self) -> tuple[Scores, Tensor | None]:
+        steps = self._steps
+        if len(steps) == 1:
+            return self._scores, steps[0].state
+        if len(self._k) > 1:
+            self._k = [torch.cat(self._k, dim=-2)]
+        scores = replace(
+            self._scores,
+            a=torch.cat([step.q for step in steps], dim=-2),
+            b=self._k[0],
+            mask=grown_mask(steps, self._scores.batch, self._total),
+            modifiers=grown_modifiers(steps, self._total),
+        )
+        states = [step.state for step in steps]
+        known = [x for x in states if x is not None]
+        return scores, torch.cat(known, dim=-1) if len(known) == len(states) else None
+
+    def _made(self, scores: Scores, state: Tensor | None) -> Weights:
+        if self._sinks is not None:
+            return SunkWeights(scores, self._sinks, state)
+        return Weights(scores, self._normalize, state)
+
+
+def _step(heard: Heard, first: int) -> Step:
+    scores, rows = heard.scores, heard.rows
+    if rows is None:
+        rows = torch.arange(scores.queries)
+    return Step(scores.a, first, scores.keys, scores.mask, scores.modifiers, heard.state, rows, heard.out)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.to(b.device), b)
+
+
+def source_of(x: Tensor) -> tuple[int, tuple[int, ...], object]:
+    """Where a tensor lies and how often it was changed: whether a buffer has been filled further."""
+    # Inference tensors do not count their changes: each is taken for changed.
+    return x.data_ptr(), tuple(x.shape), object() if x.is_inference() else x._version
+
+
+def _versions(scores: Scores) -> tuple[int | None, ...]:
+    return tuple(None if x.is_inference() else x._version for x in (scores.a, scores.b))
+
+
+def layer_of(name: str) -> int | None:
+    found = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
+    return int(found[1]) if found else None

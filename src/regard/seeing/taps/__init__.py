@@ -1,0 +1,87 @@
+"""Taps: where calls of attention are heard. Each is one function of somebody else's, stood in for while anyone watches.
+
+A tap calls the function it stands for with what it was given and returns what that returned. While nobody watches, the
+originals are back in place.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ...attention import notice
+from .. import watching
+from . import flex, huggingface, multihead, own, sdpa, softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    Place = tuple[Any, str]
+    """An object and the name under which it holds a function."""
+
+_lock = threading.RLock()
+_installed = 0
+_before: list[tuple[Any, str, Any, Any]] = []  # object, name, what stood there, what stands there now
+_stands_for: dict[Any, Any] = {}
+
+
+def install(model: nn.Module | None = None) -> None:
+    """Put the taps in place, also where the files of the model's classes imported a function by name."""
+    global _installed
+    with _lock:
+        if _installed == 0:
+            for module in (sdpa, multihead, flex, huggingface, softmax):
+                for (home, name), tapped in module.places():
+                    _put(home, name, _over(getattr(home, name), tapped))
+            notice.listeners.append(own.attended)
+        _installed += 1
+        for home in [] if model is None else _files(model):
+            for name, value in list(vars(home).items()):
+                new = _stands_for.get(value) if callable(value) and _hashable(value) else None
+                if new is not None:
+                    _put(home, name, new)
+
+
+def remove() -> None:
+    global _installed
+    with _lock:
+        _installed -= 1
+        if _installed == 0:
+            for home, name, before, now in reversed(_before):
+                # Somebody may have put a function of theirs over ours; ours, with nobody watching, only passes on.
+                if vars(home).get(name) is now:
+                    setattr(home, name, before)
+            _before.clear()
+            _stands_for.clear()
+            notice.listeners.remove(own.attended)
+
+
+def _over(original: Any, tapped: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def tap(*args: Any, **kwargs: Any) -> Any:
+        if not watching.listening():
+            return original(*args, **kwargs)
+        return tapped(original, *args, **kwargs)
+
+    return tap
+
+
+def _put(home: Any, name: str, new: Any) -> None:
+    old = vars(home)[name]
+    setattr(home, name, new)
+    _before.append((home, name, old, new))
+    _stands_for[old] = new
+
+
+def _files(model: nn.Module) -> list[Any]:
+    """The modules of the packages the model's classes come from, less those of PyTorch, Transformers and ours."""
+    packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers", "regard"}
+    return [file for name, file in list(sys.modules.items()) if file and name.partition(".")[0] in packages]
+
+
+def _hashable(value: Any) -> bool:
+    return type(value).__hash__ is not None

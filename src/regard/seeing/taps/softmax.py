@@ -1,0 +1,53 @@
+"""softmax called by an attention module of its own code: the weights as they were computed, kept whole.
+
+The last resort, for models that write attention out: such a model has stored the matrix anyway. The output is not seen,
+so there is no fidelity.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional as F
+
+from ...attention import Bias
+from ...attention.forms import DotForm
+from ...attention.scores import Scores
+from .. import watching
+from ..heard import Heard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+
+def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
+    yield (F, "softmax"), tapped
+    yield (torch, "softmax"), tapped
+
+
+def tapped(original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
+    with watching.quietly():  # F.softmax may be made of the others
+        weights = original(input, dim, *args, **kwargs)
+    ours = sys._getframe(2).f_globals.get("__name__", "").startswith("regard.")  # attend, which tells by itself
+    if input.dim() in (3, 4) and dim in (-1, input.dim() - 1) and not ours:
+        outer = watching.here.outer
+        if outer is not None:
+            outer.energies = input
+            return weights
+        watching.attempt(lambda: written_out(input), only=lambda name: "att" in name.lower())
+    return weights
+
+
+def written_out(energies: Tensor, origin: str = "softmax in its own code") -> Heard:
+    """Weights of energies that were given whole: no queries and keys, but a bias that is everything."""
+    e = energies.detach()
+    *batch, queries, keys = e.shape
+    nothing = e.new_zeros(1).expand
+    scores = Scores(
+        nothing(*batch, queries, 1), nothing(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(e),)
+    )
+    return Heard(scores, e.new_empty(*batch, keys, 0), e.new_empty(*batch, queries, 0), origin)

@@ -1,0 +1,103 @@
+"""ablate: what is silenced is silent, what is closed is unseen, and afterwards everything is as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import watch
+from regard.seeing.ablation import ablate, difference
+
+
+class Two(nn.Module):
+    """Two layers of two heads, whose outputs side by side are what the model gives."""
+
+    def __init__(self, is_causal: bool = False) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(nn.Linear(8, 24) for _ in range(2))
+        self.is_causal = is_causal
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([self.attention(n, x) for n in range(2)])
+
+    def attention(self, n: int, x: Tensor) -> Tensor:
+        q, k, v = self.layer[n](x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.is_causal)
+
+
+def test_a_silent_head_gives_zeros_and_the_others_what_they_gave() -> None:
+    model, x = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0), torch.randn(2, 5, 16)
+    before = model.self_attn(x, x, x, need_weights=False)[0]
+    with ablate(model, heads={"self_attn": [1, 3]}):
+        after = model.self_attn(x, x, x, need_weights=False)[0]
+    with watch(model) as seen:
+        again = model.self_attn(x, x, x, need_weights=False)[0]
+    assert torch.equal(before, again)
+    z = seen[0].weights.tile(slice(None), slice(None)) @ seen[0].v
+    z[:, [1, 3]] = 0
+    expected = model.self_attn.out_proj(z.transpose(1, 2).flatten(2))
+    assert torch.allclose(after, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_closed_tokens_get_no_weight(is_causal: bool) -> None:
+    model, x = Two(is_causal), torch.randn(1, 5, 8)
+    with torch.no_grad(), ablate(model, tokens=[0, 2]), watch(model) as seen:
+        model(x)
+    w = seen[0].weights.tile(slice(None), slice(None))[0, 0]
+    rows = slice(1, None) if is_causal else slice(None)  # the first query of a causal model has no other key
+    assert float(w[rows, [0, 2]].max()) == 0
+    assert torch.allclose(w.sum(-1), torch.ones(5))
+    assert seen.faithful
+
+
+def test_a_hugging_face_model_under_sdpa_and_eager() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=20,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(30, (1, 6))
+    found = {}
+    for implementation in ("sdpa", "eager"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            before = model(ids).logits
+            with ablate(model, heads={1: [0, 2]}, tokens=[1]):
+                found[implementation] = model(ids).logits
+            assert torch.equal(before, model(ids).logits)
+        assert float((before - found[implementation]).abs().max()) > 1e-4
+    assert torch.allclose(found["sdpa"], found["eager"], atol=1e-5)
+
+
+def test_what_cannot_be_ablated_is_said() -> None:
+    model = Two()
+    with pytest.raises(ValueError, match="ablate what"), ablate(model):
+        pass
+    with pytest.raises(ValueError, match="nothing was ablated"), ablate(model, heads={"nowhere": [0]}):
+        model(torch.randn(1, 5, 8))
+    with (
+        pytest.raises(ValueError, match="4 heads"),
+        ablate(layer := nn.MultiheadAttention(8, 4), heads={"MultiheadAttention": [9]}),
+    ):
+        layer(*[torch.randn(3, 1, 8)] * 3, need_weights=False)
+    with pytest.raises(ValueError, match="need_weights=False"), ablate(layer, tokens=[0]):
+        layer(*[torch.randn(3, 1, 8)] * 3)
+    assert F.scaled_dot_product_attention.__name__ == "scaled_dot_product_attention"
+    assert not hasattr(F.scaled_dot_product_attention, "__wrapped__")
+
+
+def test_differences_are_divergences_of_the_distributions() -> None:
+    before, after = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
+    found = difference(before, after)
+    expected = F.kl_div(after.log_softmax(-1), before.softmax(-1), reduction="none").sum(-1)
+    assert torch.allclose(found.divergence, expected, atol=1e-6)
+    assert found.before[0][0] == int(before[-1, -1].argmax())
+    assert found.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
+    assert float(difference(before, before).divergence.abs().max()) < 1e-6
+    with pytest.raises(ValueError, match="one shape"):
+        difference(before, after[:1])
