@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.data.batch import BEGIN, END, PAD, Batch
+from regard.decoding import search
 from regard.models import Translator, config
 from regard.training.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from regard.decoding import Hypothesis
     from regard.models import Loss
 
 VOCABULARY = 8000
@@ -131,12 +133,25 @@ def timed(work: Callable[[Any], object], inputs: list[Any], device: torch.device
     return statistics.median(took[1:])
 
 
+def our_search(model: Translator, batch: Batch, longest: int) -> list[list[Hypothesis]]:
+    with torch.no_grad():
+        return search(model, model.encode(batch.source, batch.source_lengths), beams=5, longest=longest)
+
+
+def their_search(model: Any, batch: Any, longest: int) -> Any:
+    from joeynmt.search import search
+
+    with torch.no_grad():
+        return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batches", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--longest", type=int, default=30, help="tokens of each translation")
     parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
     given = parser.parse_args()
     device = torch.device(given.device)
@@ -163,9 +178,18 @@ def main() -> None:
             return total / batch.ntokens
 
         other = timed(trainer(joey, their_loss), [their_batch(b, device) for b in data], device, given.rounds)
-        print(
-            f"{kind} training: ours {tokens / mine:,.0f} tokens/s, JoeyNMT {tokens / other:,.0f}: {other / mine:.2f} ×"
-        )
+        print(f"{kind} training: {_speeds(tokens, mine, other)}", flush=True)
+        # Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do.
+        model, joey = ours(kind).to(device).eval(), theirs(kind).to(device).eval()
+        count = sum(len(b.rows) for b in data) * given.longest
+        mine = timed(partial(our_search, model, longest=given.longest), [b.to(device) for b in data], device, 1)
+        their_batches = [their_batch(b, device) for b in data]
+        other = timed(partial(their_search, joey, longest=given.longest), their_batches, device, 1)
+        print(f"{kind} beam 5: {_speeds(count, mine, other)}", flush=True)
+
+
+def _speeds(tokens: int, mine: float, other: float) -> str:
+    return f"regard {tokens / mine:,.0f} tokens/s, JoeyNMT {tokens / other:,.0f}: {other / mine:.2f} ×"
 
 
 if __name__ == "__main__":

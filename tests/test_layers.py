@@ -13,6 +13,7 @@ from regard import Additive, Alibi, Concat, Dot, General, Modified, ScaledDot, a
 from regard.layers import Cell, Dropout, Local, Memory, MultiHead, Recurrence, Rotary, Sinusoidal, gates
 from regard.layers.fixed import Fixed
 from regard.layers.memory import query_matrix
+from regard.layers.scores import Scores
 
 F64 = torch.float64
 
@@ -119,6 +120,31 @@ def test_fixed_can_go_back_twice_and_skips_what_did_not_matter() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(y, m, retain_graph=True)[0], torch.autograd.grad(y, m)[0], rtol=0, atol=0
     )
+
+
+def test_asking_for_an_inputs_gradient_leaves_the_matrix_alone() -> None:
+    """As saliency and gradient penalties do: the steps' notes are for the matrix, and it was not asked for."""
+    m, x, keys, w = leaf(4, 3), leaf(2, 3), leaf(2, 5, 4), leaf(4)
+    for loop, q, learned in ((Fixed(m), x, (m,)), (Scores(keys, w), x.repeat(1, 2)[:, None, :4], (keys, w))):
+        y = loop(q).square().sum()
+        want = torch.autograd.grad(y, learned, retain_graph=True)
+        torch.autograd.grad(y, x, retain_graph=True)
+        for got, other in zip(torch.autograd.grad(y, learned), want, strict=True):
+            torch.testing.assert_close(got, other, rtol=0, atol=0)
+
+
+def test_steps_can_be_trained_through_after_sentences_leave() -> None:
+    keys, w, q = leaf(3, 5, 4), leaf(4), leaf(2, 2, 4)
+    rows = torch.tensor([2, 0])
+    got = Scores(keys, w).select(rows)(q)  # two queries of each sentence, as two beams would ask
+    want = torch.tanh(q[:, :, None] + keys[rows][:, None]) @ w
+    for mine, other in zip(grads(got.sum(), q, keys, w), grads(want.sum(), q, keys, w), strict=True):
+        torch.testing.assert_close(mine, other)
+    m, x = leaf(3, 4, 2), leaf(2, 5, 2)
+    for mine, other in zip(
+        grads(Fixed(m).select(rows)(x).sum(), m, x), grads((x @ m[rows].mT).sum(), m, x), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

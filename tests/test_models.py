@@ -258,13 +258,23 @@ def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
     want = nn.functional.cross_entropy(f @ w.mT, y, reduction="sum", label_smoothing=0.2)
     wanted = torch.autograd.grad(want, (f, w))
     for rows in (7, 50, 1000):
-        total, _ = loss._CrossEntropy.apply(f, w, y, None, 0.2, rows)
+        total, _ = loss._CrossEntropy.apply(f, w, y, None, 0.2, rows, True)
         torch.testing.assert_close(total, want)
         for got, other in zip(torch.autograd.grad(total, (f, w)), wanted, strict=True):
             torch.testing.assert_close(got, other)
     real = torch.rand(50) < 0.5  # as on a GPU, where padding is multiplied by 0
     want = nn.functional.cross_entropy(f[real] @ w.mT, y[real], reduction="sum", label_smoothing=0.2)
-    total, _ = loss._CrossEntropy.apply(f, w, y, real.double(), 0.2, 7)
+    total, _ = loss._CrossEntropy.apply(f, w, y, real.double(), 0.2, 7, True)
     torch.testing.assert_close(total, want)
     for got, other in zip(torch.autograd.grad(total, (f, w)), torch.autograd.grad(want, (f, w)), strict=True):
         torch.testing.assert_close(got, other)
+
+
+def test_scoring_computes_no_gradients() -> None:
+    """Validation and perplexity need the loss alone: one product with the vocabulary, not three."""
+    model, pairs = translator(GRU, DECODERS["Bahdanau"]), batch()
+    rows = int((pairs.target_lengths - 1).sum())
+    with torch.no_grad(), torch.profiler.profile(record_shapes=True) as watched:
+        model.loss(pairs)
+    vocabulary = [e for e in watched.events() if e.name == "aten::mm" and [VOCABULARY, rows] in (e.input_shapes or [])]
+    assert not vocabulary

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     Notes = list[tuple[Tensor, Tensor]]
 
 
+def collects(ctx: Any) -> bool:
+    """Will this backward pass come to the node that collects, the second input's?
+
+    Not where someone asks for the gradient of an activation alone, as saliency does; what a step notes then would be
+    counted twice by the next pass. Only the engine knows (`needs_input_grad` does not); PyTorch's own
+    `register_multi_grad_hook` asks it this way too.
+    """
+    return torch._C._will_engine_execute_node(ctx.next_functions[1][0])
+
+
 class _Collect(torch.autograd.Function):
     """Stands between the matrix and its uses: autograd comes here when it has passed through every step."""
 
@@ -54,7 +64,8 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         x, matrix = ctx.saved_tensors
-        ctx.notes.append((x, g))
+        if collects(ctx):
+            ctx.notes.append((x, g))
         return (g @ matrix if ctx.needs_input_grad[0] else None), g.new_empty(0), None, None, None
 
 
@@ -68,6 +79,7 @@ class Fixed:
     """x ↦ x Mᵀ (+ b) for one loop: make it before the loop, call it at every step."""
 
     def __init__(self, matrix: Float[Tensor, "*batch out in"], bias: Float[Tensor, "*batch out"] | None = None) -> None:
+        self._given = matrix, bias
         self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
         self._notes: Notes = []
         learns = torch.is_grad_enabled() and (matrix.requires_grad or (bias is not None and bias.requires_grad))
@@ -82,4 +94,5 @@ class Fixed:
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Fixed:
         """The same for these entries of the batch, where there is one matrix per entry."""
-        return Fixed(self.matrix[rows], None if self.bias is None else self.bias[rows])
+        matrix, bias = self._given
+        return Fixed(matrix[rows], None if bias is None else bias[rows])

@@ -41,7 +41,6 @@ class Recurrence(nn.Module):
         self,
         x: Float[Tensor, "batch time width_in"],
         lengths: Int[Tensor, "batch"],
-        first: Float[Tensor, "batch width"] | None = None,
     ) -> tuple[Float[Tensor, "batch time out"], Float[Tensor, "batch out"]]:
         """All states, and each sentence's last (of the backward direction: the one at its first word)."""
         time = torch.arange(x.shape[1], device=x.device)
@@ -49,25 +48,19 @@ class Recurrence(nn.Module):
         outs, ends = [], []
         for number, rnn in enumerate(self.directions):
             turn = None if number == 0 else torch.where(time <= last, last - time, time)[..., None]
-            out = self._run(rnn, x if turn is None else x.take_along_dim(turn, 1), first)
+            out = self._run(rnn, x if turn is None else x.take_along_dim(turn, 1))
             ends.append(out.take_along_dim(last[..., None], 1)[:, 0])
             outs.append(out if turn is None else out.take_along_dim(turn, 1))
         return (outs[0], ends[0]) if len(outs) == 1 else (torch.cat(outs, -1), torch.cat(ends, -1))
 
-    def _run(self, rnn: nn.RNNBase, x: Tensor, first: Tensor | None) -> Tensor:
+    def _run(self, rnn: nn.RNNBase, x: Float[Tensor, "batch time width_in"]) -> Float[Tensor, "batch time width"]:
         if x.is_cuda:
-            # cuDNN wants the state in the dtype it computes in, which under autocast is not the state's own.
-            start = None if first is None else first[None].contiguous()
-            if start is not None and torch.is_autocast_enabled("cuda"):
-                start = start.to(torch.get_autocast_dtype("cuda"))
-            state = start if self.kind == "gru" or start is None else (start, torch.zeros_like(start))
-            out: Tensor = rnn(x, state)[0]
+            out: Tensor = rnn(x)[0]
             return out
         w, u, b, b_u = rnn.all_weights[0]
         given = nn.functional.linear(x, w, b)  # [batch, time, gates]
         recall = Fixed(u.to(given.dtype), b_u.to(given.dtype))
-        h = x.new_zeros(x.shape[0], self.width) if first is None else first
-        c = torch.zeros_like(h)
+        h = c = x.new_zeros(x.shape[0], self.width)
         states = []
         for at in given.unbind(1):
             if self.kind == "gru":

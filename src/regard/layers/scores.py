@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from .fixed import collects
 from .gates import fused
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        sums = ctx.sums
+        # Where someone asks for the gradient of q alone, nothing is added to what the keys will get.
+        sums = ctx.sums if collects(ctx) else _Sums()
         if fused(g):
             from .scores_triton import scores_backward
 
             q, keys, weight = ctx.saved_tensors
-            if sums.keys is None:
+            if sums.keys is None or sums.weight is None:
                 sums.keys = torch.zeros_like(keys, dtype=torch.float32)
                 sums.weight = torch.zeros_like(q, dtype=torch.float32)
             return scores_backward(g, q, keys, weight, sums.keys, sums.weight), g.new_empty(0), None, None, None
@@ -81,6 +83,7 @@ class Scores:
     """q ↦ w · tanh(q + k_j) for one loop: make it before the loop, call it at every step."""
 
     def __init__(self, keys: Float[Tensor, "batch places d"], weight: Float[Tensor, "d"]) -> None:
+        self._given = keys, weight
         self.keys, self.weight = keys.detach(), weight.detach()
         self._sums = _Sums()
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
@@ -93,9 +96,13 @@ class Scores:
 
                 return scores_forward(q[:, 0], self.keys, self.weight)[:, None]
             return torch.tanh_(q[:, :, None] + self.keys[:, None]) @ self.weight
+        if q.shape[1] > 1:  # several queries at a step and gradients: not what a loop asks for, but right
+            keys, weight = self._given
+            return torch.tanh(q[:, :, None] + keys[:, None]) @ weight
         e: Tensor = _Scores.apply(q[:, 0], self._edge, self.keys, self.weight, self._sums)
         return e[:, None]
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Scores:
         """The same for these entries of the batch."""
-        return Scores(self.keys[rows], self.weight)
+        keys, weight = self._given
+        return Scores(keys[rows], weight)

@@ -48,7 +48,6 @@ class Decoder(nn.Module, ABC, Generic[S]):
     loss can skip padding and a search can ask for the last position alone.
     """
 
-    vocabulary: int
     embedding: nn.Embedding
     output: nn.Linear
 
@@ -67,6 +66,11 @@ class Decoder(nn.Module, ABC, Generic[S]):
         self, tokens: Int[Tensor, "rows"], state: S, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], S, Float[Tensor, "rows maps places"] | None]:
         """Feed one token per row: features that predict the next, the state after it, the weights if asked for."""
+
+    @property
+    def most_steps(self) -> int | None:
+        """How many steps there are positions for; None where there is no end to them."""
+        return None
 
     @abstractmethod
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:

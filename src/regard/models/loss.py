@@ -31,9 +31,8 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, f: Tensor, w: Tensor, wanted: Tensor, real: Tensor | None, smoothing: float, rows: int
+        ctx: Any, f: Tensor, w: Tensor, wanted: Tensor, real: Tensor | None, smoothing: float, rows: int, learns: bool
     ) -> tuple[Tensor, Tensor]:
-        learns = any(ctx.needs_input_grad[:2])
         wide = torch.promote_types(f.dtype, torch.float32)
         total, nll = (torch.zeros((), dtype=wide, device=f.device) for _ in range(2))
         to_f, to_w = (torch.empty_like(f), torch.zeros_like(w, dtype=wide)) if learns else (None, None)
@@ -74,7 +73,7 @@ class _CrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         to_f, to_w = ctx.saved_tensors
-        return to_f * g.to(to_f.dtype), (to_w * g).to(ctx.dtype), None, None, None, None
+        return to_f * g.to(to_f.dtype), (to_w * g).to(ctx.dtype), None, None, None, None, None
 
 
 def cross_entropy(
@@ -100,5 +99,7 @@ def cross_entropy(
         kept, wanted, weight = features.flatten(0, -2), wanted.flatten(), real.flatten().to(torch.float32)
         rows = max(16, (1 << 28) // len(matrix))
     with torch.autocast(device, enabled=False):
-        total, nll = _CrossEntropy.apply(kept, matrix, wanted, weight, smoothing, rows)
+        # Inside the function it cannot be seen whether gradients are wanted at all.
+        learns = torch.is_grad_enabled() and (kept.requires_grad or matrix.requires_grad)
+        total, nll = _CrossEntropy.apply(kept, matrix, wanted, weight, smoothing, rows, learns)
     return Loss(total, nll, real.sum())

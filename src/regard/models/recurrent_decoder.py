@@ -88,7 +88,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         luong = config.attention == "luong"
         if config.scope != "global" and not luong:
             raise ValueError(f"scope {config.scope!r} belongs to attention 'luong'; attention is {config.attention!r}")
-        self.config, self.vocabulary, self._luong = config, vocabulary, luong
+        self.config, self._luong = config, luong
         self.embedding = embedding(vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..attention import Mask, Weights
+    from ..attention import Weights
     from . import config
     from .annotations import Annotations
 
@@ -57,7 +57,7 @@ class TransformerDecoder(Decoder[TransformerState]):
 
     def __init__(self, config: config.TransformerDecoder, vocabulary: int, memory: int, longest: int) -> None:
         super().__init__()
-        self.config, self.vocabulary, self.longest = config, vocabulary, longest
+        self.config, self._longest = config, longest
         self.embedding = embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
@@ -78,6 +78,10 @@ class TransformerDecoder(Decoder[TransformerState]):
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.output = nn.Linear(config.width, vocabulary, bias=False)
         nn.init.normal_(self.output.weight, std=config.width**-0.5)
+
+    @property
+    def most_steps(self) -> int | None:
+        return self._longest if self.config.positions == "learned" else None
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
         x = self.embedding(tokens) * math.sqrt(self.config.width)
@@ -107,7 +111,7 @@ class TransformerDecoder(Decoder[TransformerState]):
         at = state.position
         if at >= state.cache.shape[-2]:
             raise ValueError(f"this state was started for {at} steps, and all are taken; start it with more")
-        x, mask = self._embed(tokens[:, None], at), _padding(state)
+        x, mask = self._embed(tokens[:, None], at), padding(state.lengths)
         seen = []
         for number, layer in enumerate(self.layers):
             k_cache, v_cache = state.cache[number]
@@ -129,10 +133,6 @@ class TransformerDecoder(Decoder[TransformerState]):
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         logits: Tensor = self.output(features)
         return logits
-
-
-def _padding(state: TransformerState) -> Mask:
-    return padding(state.lengths)
 
 
 def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
