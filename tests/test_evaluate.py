@@ -154,6 +154,9 @@ class TestForced:
                 torch.testing.assert_close(weights[:, word].sum(-1), kept[:, words == word].mean(-1))
         assert perplexity(it, tokenizers, PAIRS) == pytest.approx(math.exp(loss / count), rel=1e-4)
         assert perplexity(it, tokenizers, PAIRS, tokens=1) == pytest.approx(math.exp(loss / count), rel=1e-4)
+        with torch.no_grad():
+            it.decoder.output.weight *= 1e6
+        assert perplexity(it, tokenizers, PAIRS) == math.inf, "it is past what a float holds, and no crash"
 
     def test_links_that_the_model_draws_are_no_error(self, tokenizers: Tokenizers) -> None:
         it = model(tokenizers, "bahdanau")

@@ -39,6 +39,14 @@ def test_a_shipped_recipe_written_in_full_is_the_same_recipe(name: str, tmp_path
     assert "base" not in file.read_text(encoding="utf-8")
 
 
+def test_any_text_is_written_so_that_it_loads_again(tmp_path: Path) -> None:
+    about = 'two\nlines, a "quote", a tab\t, a return\r\nand \x7f \x00 \u2028 \x85 end'
+    recipe = cookbook.load("bahdanau-multi30k").model_copy(update={"about": about})
+    file = tmp_path / "bahdanau-multi30k.toml"
+    file.write_text(written(recipe), encoding="utf-8")
+    assert cookbook.load(file) == recipe
+
+
 def test_the_architectures_are_what_their_names_say() -> None:
     def decoder(name: str) -> config.RecurrentDecoder:
         part = cookbook.load(f"{name}-multi30k").decoder

@@ -129,6 +129,22 @@ def test_a_recipe_on_the_phrase_book_trains(name: str, tmp_path: Path) -> None:
     assert run.model.exists()
 
 
+def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from regard.demo import training
+
+    load = cookbook.load
+    small = ["data.train=80", "data.valid=6", "data.test=40", "training.updates=2", "training.accelerator=cpu"]
+    monkeypatch.setattr(cookbook, "load", lambda name, given: load(name, [*given, *small]))
+    console = Console(width=120, record=True)
+    for part in training.sections():
+        console.print(part)
+    shown = console.export_text()
+    assert "BLEU, 6–10 words" in shown
+    assert "seconds to train" in shown
+
+
 @pytest.mark.parametrize("name", list(cookbook.shipped()))
 def test_a_shipped_recipe_makes_its_model(name: str) -> None:
     recipe = cookbook.load(name)

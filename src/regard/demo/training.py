@@ -50,7 +50,7 @@ def sections() -> Iterator[RenderableType]:
     errors = ["–" if r.best_aer is None else f"{r.best_aer:.2f}" for r in results]
     rows.add_row("AER, against gold links", *map(answer, errors))
     for bins in zip(*(r.by_length for r in results), strict=True):
-        rows.add_row(f"BLEU, {bins[0].label} words", *(f"{one.bleu:.1f}" for one in bins))
+        rows.add_row(f"BLEU, {bins[0].name} words", *(f"{one.bleu:.1f}" for one in bins))
     rows.add_row("seconds to train", *(f"{took:.0f}" for _, took in scored.values()))
     yield section(
         "What attention adds",

@@ -97,7 +97,10 @@ def perplexity(model: Translator, tokenizers: Tokenizers, pairs: Iterable[Pair],
     for batch in _forced(model, tokenizers, pairs, tokens):
         found = model.loss(batch)
         loss, count = loss + float(found.nll), count + float(found.tokens)
-    return math.exp(loss / count)
+    try:
+        return math.exp(loss / count)
+    except OverflowError:  # past 709 nats a token
+        return math.inf
 
 
 def alignment_errors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe
 
 WIDTH = 44  # column of the comments, where a line leaves room for them
+CONTROL = re.compile(r"[\x00-\x1f\x7f]+")  # what TOML forbids in a comment, ends of lines among them
 
 
 def written(recipe: Recipe) -> str:
@@ -22,7 +24,7 @@ def written(recipe: Recipe) -> str:
     for name in type(recipe).model_fields:
         value = getattr(recipe, name)
         if name == "about" and value:
-            head.insert(0, f"# {value}")
+            head.insert(0, f"# {CONTROL.sub(' ', value)}")  # a comment is one line
         if isinstance(value, bool | int | float | str):
             head.append(_line(name, value, type(recipe).model_fields[name].description))
         else:
@@ -46,7 +48,8 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # TOML's basic strings are JSON's
+        # TOML's basic strings are JSON's, but for DEL, which JSON leaves as it is.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, list):
         return f"[{', '.join(_value(item) for item in value)}]"
     return repr(value)  # int and float: TOML reads what Python writes, 1e-05 included
