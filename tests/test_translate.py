@@ -84,6 +84,18 @@ def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: i
                 torch.testing.assert_close(h.weights, decoded.weights[0], rtol=1e-3, atol=1e-4)
 
 
+def test_learned_positions_end_a_translation(tokenizers: Tokenizers) -> None:
+    torch.manual_seed(1)
+    size = len(tokenizers.source)
+    decoder = config.TransformerDecoder(width=16, heads=2, hidden=32, layers=1, positions="learned")
+    it = Translator(config.Translator(size, size, ENCODERS["rnn"], decoder, longest=7)).eval()
+    with torch.no_grad():
+        it.decoder.output.weight[END] = 0  # it does not end by itself
+    for longest in (None, 50):
+        found = list(translate(it, tokenizers, TEXTS[:3], beams=2, weights=True, longest=longest))
+        assert max(len(t.tokens) for t in found) == 7  # with </s>
+
+
 @pytest.mark.parametrize("decoder", ["bahdanau", "transformer"])
 def test_batches_and_windows_change_nothing(decoder: str, tokenizers: Tokenizers) -> None:
     it = model(len(tokenizers.source), decoder=decoder)
@@ -144,6 +156,9 @@ def test_empty_lines_stay_empty(tokenizers: Tokenizers) -> None:
     engine = Recording()
     assert [t.text for t in translate(engine, tokenizers, ["", "   ", ""])] == ["", "", ""]
     assert engine.batches == []
+    first, second = translate(engine, tokenizers, ["", ""])
+    first.hypotheses[0].tokens.append(5)
+    assert second.hypotheses[0].tokens == [], "what one caller changes, another sees"
 
 
 def test_too_long_a_sentence_is_named(tokenizers: Tokenizers) -> None:
@@ -260,6 +275,13 @@ class TestCommand:
             weights = [float(x) for x in re.findall(r"\d\.\d\d|·", line)[-7:]]
             assert sum(weights) == pytest.approx(1, abs=0.04)
 
+    def test_show_passes_over_an_empty_line(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        common = ("translate", "--model", str(folder), "--show", "--longest", "9")
+        drawn = run(capsys, monkeypatch, *common, TEXTS[1])
+        assert run(capsys, monkeypatch, *common, TEXTS[1], "", TEXTS[1]) == drawn + "\n" + drawn
+
     @pytest.mark.parametrize("kind", ["png", "svg"])
     def test_save_plot_writes_a_picture(
         self,
@@ -282,6 +304,8 @@ class TestCommand:
             (["--file", "absent.txt"], "there is no file absent.txt"),
             (["--file", "absent.txt", "a"], "not both"),
             (["--save-plot", "x.png", "a", "b"], "one sentence"),
+            (["--save-plot", "x.png", " "], "one sentence"),
+            (["a worm", "a \udcff worm"], r"sentence 2 is not UTF-8: character 3 is '\\udcff'"),
             (["--save-plot", "x.jpg", "a"], "end the name in one of them"),
             (["--top-k", "3", "a"], "--sample"),
             (["--sample", "0", "a"], "temperature"),
@@ -326,10 +350,10 @@ class TestCommand:
         with pytest.raises(SystemExit, match=r"in\.txt:2: .*UTF-8"):
             run(capsys, monkeypatch, "translate", "--model", str(folder), "--file", str(file))
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-        with pytest.raises(SystemExit, match="line 2 of the input is not UTF-8"):
+        with pytest.raises(SystemExit, match=r"line 2 of the input: .*is not UTF-8"):
             run(capsys, monkeypatch, "translate", "--model", str(folder))
         monkeypatch.setattr("regard.data.lines.LONGEST", 20)
-        with pytest.raises(SystemExit, match="line 1 of the input is longer than 20 bytes"):
+        with pytest.raises(SystemExit, match="line 1 of the input: the line is longer than 20 bytes"):
             run(capsys, monkeypatch, "translate", "--model", str(folder), stdin="the early bird sees a worm\n")
 
     def test_a_pipe_is_answered_before_it_closes(self, folder: Path) -> None:

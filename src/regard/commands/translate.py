@@ -100,7 +100,7 @@ def translate(
     for arrived in given:
         for translation in decoding.translate(loaded.model, loaded.tokenizers, arrived, tokens=tokens, **how):
             _print(translation, best)
-            if show:
+            if show and translation.source.strip():  # in an empty line there was nothing to look at
                 _show(translation)
             if save_plot is not None:
                 _plot(translation, save_plot)
@@ -110,7 +110,7 @@ def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> It
     """Sentences as they become known, in lists that can be translated at once."""
     if arguments and file is not None:
         raise ValueError("give sentences as arguments or a --file, not both")
-    if plot is not None and len(arguments) != 1:
+    if plot is not None and (len(arguments) != 1 or not arguments[0].strip()):
         raise ValueError("--save-plot draws one sentence: give it as the only argument")
     if arguments:
         return iter([arguments])
@@ -144,20 +144,17 @@ def _piped() -> Iterator[list[str]]:
     from queue import Empty, Queue
     from threading import Thread
 
-    from ..data.lines import LONGEST
+    from ..data.lines import read as lines
+    from ..data.pair import Bad
 
     queue: Queue[str | Exception | None] = Queue(AHEAD)
 
     def read() -> None:
-        number = 0
         try:
-            while line := sys.stdin.buffer.readline(LONGEST + 1):
-                number += 1
-                if len(line) > LONGEST:
-                    raise ValueError(f"line {number} of the input is longer than {LONGEST:,} bytes")
-                queue.put(line.decode("utf-8").rstrip("\r\n"))
-        except UnicodeDecodeError as error:
-            queue.put(ValueError(f"line {number} of the input is not UTF-8: {error.reason}"))
+            for number, line in enumerate(lines(sys.stdin.buffer), 1):
+                if isinstance(line, Bad):
+                    raise ValueError(f"line {number} of the input: {line.reason}")
+                queue.put(line)
         except (ValueError, OSError) as error:
             queue.put(error)
         finally:

@@ -18,23 +18,31 @@ COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def lines(path: Path) -> Iterator[str | Bad]:
-    """Each line without its end; a line that is too long or not UTF-8 comes as Bad. Only \\n and \\r\\n end a line."""
+    """The lines of a file, as `read` gives them."""
     number = 0
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         try:
-            while line := file.readline(LONGEST + 1):
-                number += 1
-                if len(line) > LONGEST:
-                    _skip_rest(file)
-                    yield Bad("over-long line", f"the line is longer than {LONGEST:,} bytes")
-                else:
-                    yield _decoded(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+            for number, line in enumerate(read(file), 1):  # noqa: B007  the error wants the number
+                yield line
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise ValueError(f"{path}:{number + 1}: the file is damaged from here on: {error}") from error
 
 
+def read(file: IO[bytes]) -> Iterator[str | Bad]:
+    """Each line without its end; a line that is too long or not UTF-8 comes as Bad. Only \\n and \\r\\n end a line."""
+    first = True
+    while line := file.readline(LONGEST + 2):  # the longest line and its end
+        text = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(text) > LONGEST:
+            if not line.endswith(b"\n"):
+                _skip_rest(file)
+            yield Bad("over-long line", f"the line is longer than {LONGEST:,} bytes")
+        else:
+            yield _decoded(text.removeprefix(b"\xef\xbb\xbf") if first else text)
+        first = False
+
+
 def _decoded(line: bytes) -> str | Bad:
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -56,7 +56,7 @@ def search(
     - `beams`: hypotheses kept alive per sentence; 1 is greedy search. With `sample`, how many are drawn.
     - `length_penalty`, `coverage_penalty`: α and β of Wu et al. 2016, see `Ranking`.
     - `longest`: tokens a hypothesis may have before </s>; unless given, twice the source's places and ten, up to 256.
-      One that gets there is ended.
+      One that gets there is ended. Never more than the decoder has positions for.
     - `weights=True` also gives each hypothesis the weights over the source it was made with.
 
     What a sentence gets does not depend on the others in the batch. The model must be in evaluation mode.
@@ -69,7 +69,10 @@ def search(
         raise ValueError("search needs the model in evaluation mode (dropout is random): call model.eval() first")
     if len(annotations.lengths) == 0:
         return []
-    history = _walk(decoder, annotations, limits(annotations.lengths, longest), beams, best, ranking, sample)
+    most = limits(annotations.lengths, longest)
+    if decoder.most_steps is not None:
+        most = most.clamp(max=decoder.most_steps - 1)  # </s> is a step too
+    history = _walk(decoder, annotations, most, beams, best, ranking, sample)
     found = history.best(best)
     if weights:
         _look(decoder, annotations, found)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 LONGEST = 2048  # tokens of a sentence; what is longer is a text, or an attack
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
-NOTHING = [Hypothesis([], 0.0, 0.0)]  # what an empty line becomes, with certainty
 
 
 @dataclass
@@ -110,6 +109,8 @@ def translate(
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0
     while texts := list(islice(sentences, window)):
+        for number, text in enumerate(texts, before + 1):
+            _check(text, number)
         encoded = zip(texts, tokenizers.source.encode_batch(texts), strict=True)
         sources = [[*ids, END] if text.strip() else [END] for text, ids in encoded]
         for number, source in enumerate(sources, before + 1):
@@ -129,10 +130,24 @@ def translate(
             found.update(zip(batch, run([sources[i] for i in batch], **how), strict=True))
             # All that is ready and next in order goes out now, not when the window is through.
             while written < len(texts) and (written in found or len(sources[written]) == 1):
-                yield made(written, found.pop(written, NOTHING))
+                yield made(written, found.pop(written) if written in found else _nothing())
                 written += 1
         for i in range(written, len(texts)):  # nothing but empty lines are left
-            yield made(i, NOTHING)
+            yield made(i, _nothing())
+
+
+def _check(text: str, number: int) -> None:
+    """Bytes that are not UTF-8 become halves of surrogate pairs on a command line; no tokenizer reads these."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        wrong = text[error.start]
+        raise ValueError(f"sentence {number} is not UTF-8: character {error.start + 1} is {wrong!r}") from None
+
+
+def _nothing() -> list[Hypothesis]:
+    """What an empty line becomes, with certainty."""
+    return [Hypothesis([], 0.0, 0.0)]
 
 
 def _batches(sources: list[list[int]], tokens: int) -> list[list[int]]:
