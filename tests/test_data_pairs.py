@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from regard.data import Pair, Pairs
-from regard.data.lines import LONGEST
+from regard.data.lines import LONGEST, lines
+from regard.data.pair import Bad
 
 ENGLISH = ["the cat sleeps", "a red car", "thank you"]
 FRENCH = ["le chat dort", "une voiture rouge", "merci"]
@@ -56,6 +57,18 @@ def test_line_ends_and_marks_of_other_systems(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_bytes("\ufeffthe\u2028cat\tle chat\r\na dog\tun chien".encode())
     assert sides(Pairs(file)) == [("the\u2028cat", "le chat"), ("a dog", "un chien")]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_a_line_too_long_takes_no_other_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    monkeypatch.setattr("regard.data.lines.LONGEST", 4)
+    file = tmp_path / "text"
+    for length in range(1, 12):
+        file.write_bytes(b"x" * length + end + b"next" + end + b"x" * length)
+        first, second, third = lines(file)
+        assert second == "next"
+        assert first == third
+        assert first == "x" * length if length <= 4 else isinstance(first, Bad)
 
 
 def test_two_line_aligned_files(tmp_path: Path) -> None:
@@ -130,10 +143,10 @@ def test_a_folder_of_datasets(tmp_path: Path) -> None:
 def test_several_files_are_one_corpus(tmp_path: Path) -> None:
     for name in ("a.tsv", "b.tsv"):
         (tmp_path / name).write_text(f"{name}\tx\n", encoding="utf-8")
-    assert [(pair.source, pair.row) for pair in Pairs([tmp_path / "a.tsv", tmp_path / "b.tsv"])] == [
-        ("a.tsv", 0),
-        ("b.tsv", 1),
-    ]
+    listed = Pairs([tmp_path / "a.tsv", tmp_path / "b.tsv"])
+    assert [(pair.source, pair.row) for pair in listed] == [("a.tsv", 0), ("b.tsv", 1)]
+    generated = Pairs(tmp_path / name for name in ("a.tsv", "b.tsv"))
+    assert sides(generated) == sides(generated) == sides(listed), "the files, unlike their names, can be read again"
 
 
 def test_pairs_that_are_there_already() -> None:
@@ -141,8 +154,9 @@ def test_pairs_that_are_there_already() -> None:
     pairs = Pairs(given, on_bad="skip")
     assert sides(pairs) == sides(pairs) == [("a", "b")]
     assert pairs.first == {"empty side": "pair 2: the source side is empty"}
-    once = Pairs(pair for pair in given[:1])
-    assert sides(once) == [("a", "b")]
+    assert sides(Pairs([])) == []
+    once = Pairs(pair for pair in (given[0], given[0]))
+    assert sides(once) == [("a", "b")] * 2
     with pytest.raises(ValueError, match="gives them once; pass a list"):
         list(once)
 
@@ -235,6 +249,8 @@ def test_bad_requests(tmp_path: Path) -> None:
     file.touch()
     with pytest.raises(ValueError, match=r"pairs.csv: no reader knows this kind of file; known are .tsv"):
         Pairs(file)
+    with pytest.raises(ValueError, match=r"got \('a', 'b'\)"):
+        Pairs([("a", "b")])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="'ignore'"):
         Pairs(file, on_bad="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="columns are those of"):

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .formats import aligned, reader
 from .pair import Bad, Pair
@@ -59,9 +59,9 @@ class Pairs:
         self.reasons: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self._parts: list[Callable[[], Rows]]
-        paths = _paths(files)
+        paths, pairs = _sorted(files)
         if target is not None:
-            targets = _paths(target)
+            targets, _ = _sorted(target)
             if paths is None or targets is None or len(paths) != len(targets):
                 raise ValueError(f"target= names one file for each source file, got {files} and {target}")
             if columns is not None:
@@ -71,7 +71,7 @@ class Pairs:
             chosen = None if columns is None else tuple(columns)
             self._parts = [partial(reader(path), path, chosen) for path in paths]
         else:
-            self._parts = [_Given(cast("Iterable[Pair]", files))]
+            self._parts = [_Given(pairs)]
 
     @property
     def skipped(self) -> int:
@@ -110,16 +110,22 @@ class _Given:
             yield pair.where or f"pair {i + 1}", [pair.source, pair.target, pair.alignment, pair.possible]
 
 
-def _paths(files: File | Iterable[File] | Iterable[Pair]) -> list[Path] | None:
-    """The files, where files were given; None where it is pairs."""
-    several = [files] if isinstance(files, str | os.PathLike) else files
-    if not isinstance(several, list | tuple) or not several or isinstance(several[0], Pair):
-        return None
+def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
+    """The files, where files were given, else None and the pairs; the first tells which."""
+    several: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
+    each = iter(several)
+    first = next(each, None)
+    if each is several and first is not None:
+        several = chain([first], each)  # looking took the first out of it
+    if not isinstance(first, str | os.PathLike):
+        if not isinstance(first, Pair | None):
+            raise ValueError(f"Pairs reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
+        return None, several
     paths = [Path(file) for file in several]
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
-    return paths
+    return paths, []
 
 
 def _pair(cells: Cells, row: int, where: str) -> Pair | Bad:
