@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing.ablation import ablate, difference
+from regard.seeing.ablation import Change, ablate, difference
 
 
 class Two(nn.Module):
@@ -53,7 +55,8 @@ def test_closed_tokens_get_no_weight(is_causal: bool) -> None:
     assert seen.faithful
 
 
-def test_a_hugging_face_model_under_sdpa_and_eager() -> None:
+@pytest.mark.parametrize("tokens", [[1], [0]])
+def test_a_hugging_face_model_under_sdpa_and_eager(tokens: list[int]) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     config = transformers.LlamaConfig(
         vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -67,11 +70,56 @@ def test_a_hugging_face_model_under_sdpa_and_eager() -> None:
         model.set_attn_implementation(implementation)
         with torch.no_grad():
             before = model(ids).logits
-            with ablate(model, heads={1: [0, 2]}, tokens=[1]):
+            with ablate(model, heads={1: [0, 2]}, tokens=tokens):
                 found[implementation] = model(ids).logits
             assert torch.equal(before, model(ids).logits)
         assert float((before - found[implementation]).abs().max()) > 1e-4
     assert torch.allclose(found["sdpa"], found["eager"], atol=1e-5)
+
+
+def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_numbers() -> None:
+    change = Change(Two(), {}, [0])
+    q, least = torch.randn(1, 1, 3, 4), torch.finfo(torch.float32).min
+    for closed in (least, -torch.inf):
+        mask = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), closed)
+        found, _ = change.mask("Two", mask, False, q, q)
+        assert found is not None
+        assert torch.equal(found[0], mask[0])
+        assert torch.equal(found > least, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
+
+
+def test_tokens_are_keys_of_self_attention() -> None:
+    model = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True, dropout=0.0).eval()
+    x, memory = torch.randn(1, 4, 8), torch.randn(1, 4, 8)
+    with torch.no_grad(), ablate(model, tokens=[1]), watch(model) as seen:
+        model(x, memory)
+    own, cross = (call.weights.tile(slice(None), slice(None)) for call in seen)
+    assert float(own[..., 1].max()) == 0
+    assert float(cross[..., 1].min()) > 0
+
+
+def test_threads_ablate_for_themselves_and_leave_the_fast_path_as_it_was() -> None:
+    layer, x = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0), torch.randn(1, 5, 8)
+    before, inside, left = layer(x), threading.Event(), threading.Event()
+    assert torch.backends.mha.get_fastpath_enabled()
+
+    def other() -> None:
+        with ablate(layer, tokens=[1]):
+            inside.set()
+            left.wait(10)
+            layer(x)
+
+    thread = threading.Thread(target=other)
+    with ablate(layer, heads={"self_attn": [0]}):
+        thread.start()
+        inside.wait(10)
+        mine = layer(x)
+    assert torch.equal(before, layer(x))  # the other's tokens are not closed here
+    left.set()
+    thread.join()
+    assert torch.backends.mha.get_fastpath_enabled()
+    with ablate(layer, heads={"self_attn": [0]}):
+        assert torch.equal(mine, layer(x))
 
 
 def test_what_cannot_be_ablated_is_said() -> None:
@@ -79,6 +127,11 @@ def test_what_cannot_be_ablated_is_said() -> None:
     with pytest.raises(ValueError, match="ablate what"), ablate(model):
         pass
     with pytest.raises(ValueError, match="nothing was ablated"), ablate(model, heads={"nowhere": [0]}):
+        model(torch.randn(1, 5, 8))
+    with (
+        pytest.raises(ValueError, match="in nowhere, layer 7, token 5:"),
+        ablate(model, heads={"Two": [0], "nowhere": [0], 7: [1]}, tokens=[4, 5]),
+    ):
         model(torch.randn(1, 5, 8))
     with (
         pytest.raises(ValueError, match="4 heads"),

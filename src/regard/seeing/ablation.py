@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from . import taps, watching
-from .call import layer_of
+from .call import CROSS, layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _lock = threading.RLock()
+_fast = True
+"""Whether nn.MultiheadAttention had its fast path before the first of the blocks now open, in whatever thread."""
 
 
 @contextmanager
@@ -32,27 +34,32 @@ def ablate(
 
     `heads` are named by layer, its number or any whole part of its name. `tokens` are keys of self-attention; a query
     whose every key is closed is left as it was. Works where attention is called as scaled_dot_product_attention
-    (nn.MultiheadAttention too, which leaves its fast path meanwhile) or through Hugging Face's interface.
+    (nn.MultiheadAttention too, which leaves its fast path meanwhile) or through Hugging Face's interface, in the thread
+    that opened the block. A layer or a token that the model never came to is an error.
     """
+    global _fast
     if not heads and not tokens:
         raise ValueError("ablate what? Give heads={layer: [head, …]}, tokens=[place, …], or both")
     change = Change(model, dict(heads or {}), list(tokens))
-    fast = torch.backends.mha.get_fastpath_enabled()
     taps.install(model)
-    torch.backends.mha.set_fastpath_enabled(False)
     with _lock:
+        if not watching.changes:
+            _fast = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
         watching.changes = (*watching.changes, change)
     try:
         yield
     finally:
         with _lock:
             watching.changes = tuple(x for x in watching.changes if x is not change)
-        torch.backends.mha.set_fastpath_enabled(fast)
+            if not watching.changes:  # the last block open in any thread
+                torch.backends.mha.set_fastpath_enabled(_fast)
         taps.remove()
-    if not change.used:
+    unused = change.unused()
+    if unused:
         raise ValueError(
-            f"nothing was ablated: {type(model).__name__} called no attention that could be changed in "
-            f"{', '.join(map(str, change.heads)) or 'any layer'}"
+            f"nothing was ablated in {', '.join(unused)}: {type(model).__name__} called no attention there that could "
+            "be changed"
         )
 
 
@@ -60,17 +67,26 @@ class Change:
     """What is to be different while the block runs. The taps ask it."""
 
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
-        self.heads, self.tokens, self.used = heads, tokens, False
+        self.heads, self.tokens = heads, tokens
         self.model = model
         self.names = {id(part): name or type(model).__name__ for name, part in model.named_modules()}
+        self.thread = threading.get_ident()
+        self._told = {name: getattr(part, "is_cross_attention", None) for name, part in model.named_modules()}
+        self._done: set[int | str] = set()  # layers in which a head was silenced
+        self._closed: set[int] = set()  # tokens
+
+    def unused(self) -> list[str]:
+        """What was asked for and never met."""
+        layers = [f"layer {x}" if isinstance(x, int) else x for x in self.heads if x not in self._done]
+        return layers + [f"token {x}" for x in self.tokens if x not in self._closed]
 
     def silent(self, name: str) -> list[int]:
         """The heads of this layer that give zeros."""
-        found: list[int] = []
-        for layer, heads in self.heads.items():
-            if layer_of(name) == layer if isinstance(layer, int) else f".{layer}." in f".{name}.":
-                found += heads
-        return found
+        return [head for layer in self._layers(name) for head in self.heads[layer]]
+
+    def _layers(self, name: str) -> list[int | str]:
+        """Which of the layers asked for this one is."""
+        return [x for x in self.heads if (layer_of(name) == x if isinstance(x, int) else f".{x}." in f".{name}.")]
 
     def output(self, name: str, out: Tensor, dim: int) -> Tensor:
         """The output with silent heads zero; heads are dimension `dim`."""
@@ -79,28 +95,34 @@ class Change:
             return out
         if max(silent) >= out.shape[dim]:
             raise ValueError(f"{name} has {out.shape[dim]} heads, asked to silence head {max(silent)}")
-        self.used = True
+        self._done.update(self._layers(name))
         return out.index_fill(dim, torch.tensor(silent, device=out.device), 0)
 
-    def mask(self, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
+    def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
         """The mask with the tokens closed, for queries that still see something then."""
         queries, keys = q.shape[-2], k.shape[-2]
         tokens = [token for token in self.tokens if token < keys]
-        if not tokens:
+        if not tokens or self._cross(name, mask is None and not is_causal and 1 < queries != keys):
             return mask, is_causal
-        self.used = True
-        open_ = torch.ones(queries, keys, dtype=torch.bool, device=q.device)
-        open_[:, tokens] = False
-        seen = open_
+        self._closed.update(tokens)
+        before = torch.ones(queries, keys, dtype=torch.bool, device=q.device)
         if is_causal:
-            before = torch.ones_like(open_).tril()
-            seen = torch.where((open_ & before).any(-1, keepdim=True), open_ & before, before)
+            before = before.tril()
+        open_ = before.clone()
+        open_[:, tokens] = False
         if mask is None:
-            return seen, False
+            return torch.where(open_.any(-1, keepdim=True), open_, before), False
         if mask.dtype == torch.bool:
-            both = mask & seen
+            both = mask & open_
             return torch.where(both.any(-1, keepdim=True), both, mask), False
-        return mask.masked_fill(~seen, torch.finfo(mask.dtype).min), False
+        least = torch.finfo(mask.dtype).min  # with which, or with −∞, masks of numbers close a key
+        left = ((mask > least) & open_).any(-1, keepdim=True)
+        return mask.masked_fill(~open_ & left, least), False
+
+    def _cross(self, name: str, apart: bool) -> bool:
+        """Whether this layer's keys are those of another text, by what the module says or else by its name."""
+        told = self._told.get(name)
+        return bool(told) if told is not None else apart or CROSS.search(name.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

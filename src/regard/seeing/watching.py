@@ -123,7 +123,8 @@ def changed(module: nn.Module | None) -> list[tuple[Change, str]]:
     if not changes or here.captured is not None:
         return []
     module = module if module is not None else _caller()
-    return [(change, change.names[id(module)]) for change in changes if id(module) in change.names]
+    thread = threading.get_ident()  # one that runs the same model in another has asked for nothing
+    return [(x, x.names[id(module)]) for x in changes if x.thread == thread and id(module) in x.names]
 
 
 def missed(why: str, module: nn.Module | None = None) -> None:

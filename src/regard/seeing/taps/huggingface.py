@@ -89,8 +89,8 @@ def _closed(
     flag = options.get("is_causal")
     flag = getattr(module, "is_causal", True) if flag is None else flag
     flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and bool(flag)
-    for change, _ in different:
-        mask, flag = change.mask(mask, flag, q, k)
+    for change, name in different:
+        mask, flag = change.mask(name, mask, flag, q, k)
     if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
     return mask

@@ -47,8 +47,8 @@ def tapped(
     outer = watching.here.outer
     # Inside an interface, what is to be different is done there.
     different = watching.changed(None) if outer is None else []
-    for change, _ in different:
-        attn_mask, is_causal = change.mask(attn_mask, is_causal, query, key)
+    for change, name in different:
+        attn_mask, is_causal = change.mask(name, attn_mask, is_causal, query, key)
     kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
     if kernel == _FLASH and query.device.type == "cpu" and attn_mask is None and not dropout_p:
         # What PyTorch calls itself at this point; asked directly, the kernel also hands over the row state.
