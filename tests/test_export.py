@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from regard import cli
 from regard.data import Tokenizer, Tokenizers, phrasebook
-from regard.decoding import CTranslate2, Sample, export_ctranslate2, pretrained, translate
+from regard.decoding import CTranslate2, Sample, ctranslate, export_ctranslate2, pretrained, translate
 from regard.models import Translator, config
 
 if TYPE_CHECKING:
@@ -95,6 +99,7 @@ def test_beams_n_best_and_samples_run(tokenizers: Tokenizers, tmp_path: Path) ->
     (several,) = translate(engine, tokenizers, TEXTS[:1], beams=4, best=3)
     assert len(set(several.texts)) == 3
     assert several.hypotheses[0].score >= several.hypotheses[2].score
+    assert math.isnan(several.hypotheses[0].logprob), "a score that is no log p(y | x) must not pass for one"
     drawn = [
         [t.tokens for t in translate(engine, tokenizers, TEXTS[:5], beams=1, sample=Sample(1.0, seed=seed))]
         for seed in (1, 1, 2)
@@ -142,3 +147,42 @@ def test_rnns_are_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
 def test_a_folder_without_a_model_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="regard export"):
         CTranslate2(tmp_path, tokenizers)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cpu", ("cpu", 0)), ("cuda", ("cuda", 0)), ("cuda:1", ("cuda", 1))])
+def test_devices_are_named_as_pytorch_names_them(
+    name: str,
+    expected: tuple[str, int],
+    tokenizers: Tokenizers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = {}
+    (tmp_path / "model.bin").touch()
+    library = SimpleNamespace(Translator=lambda folder, **how: seen.update(how))
+    monkeypatch.setattr(ctranslate, "_library", lambda: library)
+    CTranslate2(tmp_path, tokenizers, name)
+    assert (seen["device"], seen["device_index"]) == expected
+
+
+def test_a_model_that_ships_is_written_into_the_current_folder(
+    tokenizers: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped, here = tmp_path / "shipped", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(pretrained, "SHIPPED", shipped)
+    for model in (shipped / "small", here / "run" / "model"):
+        transformer(len(tokenizers.source)).save_pretrained(model)
+        tokenizers.save(model)
+    before = sorted(shipped.rglob("*"))
+    with pytest.raises(ValueError, match="no folder small-ctranslate2; write it with: regard export small"):
+        pretrained.load("small", engine="ctranslate2")
+    for name, written in (("small", "small-ctranslate2"), ("run", "run/ctranslate2")):
+        monkeypatch.setattr(sys, "argv", ["regard", "export", name])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code
+        assert capsys.readouterr().out.startswith(f"wrote {written} (")
+        assert str(pretrained.load(name, engine="ctranslate2").folder) == written
+    assert sorted(shipped.rglob("*")) == before

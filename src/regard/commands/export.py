@@ -15,7 +15,10 @@ def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
     to: Annotated[Literal["ctranslate2"], typer.Option(help="The engine to write for.")] = "ctranslate2",
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ctranslate2]")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where to write. [default: RUN/ctranslate2; one that ships: ./RUN-ctranslate2]"
+        ),
     ] = None,
 ) -> None:
     """Write a Transformer for the engine CTranslate2.
@@ -33,7 +36,7 @@ def export(
     from ..models import Translator
 
     model, of = pretrained.find(run)
-    written = out or (of or model) / to
+    written = out or pretrained.export_folder(model, of, to)
     export_ctranslate2(Translator.from_pretrained(model), Tokenizers.load(model), written)
     size = sum(file.stat().st_size for file in written.iterdir())
     typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")

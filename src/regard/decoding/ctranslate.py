@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,14 +56,17 @@ class CTranslate2:
     """The engine, for `translate`: it reads a folder that `export_ctranslate2` wrote.
 
     Greedy search is ours to the token. Its beam search normalises by |y|^α, not by Wu et al.'s ((5 + |y|) / 6)^α, and
-    ranks otherwise than ours now and then. It gives no weights.
+    ranks otherwise than ours now and then. It gives no weights, and no `logprob` (it is NaN): its scores are of
+    probabilities without those of <pad> and <s>, and without </s> where the limit ended a sentence.
     """
 
     def __init__(self, folder: str | os.PathLike[str], tokenizers: Tokenizers, device: str = "cpu") -> None:
         folder = Path(folder)
         if not (folder / "model.bin").is_file():
             raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")
-        self._translator: Any = _library().Translator(str(folder), device=device, intra_threads=torch.get_num_threads())
+        self._translator: Any = _library().Translator(
+            str(folder), **_place(device), intra_threads=torch.get_num_threads()
+        )
         self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
 
@@ -97,11 +101,17 @@ class CTranslate2:
         )
         return [
             [
-                Hypothesis([self._ids[piece] for piece in pieces[:limit]], score, score)
+                Hypothesis([self._ids[piece] for piece in pieces[:limit]], score, math.nan)
                 for pieces, score in zip(result.hypotheses, result.scores, strict=True)
             ]
             for result, limit in zip(results, longest, strict=True)
         ]
+
+
+def _place(device: str) -> dict[str, Any]:
+    """A device of PyTorch's naming, cuda:1, as CTranslate2 wants it named."""
+    named = torch.device(device)
+    return {"device": named.type, "device_index": named.index or 0}
 
 
 def _specification(model: Translator, specs: Any) -> Any:

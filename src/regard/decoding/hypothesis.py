@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Hypothesis:
-    """The tokens between <s> and </s>; log p(y | x), </s> included; and the score it was ranked by.
+    """The tokens between <s> and </s>; the score it was ranked by; and log p(y | x), </s> included.
+
+    `logprob` is NaN where an engine does not tell, see `CTranslate2`.
 
     `weights`, where asked for, has one row more than there are tokens: the last is where the decoder looked when it
     ended the sentence. There is one map per layer and head of a Transformer, one of an RNN.

@@ -64,15 +64,25 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
     raise ValueError(f"no model is called {name}: give the folder of a run or of a model{ready}")
 
 
+def export_folder(model: Path, run: Path | None, engine: str) -> Path:
+    """Where `regard export` writes, unless told: into the run or the model; for one that ships, the current folder."""
+    if model.parent.resolve() == SHIPPED.resolve():  # an installed package is not ours to write into
+        return Path(f"{model.name}-{engine}")
+    return (run or model) / engine
+
+
 def _exported(given: Path) -> tuple[Path, Path | None]:
-    """A folder that `regard export` wrote, or the one it wrote beside the model."""
+    """A folder that `regard export` wrote, or the one it writes this model into unless told otherwise."""
     if (given / "model.bin").is_file():
         return given, None
     folder, run = find(given)
-    beside = (run or folder) / "ctranslate2"
-    if not beside.is_dir():
-        raise ValueError(f"{given} was not written for CTranslate2 yet; do it with: regard export {given}")
-    return beside, run
+    written = export_folder(folder, run, "ctranslate2")
+    if not written.is_dir():
+        raise ValueError(
+            f"{given} was not written for CTranslate2 yet: there is no folder {written}; "
+            f"write it with: regard export {given}, or give the folder you wrote it into instead of {given}"
+        )
+    return written, run
 
 
 def shipped() -> list[str]:
