@@ -38,6 +38,7 @@ root = '{folder}'
 train = ["train.tsv"]
 valid = ["valid.tsv"]
 tokenised = true
+longest = 50
 [encoder]
 embedding = 16
 width = 16

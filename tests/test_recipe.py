@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 pytest.importorskip("pydantic")
 
-from regard.models import config
+from regard.models import Translator, config
 from regard.training import cookbook
 from regard.training.corpus import folder, read
 from regard.training.mistakes import Mistakes
@@ -119,6 +122,16 @@ MISTAKES = {
     "tied=all encoder.embedding=32": 'recipe: tied = "all" needs embeddings of one width',
     "encoder.kind=transformer encoder.heads=3": "encoder: heads = 3 does not divide width = 256",
     "encoder.kind=transformer encoder.key_heads=3": "encoder: key_heads = 3 does not divide heads = 4",
+    "encoder.kind=transformer encoder.width=9 encoder.heads=3": 'encoder: positions = "sinusoidal" needs an even width',
+    "decoder.kind=transformer decoder.width=12 decoder.heads=4 decoder.positions=rotary": (
+        'decoder: positions = "rotary" needs heads of an even width, and it is 3'
+    ),
+    "decoder.scope=local-m": 'decoder: scope = "local-m" needs attention = "luong", and it is "bahdanau"',
+    "decoder.attention=luong tied=none": 'decoder: readout = "maxout" is not for attention = "luong"',
+    "decoder.attention=luong decoder.readout=plain": 'recipe: tied = "decoder" with attention = "luong" needs decoder.',
+    "decoder.energy=dot decoder.width=64": 'recipe: decoder.energy = "dot" needs a decoder as wide as the annotations',
+    "decoder.attention=none search.coverage_penalty=0.2": "recipe: search.coverage_penalty needs attention",
+    "training.tokens=255": "recipe: training.tokens = 255 holds no pair of data.longest = 256 tokens",
 }
 
 
@@ -130,6 +143,44 @@ def test_a_mistake_is_named(given: str) -> None:
     assert title == "recipe bahdanau-multi30k has 1 mistake:"
     assert len(lines) == 1
     assert lines[0].startswith(MISTAKES[given])
+
+
+def test_what_a_recipe_allows_the_model_can_be() -> None:
+    """The recipe's rules are the model's: neither is stricter about how an encoder and a decoder fit together."""
+    good = cookbook.load("bahdanau-phrasebook", ["decoder.readout=plain"])
+    found = {True: 0, False: 0}
+    for attention, energy, scope, embedding, tied, bidirectional in itertools.product(
+        ("none", "bahdanau", "luong"),
+        ("dot", "general"),
+        ("global", "local-m"),
+        (8, 16),
+        ("none", "all"),
+        (True, False),
+    ):
+        values = {**good.to_dict(), "tied": tied, "tokenizer": {**good.tokenizer.model_dump(), "joint": True}}
+        encoder = {"kind": "rnn", "embedding": 8, "width": 8, "bidirectional": bidirectional}
+        decoder = {"kind": "rnn", "attention": attention, "energy": energy, "scope": scope}
+        values |= {"encoder": encoder, "decoder": {**decoder, "embedding": embedding, "width": 16}}
+        parts = config.RecurrentEncoder(**encoder), config.RecurrentDecoder(**values["decoder"])
+        try:
+            with torch.device("meta"):
+                Translator(config.Translator(20, 20, *parts, tied=tied))
+            fits = True
+        except ValueError:
+            fits = False
+        try:
+            type(good).model_validate_json(json.dumps(values))
+            allowed = True
+        except ValueError:
+            allowed = False
+        assert allowed == fits, values
+        found[fits] += 1
+    assert min(found.values()) > 20
+
+
+def test_mistakes_between_sections_are_told_together() -> None:
+    with pytest.raises(Mistakes, match=r"coverage_penalty .*; training\.tokens = 9 "):
+        cookbook.load("seq2seq-multi30k", ["search.coverage_penalty=0.2", "training.tokens=9"])
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:

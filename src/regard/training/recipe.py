@@ -133,6 +133,15 @@ def _sensible(part: config.Encoder | config.Decoder) -> config.Encoder | config.
             wrong.append(f"heads = {part.heads} does not divide width = {part.width}")
         if part.key_heads and part.heads % part.key_heads:
             wrong.append(f"key_heads = {part.key_heads} does not divide heads = {part.heads}")
+        if part.positions == "sinusoidal" and part.width % 2:
+            wrong.append(f'positions = "sinusoidal" needs an even width, and it is {part.width}')
+        if part.positions == "rotary" and part.width // part.heads % 2:
+            wrong.append(f'positions = "rotary" needs heads of an even width, and it is {part.width // part.heads}')
+    if isinstance(part, config.RecurrentDecoder):
+        if part.scope != "global" and part.attention != "luong":
+            wrong.append(f'scope = "{part.scope}" needs attention = "luong", and it is "{part.attention}"')
+        if part.readout == "maxout" and part.attention == "luong":
+            wrong.append('readout = "maxout" is not for attention = "luong", which reads out h̃; set it to "plain"')
     if wrong:
         raise ValueError("; ".join(wrong))
     return part
@@ -154,11 +163,35 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _together(self) -> Recipe:
+        """What no section can know alone, and the model or the corpus would say only after the tokenising."""
+        wrong = []
+        encoder, decoder = self.encoder, self.decoder
+        widths = [getattr(part, "embedding", part.width) for part in (encoder, decoder)]
         if self.tied == "all" and not self.tokenizer.joint:
-            raise ValueError('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
-        widths = [getattr(part, "embedding", part.width) for part in (self.encoder, self.decoder)]
+            wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
         if self.tied == "all" and widths[0] != widths[1]:
-            raise ValueError(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
+            wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
+        if isinstance(decoder, config.RecurrentDecoder):
+            memory = encoder.width * (2 if getattr(encoder, "bidirectional", False) else 1)
+            if decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:
+                wrong.append(
+                    f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is '
+                    f'{decoder.width}, and they are {memory} wide; change one, or use "general"'
+                )
+            if decoder.attention == "luong" and self.tied != "none" and decoder.embedding != decoder.width:
+                wrong.append(
+                    f'tied = "{self.tied}" with attention = "luong" needs decoder.embedding = decoder.width, '
+                    f"and they are {decoder.embedding} and {decoder.width}"
+                )
+            if decoder.attention == "none" and self.search.coverage_penalty:
+                wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        if self.training.tokens < self.data.longest:
+            wrong.append(
+                f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "
+                "raise the one or lower the other"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
     def translator(self, source_vocabulary: int, target_vocabulary: int) -> config.Translator:
