@@ -34,41 +34,47 @@ class Keeper:
         self.limit = None if limit is None else size(limit)
         self.bytes = 0
         self._storages: set[int] = set()
-        self._placed: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._placed: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}  # of originals that are still alive
         self._count = 0
         self._files: tempfile.TemporaryDirectory[str] | None = None
 
+    @property
+    def copies(self) -> bool:
+        """Whether what is kept is a copy, which no change in place reaches."""
+        return self.cpu or self.folder is not None
+
     def room(self, tensors: Iterable[Tensor]) -> bool:
         """Whether all of these may be kept; if so they are counted."""
-        if self.folder is not None:
-            return True
         new = {}
         for x in tensors:
-            storage = x.untyped_storage()
-            at = storage.data_ptr() if not self.cpu else id(x)
-            if at not in self._storages and not self._again(x):
-                new[at] = x.nbytes if self.cpu else storage.nbytes()
+            if self.copies:
+                if self._again(x) is None:
+                    new[id(x)] = x.nbytes
+            elif x.untyped_storage().data_ptr() not in self._storages:
+                new[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
         total = self.bytes + sum(new.values())
         if self.limit is not None and total > self.limit:
             return False
         self.bytes = total
-        if not self.cpu:
+        if not self.copies:
             self._storages.update(new)
         return True
 
     def place(self, x: Tensor) -> Tensor:
-        """The tensor as it is kept. One that comes again, as a mask does in every layer, is kept once."""
-        if self.folder is None and not self.cpu:
+        """The tensor as it is kept. One that comes again unchanged, as a mask does in every layer, is kept once."""
+        if not self.copies:
             return x.detach()
         kept = self._again(x)
         if kept is None:
             kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
-            self._placed[id(x)] = weakref.ref(x), kept
+            if not x.is_inference():  # these do not count their changes
+                at, placed = id(x), self._placed
+                placed[at] = weakref.ref(x, lambda _: placed.pop(at, None)), x._version, kept
         return kept
 
     def _again(self, x: Tensor) -> Tensor | None:
         found = self._placed.get(id(x))
-        return found[1] if found is not None and found[0]() is x else None
+        return found[2] if found is not None and found[0]() is x and found[1] == x._version else None
 
     def _file(self, x: Tensor) -> Tensor:
         assert self.folder is not None

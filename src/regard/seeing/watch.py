@@ -130,11 +130,7 @@ class Watch:
         queries, keys = heard.scores.queries, heard.scores.keys
         more = heard.scores.a.nbytes + heard.out.nbytes
         more += (heard.scores.b.nbytes + heard.v.nbytes) * min(queries, keys) // keys
-        if (
-            self.keeper.limit is not None
-            and self.keeper.folder is None
-            and self.keeper.bytes + more > self.keeper.limit
-        ):
+        if self.keeper.limit is not None and self.keeper.bytes + more > self.keeper.limit:
             return False  # nor will there be for a call of its own, so it is counted as left out
         if not last.goes_on(heard, self.keeper.place):
             return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ...attention import notice
@@ -26,24 +27,30 @@ if TYPE_CHECKING:
 _lock = threading.RLock()
 _installed = 0
 _before: list[tuple[Any, str, Any, Any]] = []  # object, name, what stood there, what stands there now
-_stands_for: dict[Any, Any] = {}
+_stands_for: dict[int, Any] = {}  # by identity: what a file holds may not be hashable. `_before` keeps them alive
+_ABSENT = object()
 
 
 def install(model: nn.Module | None = None) -> None:
     """Put the taps in place, also where the files of the model's classes imported a function by name."""
     global _installed
     with _lock:
+        there = len(_before)
+        try:
+            if _installed == 0:
+                for module in (sdpa, multihead, flex, huggingface, softmax):
+                    for (home, name), tapped in module.places():
+                        _put(home, name, _over(getattr(home, name), tapped))
+            for home in [] if model is None else _files(model):
+                for name, value in list(vars(home).items()):
+                    if id(value) in _stands_for:
+                        _put(home, name, _stands_for[id(value)])
+        except BaseException:
+            _take_back(there)
+            raise
         if _installed == 0:
-            for module in (sdpa, multihead, flex, huggingface, softmax):
-                for (home, name), tapped in module.places():
-                    _put(home, name, _over(getattr(home, name), tapped))
             notice.listeners.append(own.attended)
         _installed += 1
-        for home in [] if model is None else _files(model):
-            for name, value in list(vars(home).items()):
-                new = _stands_for.get(value) if callable(value) and _hashable(value) else None
-                if new is not None:
-                    _put(home, name, new)
 
 
 def remove() -> None:
@@ -51,12 +58,7 @@ def remove() -> None:
     with _lock:
         _installed -= 1
         if _installed == 0:
-            for home, name, before, now in reversed(_before):
-                # Somebody may have put a function of theirs over ours; ours, with nobody watching, only passes on.
-                if vars(home).get(name) is now:
-                    setattr(home, name, before)
-            _before.clear()
-            _stands_for.clear()
+            _take_back(0)
             notice.listeners.remove(own.attended)
 
 
@@ -71,17 +73,30 @@ def _over(original: Any, tapped: Callable[..., Any]) -> Any:
 
 
 def _put(home: Any, name: str, new: Any) -> None:
-    old = vars(home)[name]
+    old = vars(home).get(name, _ABSENT)  # a method may be inherited
+    known = getattr(home, name)
     setattr(home, name, new)
     _before.append((home, name, old, new))
-    _stands_for[old] = new
+    _stands_for.setdefault(id(known), new)
 
 
-def _files(model: nn.Module) -> list[Any]:
+def _take_back(there: int) -> None:
+    """Undo all but the first `there` of what was put in place."""
+    while len(_before) > there:
+        home, name, old, new = _before.pop()
+        # Somebody may have put a function of theirs over ours; ours, with nobody watching, only passes on.
+        if vars(home).get(name) is not new:
+            continue
+        if old is _ABSENT:
+            delattr(home, name)
+        else:
+            setattr(home, name, old)
+    if not there:
+        _stands_for.clear()
+
+
+def _files(model: nn.Module) -> list[ModuleType]:
     """The modules of the packages the model's classes come from, less those of PyTorch, Transformers and ours."""
     packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers", "regard"}
-    return [file for name, file in list(sys.modules.items()) if file and name.partition(".")[0] in packages]
-
-
-def _hashable(value: Any) -> bool:
-    return type(value).__hash__ is not None
+    files = [(name, file) for name, file in list(sys.modules.items()) if isinstance(file, ModuleType)]
+    return [file for name, file in files if name.partition(".")[0] in packages]
