@@ -192,6 +192,71 @@ def test_a_head_built_to_look_back_is_found_and_chance_is_not() -> None:
     assert set(THRESHOLDS) >= set(back.labels)
 
 
+class Even(nn.Module):
+    """Every key a query may see gets the same weight, behind a mask in one of its forms."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, ids: Tensor) -> Tensor:
+        n = ids.shape[-1]
+        x, below = torch.zeros(1, 2, n, 4), torch.ones(n, n).tril().bool()
+        numbers = torch.zeros(n, n, dtype=torch.bfloat16).masked_fill(~below, torch.finfo(torch.bfloat16).min).float()
+        mask = {"causal": None, "dense": below, "numbers": numbers}[self.form]
+        return F.scaled_dot_product_attention(x, x, torch.randn(1, 2, n, 4), mask, is_causal=mask is None)
+
+
+def test_chance_draws_among_the_keys_a_query_sees_whatever_form_the_mask_has() -> None:
+    text = a_text(80)
+    for form in ("causal", "dense", "numbers"):
+        model, patterns = Even(form), Patterns()
+        with watch(model) as seen:
+            model(text.ids[None])
+        patterns.add(seen, text)
+        for head in patterns.heads():
+            assert head.p["previous"] == head.p["identical"] == 1.0, form
+
+
+def test_a_padded_text_must_stand_first() -> None:
+    ids, real = torch.randint(20, (1, 9)), torch.arange(9) < 6
+
+    class Padded(Model):
+        def forward(self, seen: Tensor) -> Tensor:
+            x = self.embedding(ids)[:, None]
+            return F.scaled_dot_product_attention(x, x, x, seen)
+
+    model, text = Padded(), Text.plain(ids[0, :6])
+    masks = {
+        "right": real & torch.ones(9, 9).bool(),
+        "left": real.flip(0) & torch.ones(9, 9).tril().bool(),
+        "unmasked": torch.ones(9, 9).bool(),
+    }
+    for name, mask in masks.items():
+        with torch.no_grad(), watch(model) as seen:
+            model(mask)
+        if name == "right":
+            Patterns().add(seen, text)
+            continue
+        with pytest.raises(ValueError, match="Pad on the right and give the mask"):
+            Patterns().add(seen, text)
+
+
+def test_forward_passes_and_stacks_are_not_mixed() -> None:
+    text, model = a_text(10), Model()
+    with torch.no_grad(), watch(model) as twice:
+        model(text.ids[None])
+        model(text.ids[None] * 0)
+    both = nn.ModuleDict({"encoder": Model(), "decoder": Model()})
+    with torch.no_grad(), watch(both) as mixed:
+        both["encoder"](text.ids[None])
+        both["decoder"](text.ids[None])
+    for seen, word in ((twice, "several forward passes"), (mixed, "encoder.layer, decoder.layer")):
+        for ask in (rollout, distances, lambda seen: Patterns().add(seen, text), lambda seen: flow(seen, 0)):
+            with pytest.raises(ValueError, match=word):
+                ask(seen)
+
+
 def test_induction_on_a_repeated_sequence() -> None:
     ids = sequence(20, 12, avoid=[0, 1])
     assert torch.equal(ids[:12], ids[12:])

@@ -6,14 +6,15 @@ those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from ..attention.masks import interval
+from ..attention import Bias
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from ..attention import Weights
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 DRAWS = 99
 ROWS = 64
 """Queries a text is tested on, evenly spread."""
+CLOSED = -1e4
+"""A bias of this or less closes a key: masks written as numbers have −10⁴, the least number of their type, or −∞."""
 
 
 def spread(length: int, rows: int = ROWS) -> Int[Tensor, " rows"]:
@@ -38,28 +41,34 @@ def drawn(
 
     `weights` are [heads, T_q, T_k]; a pattern is (which of `queries`, key), pair by pair.
     """
-    scores, keys = weights._scores, weights.shape[-1]
-    start, stop = torch.zeros(len(queries), dtype=torch.long), torch.full((len(queries),), keys)
-    if scores.mask is not None:
-        device = scores.a.device
-        first = torch.tensor([weights._entries[0]], device=device)  # heads of one entry see the same keys
-        found = interval(scores.mask, first, queries.to(device), scores)
-        if found is not None:
-            start, stop = (x[0].expand(len(queries)).cpu() for x in found)
+    keys, seen = weights.shape[-1], open_keys(weights, queries)
+    count = seen.sum(-1)
+    listed, begin = seen.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
     sums: dict[str, list[Tensor]] = {name: [] for name in patterns}
     picks = {}
     for name, (row, key) in patterns.items():
-        inside = (key >= start[row]) & (key < stop[row])
+        inside = seen[row, key]
         row, key = row[inside], key[inside]
-        chosen = torch.rand(DRAWS, len(row), generator=generator) * (stop - start)[row] + start[row]
+        which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
         # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as places in the flattened rows.
-        picks[name] = row * keys + torch.cat([key[None], chosen.long().clamp_max(keys - 1)])
+        picks[name] = row * keys + torch.cat([key[None], listed[begin[row] + which]])
     part = weights.rows(queries.tolist())
     for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
         tile = part[head].tile(slice(None), slice(None)).flatten().cpu()
         for name, at in picks.items():
             sums[name].append(tile[at].sum(-1))
     return {name: torch.stack(values) for name, values in sums.items()}
+
+
+@torch.no_grad()
+def open_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
+    """Which keys these queries can see in the first head; the heads of one entry see the same."""
+    scores, device = weights._scores, weights._scores.a.device
+    only = replace(scores, modifiers=tuple(x for x in scores.modifiers if isinstance(x, Bias)))
+    rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
+    e = torch.zeros(1, len(rows), len(cols), dtype=scores.precision, device=device)
+    first = torch.tensor([weights._entries[0]], device=device)
+    return (only.finished(e, first, rows, cols, -torch.inf)[0] > CLOSED).cpu()
 
 
 def p_values(sums: Float[Tensor, "*heads draws_1"]) -> Float[Tensor, " *heads"]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .stack import stack
+
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
@@ -24,7 +26,7 @@ ROWS = 64
 
 def distances(seen: Seen, entry: int = 0, rows: int = ROWS) -> Float[Tensor, "heads heads"]:
     """Every head of every layer of self-attention against every other, layer by layer in order."""
-    calls = [call for call in seen if call.kind == "self"]
+    calls = stack([call for call in seen if call.kind == "self"])
     if not calls or len({call.shape[-2:] for call in calls}) > 1:
         raise ValueError("heads are compared over one text: layers of self-attention of one length were expected")
     queries, keys = calls[0].shape[-2:]

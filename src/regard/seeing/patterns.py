@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .chance import drawn, p_values, spread
+from .chance import drawn, open_keys, p_values, spread
 from .pairs import KINDS, Matches, PairMass
+from .stack import stack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +107,8 @@ class Patterns:
         What the pass over each layer found comes back too: entropies, the `top` best keys of every row, what each key
         received, and the weights on the next, the previous and the same place.
         """
-        calls = [call for call in seen if call.kind == "self" and call.shape[-2] == call.shape[-1] >= len(text)]
+        square = [call for call in seen if call.kind == "self" and call.shape[-2] == call.shape[-1] >= len(text)]
+        calls = stack(square)
         if not calls:
             raise ValueError(
                 f"no self-attention over {len(text)} tokens was seen, so there are no patterns to look for: {seen!r}"
@@ -116,6 +118,7 @@ class Patterns:
         found: dict[str, Stats] = {}
         for call in calls:
             weights = _heads(call, entry, len(text))
+            _check_place(call.name, weights)
             pairs = PairMass(matches, weights.shape[0])
             # On a GPU kernels answer the rest in one go, and show nobody their blocks.
             apart = weights._scores.a.is_cuda or self.rows is not None
@@ -220,6 +223,19 @@ def _heads(call: Call, entry: int, length: int) -> Weights:
     return part.rows(slice(0, length))
 
 
+def _check_place(name: str, weights: Weights) -> None:
+    """Refuse a text that is padded on the left, or whose filling is seen: row i must be token i and see tokens only."""
+    rows, keys = weights.shape[-2:]
+    if rows == keys:
+        return
+    seen = open_keys(weights, torch.tensor([0, rows - 1]))
+    if not bool(seen[0, 0]) or bool(seen[:, rows:].any()):
+        raise ValueError(
+            f"{name} attended over {keys} places, and the text's {rows} tokens are not the first of them, or see what "
+            "is after them. Pad on the right and give the mask, or give the text alone"
+        )
+
+
 def _one_offset(best: Int[Tensor, "heads t"]) -> Float[Tensor, " heads"]:
     """The largest share of queries whose best key is at one and the same offset."""
     heads, length = best.shape
@@ -263,7 +279,7 @@ def induction(seen: Seen, length: int) -> Float[Tensor, "layers heads"]:
         raise ValueError(f"no self-attention over a sequence of twice {length} tokens was seen")
     rows = slice(calls[0].shape[-2] - length, None)
     found = []
-    for call in calls:
+    for call in stack(calls):
         offsets = _heads(call, 0, call.shape[-2]).rows(rows).stats(offsets=[1 - length]).offsets
         assert offsets is not None
         found.append(offsets[..., 0].mean(-1).cpu())

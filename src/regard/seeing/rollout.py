@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .stack import stack
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -113,7 +115,7 @@ def _layers(seen: Seen) -> list[Call]:
     if not calls or len({call.shape[-1] for call in calls}) > 1:
         lengths = sorted({call.shape[-1] for call in calls})
         raise ValueError(f"rollout goes through layers of self-attention of one length; seen were lengths {lengths}")
-    return calls
+    return stack(calls)
 
 
 def _entry(call: Call, entry: int) -> Weights:
