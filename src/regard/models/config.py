@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Cell = Literal["gru", "lstm"]
 Norm = Literal["pre", "post"]
@@ -93,22 +93,47 @@ class Translator:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Translator:
-        """The config as `to_dict` wrote it; a key nobody knows is an error, not a shrug."""
+        """The config as `to_dict` wrote it; a key nobody knows, or a value that cannot be, is an error, not a shrug."""
         values = dict(values)
-        values["encoder"] = _part(values.get("encoder", {}), _ENCODERS, "encoder")
-        values["decoder"] = _part(values.get("decoder", {}), _DECODERS, "decoder")
-        return cls(**_known(cls, values, "config"))
+        values["encoder"] = _part(values.get("encoder"), _ENCODERS, "encoder")
+        values["decoder"] = _part(values.get("decoder"), _DECODERS, "decoder")
+        return cls(**_checked(cls, values, "config"))
 
 
-def _part(values: dict[str, Any], kinds: dict[str, Any], name: str) -> Any:
+def _part(values: Any, kinds: dict[str, Any], name: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} is {values!r:.40}; it must be a table with a kind, one of {', '.join(sorted(kinds))}")
     kind = values.get("kind")
-    if kind not in kinds:
-        raise ValueError(f"{name}.kind is {kind!r}; known kinds are {', '.join(sorted(kinds))}")
-    return kinds[kind](**_known(kinds[kind], values, name))
+    if not isinstance(kind, str) or kind not in kinds:
+        raise ValueError(f"{name}.kind is {kind!r:.40}; known kinds are {', '.join(sorted(kinds))}")
+    return kinds[kind](**_checked(kinds[kind], values, name))
 
 
-def _known(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
+def _checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
     unknown = sorted(set(values) - {f.name for f in fields(cls)})
     if unknown:
         raise ValueError(f"{name} has unknown keys: {', '.join(unknown)}; it was written by another version of regard")
+    hints = get_type_hints(cls)
+    for each in fields(cls):
+        if each.name in values:
+            wanted = _wanted(values[each.name], hints[each.name], each.default)
+            if wanted:
+                raise ValueError(f"{name}.{each.name} is {values[each.name]!r:.40}; it must be {wanted}")
+        elif each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{name}.{each.name} is missing")
     return values
+
+
+def _wanted(value: Any, hint: Any, default: Any) -> str | None:
+    """What a value should have been, where it is not; the parts, checked before, may be anything."""
+    if hint is int:  # a size, 0 only where that is the default (key_heads); and True is no size
+        right, wanted = type(value) is int and (value > 0 or value == default), "a positive whole number"
+    elif hint is float:
+        right, wanted = type(value) in (int, float) and 0 <= value < 1, "a number ≥ 0 and < 1"
+    elif hint is bool:
+        right, wanted = isinstance(value, bool), "true or false"
+    elif get_origin(hint) is Literal:
+        right, wanted = value in get_args(hint), f"one of {', '.join(get_args(hint))}"
+    else:
+        return None
+    return None if right else wanted

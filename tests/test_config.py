@@ -1,0 +1,64 @@
+"""A model's config, as it is read from a file that anybody may have written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from regard.models import config
+
+
+def written(**changed: Any) -> dict[str, Any]:
+    """What `to_dict` wrote, with some keys changed (`encoder__width` is that of the encoder), or, by ..., left out."""
+    values = config.Translator(20, 30, config.RecurrentEncoder()).to_dict()
+    for name, value in changed.items():
+        *part, key = name.split("__")
+        into = values[part[0]] if part else values
+        into[key] = value
+        if value is ...:
+            del into[key]
+    return values
+
+
+@pytest.mark.parametrize("encoder", [config.RecurrentEncoder(dropout=0), config.TransformerEncoder(key_heads=2)])
+@pytest.mark.parametrize("decoder", [config.RecurrentDecoder(), config.TransformerDecoder(norm="post")])
+def test_what_was_written_is_read_again(encoder: config.Encoder, decoder: config.Decoder) -> None:
+    made = config.Translator(20, 30, encoder, decoder, tied="decoder")
+    assert config.Translator.from_dict(made.to_dict()) == made
+
+
+def test_what_has_a_default_may_be_left_out() -> None:
+    assert config.Translator.from_dict(written(longest=..., decoder__norm=...)) == config.Translator.from_dict(
+        written()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"source_vocabulary": ...}, "config.source_vocabulary is missing"),
+        ({"target_vocabulary": "many"}, "config.target_vocabulary is 'many'; it must be a positive whole number"),
+        ({"longest": 0}, "config.longest is 0; it must be a positive whole number"),
+        ({"tied": "both"}, "config.tied is 'both'; it must be one of none, decoder, all"),
+        ({"tied": ["all"]}, "config.tied is ['all']; it must be one of"),
+        ({"colour": "red"}, "config has unknown keys: colour"),
+        ({"encoder": ...}, "encoder is None; it must be a table with a kind, one of rnn, transformer"),
+        ({"decoder": [1]}, "decoder is [1]; it must be a table"),
+        ({"decoder__kind": ...}, "decoder.kind is None; known kinds are rnn, transformer"),
+        ({"decoder__kind": []}, "decoder.kind is []; known kinds are"),
+        ({"encoder__width": -8}, "encoder.width is -8; it must be a positive whole number"),
+        ({"encoder__width": 8.0}, "encoder.width is 8.0; it must be a positive whole number"),
+        ({"encoder__layers": True}, "encoder.layers is True; it must be a positive whole number"),
+        ({"encoder__cell": "rnn"}, "encoder.cell is 'rnn'; it must be one of gru, lstm"),
+        ({"encoder__bidirectional": 1}, "encoder.bidirectional is 1; it must be true or false"),
+        ({"encoder__dropout": 1.0}, "encoder.dropout is 1.0; it must be a number"),
+        ({"encoder__dropout": float("nan")}, "encoder.dropout is nan; it must be a number"),
+        ({"decoder__dropout": None}, "decoder.dropout is None; it must be a number"),
+        ({"decoder__key_heads": -1}, "decoder.key_heads is -1; it must be"),
+    ],
+)
+def test_what_cannot_be_is_named(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  the message is compared below, as it stands
+        config.Translator.from_dict(written(**changed))
+    assert message in str(refused.value)
