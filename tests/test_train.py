@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,9 @@ from tests.fitting import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from regard.data import Batch
+    from regard.models import Loss
 
 
 @pytest.fixture
@@ -99,8 +103,36 @@ class TestFit:
 
     def test_a_loss_that_is_no_number_ends_it(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e30", "training.clip=0.0", "training.validate_every=1000"]
-        with pytest.raises(ValueError, match=r"the loss of update \d+ is nan: a lower training.rate"):
+        with pytest.raises(ValueError, match=r"the loss up to update \d+ is nan: a lower training.rate"):
+            fit(cookbook.load(file, [*settings, "training.save_every=1000"]), tmp_path / "run")
+
+    @pytest.mark.parametrize("poisoned", ["loss", "gradient"])
+    def test_what_is_no_number_is_never_kept(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poisoned: str
+    ) -> None:
+        """From update 4 on there are no numbers; update 5 would be saved and validated, update 20 logged."""
+        from regard.training.module import Fitting
+
+        backward = Fitting._backward
+
+        def spoilt(self: Fitting, batch: Batch) -> Loss:
+            loss = backward(self, batch)
+            if self.trainer.global_step == 4:
+                next(self.model.parameters()).grad.fill_(math.nan)  # type: ignore[union-attr]
+            if poisoned == "loss" and self.trainer.global_step >= 3:
+                loss = replace(loss, total=loss.total * math.nan)
+            return loss
+
+        monkeypatch.setattr(Fitting, "_backward", spoilt)
+        settings = ["training.log_every=20", "training.save_every=1", "training.average=9", "training.clip=0.0"]
+        wrong = {"loss": "the loss up to update 4 is nan", "gradient": "the weights after update 5 are not finite"}
+        with pytest.raises(ValueError, match=f"{wrong[poisoned]}: .*the last checkpoint is from before"):
             fit(cookbook.load(file, settings), tmp_path / "run")
+        run = Run.open(tmp_path / "run")
+        kept = 3 if poisoned == "loss" else 4
+        assert len(Snapshots(run.checkpoints, 9)) == kept
+        assert torch.load(run.last, weights_only=True)["global_step"] == kept
+        assert all(tensor.isfinite().all() for tensor in Snapshots(run.checkpoints, 9).average().values())
 
     def test_workers_make_the_same_batches(self, file: Path, tmp_path: Path) -> None:
         for workers in (0, 2):
@@ -202,6 +234,30 @@ class TestBefore:
         fit(cookbook.load(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
         assert "1 pairs longer than 10 tokens left out" in shown
+
+    @pytest.mark.parametrize(
+        ("launcher", "environment"),
+        [
+            ("torchrun", {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}),
+            ("Slurm", {"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "mine", "SLURM_PROCID": "1"}),
+        ],
+    )
+    def test_more_processes_than_the_recipe_knows_of(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, environment: dict[str, str]
+    ) -> None:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ValueError, match=rf"{launcher} started 2 processes, .* training\.devices = 1 "):
+            fit(cookbook.load(file), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from regard.training.fitting import _graphs
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        settings = ["training.accelerator=cuda"]
+        assert _graphs(cookbook.load(file, settings).training)
+        assert not _graphs(cookbook.load(file, [*settings, "training.strategy=fsdp"]).training)
 
     def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -30,8 +30,8 @@ def train(
 
     The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
     translate --model` takes. A run that was interrupted, at any moment, goes on with --resume: same batches, and on a
-    CPU the same losses to the bit. For several devices set training.devices (and training.nodes, under Slurm), or
-    start it with torchrun.
+    CPU the same losses to the bit. For several devices set training.devices (per node) and training.nodes; torchrun
+    and Slurm must start as many processes as that.
 
     \b
     Examples:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -29,6 +30,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     from .corpora import Corpora
     from .module import Fitting
 
+    _check_processes(recipe.training)
     first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
     folder = Path(folder)
     run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
@@ -53,7 +55,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         raise
     finally:
         bar.stop()
-    if trainer.is_global_zero:
+    if trainer.is_global_zero:  # alone: from here on nothing is asked of the other processes
         _finish(fitting, trainer.strategy.root_device)
     return run
 
@@ -82,6 +84,27 @@ def _trainer(run: Run) -> lightning.Trainer:
     )
 
 
+def _check_processes(settings: Training) -> None:
+    """torchrun and Slurm start the processes; each of more than the recipe knows of would train alone.
+
+    The recipe has the last word, since a batch is shared by all processes: another number of them is another run.
+    """
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+    if TorchElasticEnvironment.detect():  # first, as Lightning does: torchrun under Slurm is torchrun
+        launcher, started = "torchrun", int(os.environ["WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        launcher, started = "Slurm", int(os.environ["SLURM_NTASKS"])
+    else:
+        return
+    if started != settings.devices * settings.nodes:
+        raise ValueError(
+            f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
+            f"each of training.nodes = {settings.nodes}; make them agree"
+        )
+
+
 def _accelerator(settings: Training) -> str:
     import torch
 
@@ -93,10 +116,11 @@ def _accelerator(settings: Training) -> str:
 
 
 def _graphs(settings: Training) -> bool:
-    """CUDA graphs: what they record cannot exchange gradients with other processes."""
-    possible = _accelerator(settings) == "cuda" and settings.devices * settings.nodes == 1
+    """CUDA graphs: what they record cannot exchange gradients with other processes, nor find sharded parameters."""
+    alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
+    possible = alone and _accelerator(settings) == "cuda"
     if settings.graphs is True and not possible:
-        raise ValueError("training.graphs = true needs one CUDA device; leave it at 'auto'")
+        raise ValueError("training.graphs = true needs one CUDA device, and not FSDP; leave it at 'auto'")
     return possible if settings.graphs == "auto" else settings.graphs
 
 
@@ -112,10 +136,13 @@ def _tensorboard(run: Run) -> Logger:
 
 def _finish(fitting: Fitting, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
+    from ..models import Translator
+
     run, standing, corpora = fitting.run, fitting.standing, fitting.corpora
-    model = fitting.model.to(device)
+    # A model of its own: FSDP has spread the trained one over processes that no longer take part.
+    model = Translator(fitting.model.config).to(device, next(fitting.model.parameters()).dtype)
     model.load_state_dict(fitting.snapshots.average())
-    averaged = fitting.score(fitting.translations())
+    averaged = fitting.score(fitting.translations(model))
     count = len(fitting.snapshots)
     kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
     if averaged < standing.best:

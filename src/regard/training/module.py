@@ -164,6 +164,9 @@ class Fitting(lightning.LightningModule):
         last = update == settings.updates
         if update % settings.log_every == 0 or last:
             self._log(update)
+        elif update % settings.validate_every == 0 or update % settings.save_every == 0:
+            assert self._sums is not None
+            self._require_finite(update, float(self._sums[1]))
         if update % settings.validate_every == 0 or last:
             self._validate(update)
         if update % settings.save_every == 0 or last or self._patience_is_over():
@@ -187,13 +190,18 @@ class Fitting(lightning.LightningModule):
         }
         self._since = now
         self._record(line)
-        if not math.isfinite(total):
-            raise ValueError(
-                f"the loss of update {update} is {total}: a lower training.rate, a longer training.warmup or a "
-                f"training.clip may help; the last checkpoint before it is in {self.run.checkpoints}"
-            )
+        self._require_finite(update, total)
         speed = f"{line['tokens_per_second']:,} tokens/s"
         self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
+
+    def _require_finite(self, update: int, total: float) -> None:
+        """Before anything is kept; `total` is of all processes, so all of them end here."""
+        if not math.isfinite(total):
+            raise self._diverged(f"the loss up to update {update} is {total}")
+
+    def _diverged(self, what: str) -> ValueError:
+        kept = f"; the last checkpoint is from before, in {self.run.checkpoints}" if self.run.last.exists() else ""
+        return ValueError(f"{what}: a lower training.rate, a longer training.warmup or a training.clip may help{kept}")
 
     def _record(self, line: dict[str, int | float]) -> None:
         if self.global_rank == 0:
@@ -231,11 +239,11 @@ class Fitting(lightning.LightningModule):
         nll, count = sums.tolist()
         return float(nll / count)
 
-    def translations(self, rank: int = 0, world: int = 1) -> list[str]:
+    def translations(self, model: Translator, rank: int = 0, world: int = 1) -> list[str]:
         """Of the validation set, or of one process's part of it, by the recipe's search."""
         sources = [pair.source for pair in self.corpora.valid_pairs[rank::world]]
         how = self.run.recipe.search.model_dump()
-        return [found.text for found in translate(self.model, self.corpora.tokenizers, sources, **how)]
+        return [found.text for found in translate(model, self.corpora.tokenizers, sources, **how)]
 
     def score(self, texts: list[str]) -> float:
         """BLEU of translations of the validation set."""
@@ -244,7 +252,7 @@ class Fitting(lightning.LightningModule):
 
     def _all_translations(self) -> list[str]:
         world = self.trainer.world_size
-        mine = self.translations(self.global_rank, world)
+        mine = self.translations(self.model, self.global_rank, world)
         if world == 1:
             return mine
         shares: list[list[str]] = [[]] * world
@@ -304,5 +312,9 @@ class Fitting(lightning.LightningModule):
         return nullcontext()
 
     def _weights(self) -> dict[str, Tensor]:
+        """All of them, on every process. A finite loss may still have had gradients that are not."""
         with self._whole():
-            return {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
+            weights = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
+        return weights
