@@ -11,6 +11,9 @@ import torch
 
 import regard
 from regard import cli, watch
+from regard.seeing import reader
+from regard.seeing.call import Call, Faith
+from regard.seeing.text import Text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +117,14 @@ def test_a_model_with_encoder_and_decoder_reads_both_sides(
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     config = transformers.T5Config(
-        vocab_size=len(WORDS), d_model=16, d_kv=8, d_ff=20, num_layers=1, num_heads=2, pad_token_id=0
+        vocab_size=len(WORDS),
+        d_model=16,
+        d_kv=8,
+        d_ff=20,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=0,
+        decoder_start_token_id=4,
     )
     transformers.T5Model(config).save_pretrained(tmp_path)
     out = run(
@@ -124,6 +134,43 @@ def test_a_model_with_encoder_and_decoder_reads_both_sides(
     assert "cross" in out
     assert "mat" in out
     assert "give what it writes" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+    given: list[torch.Tensor] = []
+    found = reader.load(str(tmp_path))
+    found.model.register_forward_pre_hook(
+        lambda _, __, options: given.append(options["decoder_input_ids"]), with_kwargs=True
+    )
+    target = found.written("the mat")
+    found.read(found.text("the cat"), target)
+    assert given[0].tolist() == [[4, *target.ids.tolist()[:-1]]]  # row i writes token i
+    found.model.config.decoder_start_token_id = found.model.config.bos_token_id = None
+    with pytest.raises(ValueError, match="decoder_start_token_id"):
+        found.read(found.text("the cat"), target)
+
+
+def test_what_the_model_did_not_compute_is_not_drawn(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Call.fidelity
+
+    def spoiled(call: Call) -> Faith:
+        return Faith(0.7, 1e-4) if "layer.1" in call.name else real(call)
+
+    monkeypatch.setattr(Call, "fidelity", spoiled)
+    drawn = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "0", "--device", "cpu")
+    hidden = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "1", "--device", "cpu")
+    for out in (drawn, hidden):
+        assert "no pattern or link is shown" in out
+        assert "strongest links" not in out
+        assert "what each head does" not in out
+    assert "is not drawn" in hidden
+    assert "sat" not in hidden
+    assert "sat" in drawn
+
+
+def test_a_text_without_tokens_is_refused(folder: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with pytest.raises(ValueError, match="no token of the text '~'"):
+        Text.encoded(lambda text, **options: tokenizer("", add_special_tokens=False), "~")
 
 
 def test_a_translator_of_ours_is_seen_as_it_translates(
@@ -153,8 +200,6 @@ def reader_of(name: str, package: str) -> Reader:
     if name == "smollm2":
         pytest.importorskip("gguf", reason="needs gguf")
         pytest.importorskip("accelerate", reason="needs accelerate")
-    from regard.seeing import reader
-
     return reader.load(name)
 
 

@@ -99,8 +99,9 @@ def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen
         return found.read(read), lambda call: (read.tokens, read.tokens)
     if second is None:
         raise ValueError(f"{name} reads one text and writes another: give what it writes with --with")
-    source, target = found.text(text), found.text(second)
-    return found.read(source, target), _sides(source.tokens, target.tokens, target.tokens)
+    source, target = found.text(text), found.written(second)
+    start = str(found.tokenizer.convert_ids_to_tokens(found.start))
+    return found.read(source, target), _sides(source.tokens, target.tokens, [start, *target.tokens])
 
 
 def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
@@ -131,26 +132,37 @@ def _sides(source: list[str], written: list[str], read: list[str]) -> Names:
 
 
 def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
-    """The table of layers, the heads' patterns where the model read one text, the strongest links, one head drawn."""
+    """The table of layers, the heads' patterns where the model read one text, the strongest links, one head drawn.
+
+    What is not what the model computed is in the table, and is not shown further.
+    """
+    from rich.text import Text
+
     from ..seeing import report
     from ..seeing.patterns import Patterns
     from ..seeing.terminal import heatmap
 
     yield seen
-    if seen.text is not None:
+    wrong = [call.name for call in seen if not call.fidelity().kept]
+    if wrong:
+        yield Text(f"\n{', '.join(wrong)}: not what the model computed, so no pattern or link is shown", style="red")
+    if seen.text is not None and not wrong:
         patterns = Patterns()
         patterns.add(seen, seen.text)
         yield ""
         yield report.grid(patterns)
         yield ""
         yield report.best(patterns)
-    if links:
+    if links and not wrong:
         yield ""
         yield report.linked(seen, names, links)
     if layer is not None:
         if layer >= len(seen) or head >= seen[layer].heads:
             raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; asked for {layer}.{head}")
         call = seen[layer]
+        if call.name in wrong:
+            yield Text(f"{call.name} is not drawn", style="red")
+            return
         *_, queries, keys = call.shape
         if max(queries, keys) > WIDEST:
             raise ValueError(f"a head is drawn up to {WIDEST} tokens, there are {max(queries, keys)}; save a trace")

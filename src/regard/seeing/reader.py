@@ -45,9 +45,22 @@ class Reader:
         if second is not None:
             table = self.model.get_input_embeddings()  # type: ignore[operator]
             text = replace(text, vectors=table.weight.detach()[text.ids.to(table.weight.device)].cpu())
-        if len(text) == 0:
-            raise ValueError(f"the tokenizer of {self.name} makes no token of this text")
         return text
+
+    def written(self, text: str) -> Text:
+        """Words as the model writes them, where it reads one text and writes another."""
+        if not text.strip():
+            raise ValueError("there is no text to write: it is empty")
+        return Text.encoded(self.tokenizer, text, longest=self.longest, written=True)
+
+    @property
+    def start(self) -> int:
+        """The token with which writing begins."""
+        for name in ("decoder_start_token_id", "bos_token_id"):  # as `generate` looks for it
+            found = getattr(self.model.config, name, None)
+            if isinstance(found, int):
+                return found
+        raise ValueError(f"the configuration of {self.name} has no decoder_start_token_id, with which writing begins")
 
     @property
     def translates(self) -> bool:
@@ -56,11 +69,15 @@ class Reader:
 
     @torch.no_grad()
     def read(self, text: Text, target: Text | None = None, **options: Any) -> Seen:
-        """Run the model over the text, a decoder over its target; `options` are those of `watch`."""
+        """Run the model over the text; `options` are those of `watch`.
+
+        A decoder is given its target one place later, from the start token on, so that row i writes token i of it.
+        """
         device = next(self.model.parameters()).device
         inputs = {"input_ids": text.ids[None].to(device)}
         if target is not None:
-            inputs["decoder_input_ids"] = target.ids[None].to(device)
+            later = torch.cat([target.ids.new_tensor([self.start]), target.ids[:-1]])
+            inputs["decoder_input_ids"] = later[None].to(device)
         if text.segments is not None and getattr(self.model.config, "type_vocab_size", 0) > 1:
             inputs["token_type_ids"] = _sides(text).to(device)[None]
         with watch(self.model, **options) as seen:

@@ -52,11 +52,27 @@ class Text:
         return cls(ids.cpu(), tokens, torch.zeros(len(tokens), dtype=torch.bool), punctuation)
 
     @classmethod
-    def encoded(cls, tokenizer: Any, first: str, second: str | None = None, longest: int | None = None) -> Text:
-        """One sentence, or a pair of them, through a Hugging Face tokenizer with its special tokens."""
+    def encoded(
+        cls,
+        tokenizer: Any,
+        first: str,
+        second: str | None = None,
+        longest: int | None = None,
+        *,
+        written: bool = False,
+    ) -> Text:
+        """One sentence, or a pair of them, through a Hugging Face tokenizer with its special tokens.
+
+        `written`: as the model writes it, where that is not how it reads (translators of two languages).
+        """
         options: dict[str, Any] = {"truncation": longest is not None, "max_length": longest}
-        coded = tokenizer(first, second, **options) if second is not None else tokenizer(first, **options)
+        if written:
+            coded = tokenizer(text_target=first, **options)
+        else:
+            coded = tokenizer(first, second, **options) if second is not None else tokenizer(first, **options)
         ids: list[int] = coded["input_ids"]
+        if not ids:
+            raise ValueError(f"the tokenizer makes no token of the text {first[:40]!r}; give one with words in it")
         plain = cls.plain(ids, tokenizer.convert_ids_to_tokens(ids))
         special = torch.tensor([x in set(tokenizer.all_special_ids) for x in ids])
         delimiters = special.clone()
