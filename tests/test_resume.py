@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -137,6 +138,18 @@ def test_what_a_killed_run_left_half_done_is_cleared_away(straight: Path, tmp_pa
     assert left in ([], ["last.ckpt.unfinished"])
 
 
+def test_a_run_goes_on_without_its_corpora(tmp_path: Path) -> None:
+    """What it needs of them is in its folder."""
+    run = fit(cookbook.load(recipe_file(tmp_path), ["training.updates=2"]), tmp_path / "run")
+    before = weights(run.folder)
+    shutil.rmtree(run.model)
+    for name in ("train.tsv", "valid.tsv"):
+        (tmp_path / name).unlink()
+    fit(run.recipe, run.folder, resume=True)
+    for name, tensor in weights(run.folder).items():
+        assert torch.equal(tensor, before[name])
+
+
 def test_a_finished_run_stays_as_it_is(straight: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (straight / "run" / "metrics.csv").read_bytes()
     run = Run.open(straight / "run")
@@ -151,8 +164,6 @@ def test_a_run_goes_on_with_its_own_recipe_only(straight: Path) -> None:
 
 
 def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = tmp_path / "run"
     shutil.copytree(straight / "run", copy)
     shutil.rmtree(copy / "model")

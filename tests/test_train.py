@@ -194,8 +194,12 @@ class TestBefore:
         with pytest.raises(ValueError, match=r"holds a run; go on with --resume .*, or replace it with --force"):
             fit(recipe, run.folder)
         assert (run.folder / "notes.txt").exists()
+        began = run.last.stat().st_mtime_ns
+        (run.data / "old").touch()
         fit(recipe, run.folder, force=True)
-        assert not (run.folder / "notes.txt").exists()
+        assert run.last.stat().st_mtime_ns > began
+        assert not (run.data / "old").exists(), "nothing of the old run is left"
+        assert (run.folder / "notes.txt").exists(), "what others put there is"
 
     def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
         recipe = cookbook.load(file)
@@ -204,6 +208,11 @@ class TestBefore:
         assert file.exists()
         with pytest.raises(ValueError, match="is there already and is no run"):
             fit(recipe, file, force=True)
+        shutil.copy(file, tmp_path / "recipe.toml")  # a recipe does not make a folder a run
+        with pytest.raises(ValueError, match="is there already and is no run"):
+            fit(recipe, tmp_path, force=True)
+        assert file.exists()
+        (tmp_path / "recipe.toml").unlink()
         with pytest.raises(ValueError, match=r"is no run: it holds no recipe\.toml"):
             fit(recipe, tmp_path, resume=True)
 
@@ -216,15 +225,25 @@ class TestBefore:
         with pytest.raises(OSError, match=r"has 0 MB free, and this run may need \d+ MB"):
             fit(cookbook.load(file, ["training.updates=2"]), tmp_path / "run")
         assert not (tmp_path / "run" / "metrics.csv").exists(), "not one update was made"
+        run = Run.open(tmp_path / "run")
+        (run.checkpoints / "update-1").write_bytes(bytes(5000))  # what a killed run left, it need not have again
+        run.require(6000)
+        with pytest.raises(OSError, match="MB more"):
+            run.require(6001)
 
     def test_a_bad_row(self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with (tmp_path / "train.tsv").open("a") as corpus:
-            corpus.write("ba ba\n")
+            corpus.write("ba ba\n\tbaba\nba\n")
         with pytest.raises(ValueError, match=r"train.tsv:301: "):
             fit(cookbook.load(file), tmp_path / "run")
         fit(cookbook.load(file, ["data.on_bad=skip", "training.updates=1"]), tmp_path / "other")
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
-        assert "1 bad rows skipped" in shown
+        assert "3 bad rows skipped" in shown
+        assert "3 rows skipped (2 " in shown
+        assert "1 empty side)" in shown
+        assert f"  {tmp_path / 'train.tsv'}:301: " in shown
+        assert f"  {tmp_path / 'train.tsv'}:302: the source side is empty" in shown
+        assert "train.tsv:303" not in shown, "the first of a kind stands for all"
 
     def test_long_pairs_are_left_out_and_counted(
         self, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from typing import TYPE_CHECKING
 
 import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
-from ..data import Batch, Batches, Encoded, Tokenizers
+from ..data import Batch, Batches, Encoded, Pair, Tokenizers
 from .corpus import Corpus, read
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..data import Pair
     from .run import Run
+
+PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
 
 
 class Updates(Dataset[list[Batch]]):
@@ -96,18 +98,28 @@ class Corpora(lightning.LightningDataModule):
             tokenizers = Tokenizers.train(how.kind, how.size, train, joint=how.joint, lowercase=how.lowercase)
         tokenizers.save(unfinished)
         self._encode("train", train, tokenizers, unfinished / "train")
-        self._encode("valid", valid, tokenizers, unfinished / "valid")
+        kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
+        with (unfinished / PAIRS).open("w", encoding="utf-8") as file:
+            for pair in valid:
+                if pair.row in kept:
+                    file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
         unfinished.rename(self.run.data)
 
-    def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> None:
+    def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
         longest = self.run.recipe.data.longest
         encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder)
         self.say(
             f"{split}: {len(encoded):,} pairs, {len(encoded.target):,} target tokens; {corpus.skipped:,} bad rows "
             f"skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
         )
+        for part in corpus.parts:
+            if part.skipped:
+                self.say(f"  {part.report()}; the first of each kind:")
+                for place in part.first.values():
+                    self.say(f"  {place}")
         if not len(encoded):
             raise ValueError(f"data.{split} holds no pair that can be used")
+        return encoded
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None
@@ -115,8 +127,8 @@ class Corpora(lightning.LightningDataModule):
         self.tokenizers = Tokenizers.load(self.run.data)
         self.train = Encoded.load(self.run.data / "train")
         self.valid = Encoded.load(self.run.data / "valid")
-        kept = set(self.valid.rows.tolist())
-        self.valid_pairs = [pair for pair in read(recipe.data, "valid") if pair.row in kept]
+        with (self.run.data / PAIRS).open(encoding="utf-8") as file:
+            self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
         self.updates = Updates(
             self.train,
             tokens=recipe.training.tokens,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .recipe import Recipe
 
 RECIPE = "recipe.toml"
+OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json")  # beside the recipe and the checkpoints
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class Run:
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
-        """A new folder with its recipe. One that is there already stays, unless it is a run and `force` is given."""
+        """A new folder with its recipe. What is there already stays, but for a run where `force` is given."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            if not (folder / RECIPE).is_file():
+            if not ((folder / RECIPE).is_file() and cls(folder, recipe).checkpoints.is_dir()):
                 raise ValueError(f"{folder} is there already and is no run; choose another folder with --out")
             if not force:
                 raise ValueError(f"{folder} holds a run; go on with --resume {folder}, or replace it with --force")
-            shutil.rmtree(folder)
+            _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, recipe)
         unfinished = folder / f"{RECIPE}.unfinished"
@@ -74,12 +75,26 @@ class Run:
         return self.folder / "model"
 
     def require(self, size: int) -> None:
-        """An error now rather than after hours: the folder takes files, and the disk has `size` bytes left."""
+        """An error now rather than after hours: the folder takes files, and the disk has `size` bytes for checkpoints.
+
+        Those that an interrupted run left have their room already.
+        """
         with tempfile.TemporaryFile(dir=self.checkpoints):
             pass
         free = shutil.disk_usage(self.folder).free
-        if free < size:
+        needed = size - sum(file.stat().st_size for file in self.checkpoints.iterdir() if file.is_file())
+        if free < needed:
             raise OSError(
-                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need {size / 1e6:,.0f} MB: "
-                "free some, choose another folder with --out, or lower training.average"
+                f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
+                f"{needed / 1e6:,.0f} MB more: free some, choose another folder with --out, or lower training.average"
             )
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a run wrote, checkpoints and recipe last: cut short, it is still a run. What others put there stays."""
+    for name in (*OWNED, "checkpoints", RECIPE):
+        for path in (folder / f"{name}.unfinished", folder / name):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
