@@ -182,7 +182,8 @@ def agree(seen: Seen, wanted: list[Tensor], padded: bool = False) -> None:
             # What filling attends to differs between implementations, and nobody reads it.
             difference[1, :, 5:] = 0
         assert float(difference.max()) < 2e-5, f"{call!r}: {float(difference.max())}"
-        assert call.fidelity().kept, f"{call!r}: {call.fidelity()}"
+        unseen = call.origin == "softmax in its own code"
+        assert call.fidelity().kept is (None if unseen else True), f"{call!r}: {call.fidelity()}"
 
 
 def test_the_table_names_at_least_25_architectures() -> None:

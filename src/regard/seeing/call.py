@@ -12,7 +12,7 @@ from ..attention import Alibi, Bias, SoftCap, Weights
 from ..attention.forms import DotForm
 from ..attention.masks import Causal
 from .grown import grown_mask, grown_modifiers
-from .heard import placed, without_unfilled
+from .heard import fixed_of, placed, without_unfilled
 from .sinks import SunkWeights
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from .heard import After, Heard
 
 BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""The largest fidelity that rounding explains. A forgotten mask or bias is a hundred times as far off."""
+"""How far weights may be off by rounding, as a share of what depends on them: of the output less the mean value."""
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 1.25e-3, torch.bfloat16: 1e-2}
+"""What rounding the output itself adds, as a share of all of it."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
 
@@ -46,16 +48,25 @@ class Step:
 
 
 class Faith(NamedTuple):
-    """How far W·v is from what the model computed, and how far rounding may take it; None where it cannot be known."""
+    """How far W·v is from what the model computed, and how far rounding may take it; None where it cannot be known.
+
+    `budget` is of the same call: where all values are much alike, any weights give nearly the same output, so a wrong
+    mask moves it little, and less is allowed.
+    """
 
     error: float | None
     budget: float
     word: str = ""
     """Why it cannot be known."""
+    lost: bool = False
+    """What the weights depend on was changed since, so they cannot be known any more either."""
 
     @property
-    def kept(self) -> bool:
-        return self.error is None or self.error <= self.budget
+    def kept(self) -> bool | None:
+        """Whether what is shown is what was computed; None where there is nothing to tell by."""
+        if self.error is None:
+            return False if self.lost else None
+        return self.error <= self.budget
 
 
 class Call:
@@ -78,12 +89,13 @@ class Call:
     def _begin(self, heard: Heard) -> None:
         self._origin, self._dropout, self._normalize = heard.origin, heard.dropout, heard.normalize
         self._sinks, self._after, self._cross = heard.sinks, heard.after, heard.cross
-        self._measured, self._counted = heard.measured, heard.steps
+        self._measured, self._budget, self._counted = heard.measured, heard.budget, heard.steps
         self._scores = heard.scores
         self._k, self._v = [heard.scores.b], [heard.v]
         self._total = heard.scores.keys
         self._steps = [_step(heard, 0)]
-        self._seal = _versions(heard.scores)
+        self._seal = _versions(fixed_of(heard))
+        self._seal_of_keys = _versions([heard.scores.b, heard.v])
 
     def _ready(self) -> None:
         if self._deferred is not None:
@@ -139,13 +151,19 @@ class Call:
         """Every question `Weights` answers, over [*batch, T_q, T_k]."""
         self._ready()
         if self._weights is None:
-            if self._seal != _versions(self._scores) and len(self._steps) == 1:
-                raise RuntimeError(
-                    f"{self.name} changed its queries or keys in place after attending, so the weights it used can no "
-                    'longer be computed; watch(model, keep="cpu") copies them in time'
-                )
+            self._check_unchanged()
             self._weights = self._made(*self._joined())
         return self._weights
+
+    def _check_unchanged(self) -> None:
+        # A buffer of keys is filled in place from step to step.
+        seals = self._seal if len(self._steps) > 1 else [*self._seal, *self._seal_of_keys]
+        if any(version != _version(x) for x, version in seals):
+            raise RuntimeError(
+                f"{self.name} attended, and what it attended with (queries, keys, values, masks, biases or learned "
+                "parts) was changed in place since, so the weights it used can no longer be computed; "
+                'watch(model, keep="cpu") copies it in time'
+            )
 
     def forget(self) -> None:
         """Let go of what the last questions left behind (the row state, shared heads repeated): it comes again."""
@@ -184,8 +202,15 @@ class Call:
 
     @property
     def after(self) -> After | None:
+        """What the model did to W·v before the output that was seen."""
         self._ready()
         return self._after
+
+    @property
+    def measured(self) -> bool:
+        """Whether fidelity was measured before, since what it takes is not kept."""
+        self._ready()
+        return self._measured is not None
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
         """Which queries' outputs were kept, and those: what the model computed."""
@@ -198,27 +223,45 @@ class Call:
     def fidelity(self) -> Faith:
         """|W·v − out| / |out| of the worst head, on the real outputs of up to 64 queries of each step."""
         if self._faith is None:
-            self._faith = self._measure()
+            try:
+                self._faith = self._measure()
+            except Exception as error:  # it becomes a row of the table, which is not lost for one call
+                changed = isinstance(error, RuntimeError) and "in place" in str(error)
+                word = "changed in place since" if changed else f"{type(error).__name__}: {error}"
+                self._faith = Faith(None, 0.0, word, lost=True)
         return self._faith
 
     def _measure(self) -> Faith:
         rows, out = self.outputs()
         budget = BUDGET[out.dtype]
         if self._measured is not None:
-            return Faith(self._measured, budget)
+            return Faith(self._measured, self._budget or budget)
+        self._check_unchanged()
         if self._dropout:
             return Faith(None, budget, f"dropout {self._dropout:g}")
         if not out.numel():
             return Faith(None, budget, "output not seen")
-        try:
-            part, v = self.weights.rows(rows.tolist()), self.v
-        except RuntimeError:
-            return Faith(None, budget, "changed in place since")
-        if self._after is None:
-            return Faith(float(part.fidelity(v, out).max()), budget)
-        w = part.tile(slice(None), slice(None))
-        shown = self._after(w.to(v.dtype) @ v, rows.to(out.device))
-        return Faith(float((shown - out).norm() / out.norm()), budget)
+        part, v = self.weights.rows(rows.tolist()), self.v
+        found = part.stats(fidelity=(v, out), on=range(self._total)) if self._after is None else None
+        mean = v.float().mean(dim=-2)  # [*batch, D_v]: the output of weights that tell no key from another
+        if self._scores.groups > 1 and mean.shape[-2] != part.shape[-3]:
+            mean = mean.repeat_interleave(self._scores.groups, dim=-2)
+        if found is not None:
+            assert found.fidelity is not None
+            assert found.on is not None
+            plain = found.on[..., None].float() * mean[..., None, :]
+            error, whole = found.fidelity, out.float().norm(dim=(-2, -1))
+            moved = (out.float() - plain).norm(dim=(-2, -1))
+        else:
+            assert self._after is not None
+            w, at = part.tile(slice(None), slice(None)).to(v.dtype), rows.to(out.device)
+            error = (self._after(w @ v, at) - out).norm() / out.norm()
+            # What attention contributes, behind a residual and all that follows it.
+            plain = self._after((w.sum(dim=-1, keepdim=True) * mean[..., None, :].to(v.dtype)), at)
+            whole, moved = out.float().norm(), (out.float() - plain.float()).norm()
+        allowed = (budget * moved / whole.clamp_min(1e-30)).clamp_max(budget) + ROUNDING[out.dtype]
+        worst = int((error / allowed).nan_to_num(torch.inf).argmax())
+        return Faith(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
 
     # How steps become one
 
@@ -246,7 +289,9 @@ class Call:
         else:
             return False
         self._source = source
-        self._steps.append(_step(placed(heard, place, keys=False), self._total - heard.scores.keys))
+        heard = placed(heard, place, keys=False)
+        self._steps.append(_step(heard, self._total - heard.scores.keys))
+        self._seal += _versions(fixed_of(heard))
         self._weights = self._faith = None
         return True
 
@@ -263,6 +308,7 @@ class Call:
             and known
             and type(heard.normalize) is type(self._normalize)
             and heard.after is None
+            and heard.measured is None
         )
 
     def _same_places(self, modifier: Modifier, at: int) -> bool:
@@ -327,8 +373,12 @@ def source_of(x: Tensor) -> tuple[int, tuple[int, ...], object]:
     return x.data_ptr(), tuple(x.shape), object() if x.is_inference() else x._version
 
 
-def _versions(scores: Scores) -> tuple[int | None, ...]:
-    return tuple(None if x.is_inference() else x._version for x in (scores.a, scores.b))
+def _versions(tensors: list[Tensor]) -> list[tuple[Tensor, int | None]]:
+    return [(x, _version(x)) for x in tensors]
+
+
+def _version(x: Tensor) -> int | None:
+    return None if x.is_inference() else x._version
 
 
 def layer_of(name: str) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..attention import Bias, SoftCap, Softmax, causal, dense, window
-from ..attention.forms import DotForm
+from ..attention.forms import DotForm, TanhForm
 from ..attention.masks import Dense
 from ..attention.scores import Scores
 
@@ -49,6 +49,8 @@ class Heard:
     """Which queries `out` belongs to; None for all of them."""
     measured: float | None = None
     """Fidelity as it was measured, where what it takes to measure it is no longer there (a trace)."""
+    budget: float | None = None
+    """And how far off it might be, where that is known too."""
     steps: list[int] | None = None
     """How many queries each forward pass brought, where they are already joined (a trace)."""
     after: After | None = None
@@ -98,12 +100,16 @@ def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) ->
 
 def tensors_of(heard: Heard) -> list[Tensor]:
     """Everything that is kept of a call, most of it alive anyway while the model runs."""
+    return [*fixed_of(heard), heard.scores.b, heard.v]
+
+
+def fixed_of(heard: Heard) -> list[Tensor]:
+    """What the weights depend on besides keys and values, which a cache may fill further in place."""
     scores = heard.scores
-    found = [scores.a, scores.b, heard.v]
-    found += [x.bias for x in scores.modifiers if isinstance(x, Bias)]
+    found = [scores.a, *(x.bias for x in scores.modifiers if isinstance(x, Bias))]
     found += [scores.mask.seen] if isinstance(scores.mask, Dense) else []
-    found += [x for x in (heard.state, heard.sinks) if x is not None]
-    return found
+    found += [scores.form.weight] if isinstance(scores.form, TanhForm) else []
+    return found + [x for x in (heard.state, heard.sinks) if x is not None]
 
 
 def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -> Heard:
@@ -114,10 +120,11 @@ def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -
         out = out.index_select(-2, rows.to(out.device))
     modifiers = tuple(Bias(place(x.bias)) if isinstance(x, Bias) else x for x in scores.modifiers)
     mask = Dense(place(scores.mask.seen)) if isinstance(scores.mask, Dense) else scores.mask
+    form = TanhForm(place(scores.form.weight)) if isinstance(scores.form, TanhForm) else scores.form
     b, v = (place(scores.b), place(heard.v)) if keys else (scores.b, heard.v)
     return replace(
         heard,
-        scores=replace(scores, a=place(scores.a), b=b, modifiers=modifiers, mask=mask),
+        scores=replace(scores, a=place(scores.a), b=b, form=form, modifiers=modifiers, mask=mask),
         v=v,
         out=place(out),
         rows=rows,

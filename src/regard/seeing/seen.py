@@ -68,15 +68,37 @@ class Seen:
         return self.calls[0].steps[0] if self.calls else 0
 
     @property
-    def faithful(self) -> bool:
-        """Whether every call whose output was seen is what was computed, up to rounding."""
-        return all(call.fidelity().kept for call in self.calls) and not self.missed
+    def faithful(self) -> bool | None:
+        """Whether every call is what was computed, up to rounding, measured on its output.
+
+        None where nothing speaks against it and something was not measured: see `unproven`.
+        """
+        verdicts = [call.fidelity().kept for call in self.calls]
+        if self.missed or False in verdicts:
+            return False
+        return None if not verdicts or None in verdicts else True
+
+    @property
+    def unproven(self) -> list[Call]:
+        """The calls whose output was not seen, or was not W·v (dropout): what is shown of them was not measured."""
+        return [call for call in self.calls if call.fidelity().kept is None]
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a folder, which `regard.load_trace` reads: safetensors and JSON."""
+        """Write everything to a folder, which `regard.load_trace` reads: safetensors and JSON.
+
+        A call that can no longer be computed is named among the missed instead.
+        """
         from .trace import save
 
-        save(self, path)
+        lost = [call for call in self.calls if call.fidelity().lost]
+        if lost:
+            rest = Seen(self.model, self._keeper)
+            rest.calls = [call for call in self.calls if call not in lost]
+            rest.tokens, rest.text = self.tokens, self.text
+            rest.missed = [*self.missed, *(f"{call.name}: {call.fidelity().word}" for call in lost)]
+            save(rest, path)
+        else:
+            save(self, path)
 
     # Printed
 
@@ -97,7 +119,7 @@ class Seen:
 
         table = Table(*HEADER, caption="\n".join(self.missed) or None, caption_style="red", box=None)
         for call, row in zip(self.calls, self.rows(), strict=True):
-            table.add_row(*row, style=None if call.fidelity().kept else "red")
+            table.add_row(*row, style="red" if call.fidelity().kept is False else None)
         return table
 
     def _nothing(self) -> str:
@@ -105,9 +127,14 @@ class Seen:
 
 
 def _cells(call: Call) -> tuple[str, ...]:
-    *_, queries, keys = call.shape
     faith = call.fidelity()
-    if faith.error is None:
+    try:
+        *_, queries, keys = call.shape
+    except Exception:  # it is worked out only now, and what it takes is gone; fidelity says why
+        return call.name, "?", "?", "?", "?", "?", f"NOT known: {faith.word}"
+    if faith.lost:
+        word = f"NOT known: {faith.word}"
+    elif faith.error is None:
         word = f"? ({faith.word})"
     elif faith.kept:
         word = f"{faith.error:.1e}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from . import taps, watching
 from .call import Call, layer_of
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
-
-    from torch import Tensor
 
     from .heard import Heard
 
@@ -77,6 +76,7 @@ class Watch:
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
         taps.install(self.model)
+        taps.huggingface.understood_here.clear()
         with _lock:
             watching.watches = (*watching.watches, self)
         return self.seen
@@ -113,6 +113,8 @@ class Watch:
 
     def _keep(self, name: str, heard: Heard | Callable[[], Heard], held: tuple[Tensor, ...]) -> None:
         last = self._last.get(name)
+        if callable(heard):
+            heard = self._in_time(heard) if self.keeper.copies else _few_rows(heard)
         if not callable(heard):
             if last is not None and self._grown(last, heard):
                 return
@@ -124,6 +126,12 @@ class Watch:
         call = Call(name, heard if callable(heard) else placed(heard, self.keeper.place), keys)
         self._last[name] = call
         self.seen.calls.append(call)
+
+    def _in_time(self, make: Callable[[], Heard]) -> Heard:
+        """Worked out and measured now: copies are asked for, so what it takes may be gone later."""
+        heard = placed(make(), Tensor.detach)
+        faith = Call("", heard).fidelity()
+        return replace(heard, measured=faith.error, budget=faith.budget, after=None)
 
     def _grown(self, last: Call, heard: Heard) -> bool:
         """Whether this was the next step of a generation, and there was room for it."""
@@ -149,6 +157,10 @@ class Watch:
             layer_of(name) == one if isinstance(one, int) else f".{one}." in f".{name}." or fnmatchcase(name, one)
             for one in self.wanted
         )
+
+
+def _few_rows(make: Callable[[], Heard]) -> Callable[[], Heard]:
+    return lambda: placed(make(), Tensor.detach)
 
 
 def _compiled(part: nn.Module) -> bool:

@@ -43,8 +43,8 @@ class Outer:
     value: torch.Tensor
     inner: bool = False
     """Whether a call further in was reported, which then needs no reporting here."""
-    energies: torch.Tensor | None = None
-    """What went into a softmax further in."""
+    weights: torch.Tensor | None = None
+    """What came out of a softmax further in: before dropout."""
 
     @property
     def cross(self) -> bool | None:
@@ -84,15 +84,23 @@ def report(
 ) -> None:
     """Tell the watches of the model that `module` is part of; without one, the module that called is looked for.
 
-    `held` is what a call that will be worked out later keeps alive. `only` asks the module's name and class.
+    `held` is what a call that will be worked out later keeps alive. `only` asks the module's own name and class.
     """
     if here.captured is not None:
         if not callable(heard):
             here.captured.append(heard)
         return
     for watch, name, part in _concerned(module):
-        if only is None or only(f"{name} {type(part).__name__}"):
+        if only is None or only(_own_name(watch, name, part)):
             watch.hear(name, heard, held)
+
+
+def _own_name(watch: Watch, name: str, part: nn.Module) -> str:
+    """The last part of its name, and its class; of an nn.Softmax those of the module it serves."""
+    if isinstance(part, nn.Softmax):
+        name = name.rpartition(".")[0]
+        part = watch.model.get_submodule(name)
+    return f"{name.rpartition('.')[2]} {type(part).__name__}"
 
 
 def attempt(

@@ -162,7 +162,7 @@ def _options(
     q, k, v = (_padded(x).transpose(0, 1) for x in (query, key, value))
     closed, padding = mask, None
     if lengths is not None:
-        padding = torch.arange(k.shape[0]) >= lengths[:, None]
+        padding = torch.arange(k.shape[0], device=k.device) >= lengths[:, None]
     elif mask is not None and kind == MASKS_KEYS:
         closed, padding = None, mask
     elif mask is not None and kind == MASKS_ALL:
@@ -194,16 +194,17 @@ def _padded(x: Tensor) -> Tensor:
 
 def _lengths(x: Tensor) -> Tensor | None:
     """Lengths of a nested tensor's sequences, which TransformerEncoder makes of padding."""
-    return torch.tensor([len(part) for part in x.unbind()]) if x.is_nested else None
+    return torch.tensor([len(part) for part in x.unbind()], device=x.device) if x.is_nested else None
 
 
 def _real(heard: Heard, nested: Tensor) -> Heard:
     """The output without the rows that are only there because others are longer."""
-    if not nested.is_nested:
+    lengths = _lengths(nested)
+    if lengths is None:
         return heard
     out, after = _padded(heard.out), heard.after
     assert after is not None
-    real = torch.arange(out.shape[1]) < torch.tensor([len(part) for part in nested.unbind()])[:, None]
+    real = torch.arange(out.shape[1], device=out.device) < lengths[:, None]
 
     def without(z: Tensor, rows: Tensor) -> Tensor:
         return after(z, rows) * real[:, rows, None]

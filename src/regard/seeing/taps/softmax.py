@@ -6,13 +6,14 @@ so there is no fidelity.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
 
-from ...attention import Bias
+from ...attention import Bias, Proportional
 from ...attention.forms import DotForm
 from ...attention.scores import Scores
 from .. import watching
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+ATTENTION = re.compile(r"attn|attention|\batt\b|_att\b|\batt_")
+
 
 def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
     yield (F, "softmax"), tapped
     yield (torch, "softmax"), tapped
+    yield (torch.Tensor, "softmax"), tapped
 
 
 def tapped(original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -36,18 +40,19 @@ def tapped(original: Callable[..., Tensor], input: Tensor, dim: int | None = Non
     if input.dim() in (3, 4) and dim in (-1, input.dim() - 1) and not ours:
         outer = watching.here.outer
         if outer is not None:
-            outer.energies = input
+            outer.weights = weights
             return weights
-        watching.attempt(lambda: written_out(input), only=lambda name: "att" in name.lower())
+        watching.attempt(lambda: written_out(weights), only=lambda name: bool(ATTENTION.search(name.lower())))
     return weights
 
 
-def written_out(energies: Tensor, origin: str = "softmax in its own code") -> Heard:
-    """Weights of energies that were given whole: no queries and keys, but a bias that is everything."""
-    e = energies.detach()
-    *batch, queries, keys = e.shape
-    nothing = e.new_zeros(1).expand
+def written_out(weights: Tensor, origin: str = "softmax in its own code") -> Heard:
+    """Weights that were given whole: no queries and keys, but a bias that is everything, w = w / Σw."""
+    w = weights.detach()
+    *batch, queries, keys = w.shape
+    nothing = w.new_zeros(1).expand
     scores = Scores(
-        nothing(*batch, queries, 1), nothing(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(e),)
+        nothing(*batch, queries, 1), nothing(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(w),)
     )
-    return Heard(scores, e.new_empty(*batch, keys, 0), e.new_empty(*batch, queries, 0), origin)
+    v, out = w.new_empty(*batch, keys, 0), w.new_empty(*batch, queries, 0)
+    return Heard(scores, v, out, origin, normalize=Proportional())

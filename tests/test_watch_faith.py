@@ -1,0 +1,230 @@
+"""watch: what is not proven is not called faithful, and a proof is one that wrong weights do not pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import regard
+from regard import Additive, attend, note, watch
+from regard.seeing.call import Call
+from regard.seeing.seen import Seen
+from regard.seeing.taps import huggingface
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Attention(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: Tensor) -> Any:
+        return self.function(*given)
+
+
+def seen_of(function: Callable[..., Any], *given: Tensor, keep: str | None = None) -> Seen:
+    model = Attention(function)
+    with torch.no_grad(), watch(model, keep=keep) as seen:
+        model(*given)
+    return seen
+
+
+def heads(*, queries: int = 6, keys: int = 6) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(2, 2, queries, 8), torch.randn(2, 2, keys, 8), torch.randn(2, 2, keys, 8)
+
+
+# Nothing is faithful that was not measured
+
+
+def test_what_was_not_measured_is_unproven_and_not_faithful() -> None:
+    q, k, v = heads()
+    assert Seen().faithful is None
+    dropped = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.1), q, k, v)
+    unseen = seen_of(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ v, q, k, v)
+    for seen in (dropped, unseen):
+        assert seen.faithful is None
+        assert seen.unproven == seen.calls
+        assert "?" in repr(seen)
+
+
+@pytest.mark.parametrize("what", ["q", "k", "v", "mask", "bias"])
+def test_whatever_is_changed_in_place_is_noticed(what: str) -> None:
+    q, k, v = heads()
+    given = {"q": q, "k": k, "v": v, "mask": torch.ones(6, 6).tril().bool(), "bias": torch.randn(6, 6)}
+    mask = given["mask"] if what == "mask" else given["bias"]
+    seen = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v)
+    given[what].copy_(given[what].flip(-1))
+    assert seen.faithful is False
+    assert "changed in place" in repr(seen)
+    with pytest.raises(RuntimeError, match="in place"):
+        seen[0].weights  # noqa: B018
+    kept = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v, keep="cpu")
+    given[what].copy_(given[what].flip(-1))
+    assert kept.faithful
+
+
+def test_a_learned_part_of_the_energy_changed_since_is_noticed() -> None:
+    energy = Additive(8, 8, 4)
+    q, k, v = heads()
+    seen = seen_of(lambda q, k, v: attend(q, k, v, energy=energy), q, k, v)
+    with torch.no_grad():
+        for x in energy.parameters():
+            x.mul_(2)
+    assert seen.faithful is False
+
+
+def test_written_out_weights_are_those_that_were_used_though_the_energies_are_overwritten() -> None:
+    q, k, v = heads()
+    kept: list[Tensor] = []
+
+    def careless(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        e = q @ k.mT
+        w = e.softmax(-1)
+        kept.append(w)
+        e.zero_()
+        return w @ v
+
+    seen = seen_of(careless, q, k, v)
+    torch.testing.assert_close(seen[0].weights.dense(), kept[0])
+    again = seen_of(lambda q, k, v: torch.softmax(q @ k.mT, -1).zero_() @ v, q, k, v)
+    assert again.faithful is False  # the weights themselves were overwritten
+
+
+# Wrong weights do not pass
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("length", [6, 128])
+def test_a_mask_forgotten_is_found_where_all_values_are_alike(kind: torch.dtype, length: int) -> None:
+    q, k, v = (torch.randn(2, 4, length, 16, generator=torch.Generator().manual_seed(at)) for at in range(3))
+    q, k, v = q.to(kind), k.to(kind), (v + 6).to(kind)
+
+    def forgets(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        note(q, k, v, out)
+        return out
+
+    right, wrong = seen_of(forgets, q, k, v)
+    assert right.fidelity().kept, right.fidelity()
+    assert wrong.fidelity().kept is False, wrong.fidelity()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_behind_a_residual_it_is_measured_on_what_attention_adds(kind: torch.dtype) -> None:
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True).eval().to(kind)
+    with torch.no_grad():
+        layer.self_attn.out_proj.weight.mul_(0.05)  # beside the residual attention hardly shows
+    x = torch.randn(2, 40, 32, generator=torch.Generator().manual_seed(0)).to(kind) * 4
+    with torch.no_grad(), watch(layer) as seen:
+        layer(x)
+    assert "fast path" in seen[0].origin
+    faith = seen[0].fidelity()
+    assert faith.kept, faith
+    assert faith.budget < 0.5 * {torch.float32: 1e-4, torch.bfloat16: 5e-2}[kind]
+
+
+# Calls that are worked out later
+
+
+def test_a_deferred_call_is_measured_on_few_rows() -> None:
+    model = nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    x = torch.randn(1, 300, 16)
+    with watch(model) as seen:
+        model(x, x, x)
+    assert seen[0].outputs()[1].shape == (1, 64, 16)
+    assert seen.faithful
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_deferred_call_is_copied_in_time(fast: bool, tmp_path: Path) -> None:
+    model = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval() if fast else nn.MultiheadAttention(16, 4)
+    x = torch.randn(2, 80, 16)
+    inputs = (x,) if fast else (x, x, x)
+    with torch.set_grad_enabled(not fast), watch(model) as plain:
+        model(*inputs)
+    expected = plain[0].weights.tile(slice(None), slice(None))
+    with torch.set_grad_enabled(not fast), watch(model) as late, watch(model, keep="cpu") as seen:
+        model(*inputs)
+        with torch.no_grad():
+            for one in model.parameters():
+                one.mul_(1.5)
+    assert torch.equal(seen[0].weights.tile(slice(None), slice(None)), expected)
+    assert seen.faithful
+    assert late.faithful is False
+    assert "changed in place" in repr(late)
+    pytest.importorskip("safetensors", reason="needs safetensors")
+    late.save(tmp_path / "late")
+    assert "changed in place" in regard.load_trace(tmp_path / "late").missed[0]
+    seen.save(tmp_path / "seen")
+    assert regard.load_trace(tmp_path / "seen").faithful
+
+
+# Hugging Face's eager attention
+
+
+def eager(change: float, heads: int, shared: int, length: int, dropout: float = 0.0) -> tuple[Call, Tensor]:
+    """An eager function as theirs are, whose energies are ours times `change`."""
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, n, length, 8, generator=g) for n in (heads, shared, shared))
+    module = nn.Module().train(bool(dropout))
+    kept: list[Tensor] = []
+
+    def function(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Any, **options: Any) -> Any:
+        k, v = (x.repeat_interleave(heads // shared, dim=1) for x in (k, v))
+        w = F.softmax(q @ k.mT * options["scaling"] * change, dim=-1)
+        kept.append(w)
+        w = F.dropout(w, dropout, bool(dropout))
+        return (w @ v).transpose(1, 2), w
+
+    model = nn.ModuleList([module])
+    with torch.no_grad(), watch(model) as seen:
+        huggingface.through(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
+    assert not seen.missed
+    return seen[0], kept[0]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("change", [1.0, 1.3])
+def test_eager_attention_is_shown_as_it_is_in_groups_at_length_and_with_dropout(change: float, dropout: float) -> None:
+    call, theirs = eager(change, heads=4, shared=2, length=400, dropout=dropout)
+    torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), theirs, rtol=1e-4, atol=1e-7)
+    assert call.origin == ("eager" if change == 1.0 else "eager, its own way")
+    assert call.fidelity().kept is (None if dropout else True)
+
+
+def test_what_was_understood_in_one_watch_is_not_taken_for_granted_in_the_next() -> None:
+    for change, origin in ((1.0, "eager"), (1.3, "eager, its own way")):
+        assert eager(change, 2, 2, 6)[0].origin == origin
+
+
+# Which softmax is attention
+
+
+def test_a_softmax_over_words_is_not_attention() -> None:
+    class AttentiveLM(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.softmax(-1)
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.softmax = nn.Softmax(dim=-1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.softmax(x)
+
+    x = torch.randn(2, 5, 9)
+    for model, calls in ((AttentiveLM(), 0), (nn.ModuleDict({"self_attn": Inner(), "readout": Inner()}), 1)):
+        with watch(model) as seen:
+            for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:
+                part(x)
+        assert len(seen) == calls, seen
