@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from regard.data import Batch
     from regard.models import Loss
+    from regard.training.module import Fitting
 
 
 @pytest.fixture
@@ -85,6 +86,26 @@ class TestFit:
         assert float(last[6]) == pytest.approx(found.tokenised_bleu.value)
         assert found.perplexity is not None
         assert float(last[5]) == pytest.approx(math.log(found.perplexity), rel=1e-5)
+
+    def test_finishing_does_not_need_the_trained_parameters(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of parameters that FSDP shards, a process has only its piece at the end, which may be empty."""
+        from regard.training import fitting
+
+        finish = fitting._finish
+
+        def sharded(trained: Fitting, device: torch.device) -> None:
+            for parameter in trained.model.parameters():
+                parameter.data = parameter.data.new_empty(0)
+            finish(trained, device)
+
+        recipe = cookbook.load(file, ["training.updates=4"])
+        whole = Translator.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
+        monkeypatch.setattr(fitting, "_finish", sharded)
+        pieces = Translator.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
+        for name, tensor in pieces.items():
+            assert torch.equal(tensor, whole[name])
 
     def test_stops_when_bleu_stops_rising(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e-12", "training.validate_every=2", "training.patience=3", "training.save_every=50"]

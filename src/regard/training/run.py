@@ -91,7 +91,7 @@ class Run:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run wrote, checkpoints and recipe last: cut short, it is still a run. What others put there stays."""
+    """Remove what a run wrote, its marks last: cut short, it is still a run. What others put there stays."""
     for name in (*OWNED, "checkpoints", RECIPE):
         for path in (folder / f"{name}.unfinished", folder / name):
             if path.is_dir() and not path.is_symlink():
