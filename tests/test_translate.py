@@ -305,7 +305,7 @@ class TestCommand:
             (["--file", "absent.txt", "a"], "not both"),
             (["--save-plot", "x.png", "a", "b"], "one sentence"),
             (["--save-plot", "x.png", " "], "one sentence"),
-            (["a worm", "a \udcff worm"], r"sentence 2 is not UTF-8: character 3 is '\\udcff'"),
+            (["a \udcff worm"], r"sentence 1 is not UTF-8: character 3 is '\\udcff'"),
             (["--save-plot", "x.jpg", "a"], "end the name in one of them"),
             (["--top-k", "3", "a"], "--sample"),
             (["--sample", "0", "a"], "temperature"),
@@ -342,19 +342,23 @@ class TestCommand:
         out = run(capsys, monkeypatch, "translate", "--model", str(folder))
         assert out == run(capsys, monkeypatch, "translate", "--model", str(folder), TEXTS[0], TEXTS[1])
 
-    def test_a_line_that_is_no_text_is_named(
+    def test_a_line_that_cannot_be_translated_is_named_and_the_others_are_translated(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        file = tmp_path / "in.txt"
-        file.write_bytes(b"a worm\n\xff\n")
-        with pytest.raises(SystemExit, match=r"in\.txt:2: .*UTF-8"):
-            run(capsys, monkeypatch, "translate", "--model", str(folder), "--file", str(file))
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-        with pytest.raises(SystemExit, match=r"line 2 of the input: .*is not UTF-8"):
-            run(capsys, monkeypatch, "translate", "--model", str(folder))
-        monkeypatch.setattr("regard.data.lines.LONGEST", 20)
-        with pytest.raises(SystemExit, match="line 1 of the input: the line is longer than 20 bytes"):
-            run(capsys, monkeypatch, "translate", "--model", str(folder), stdin="the early bird sees a worm\n")
+        monkeypatch.setattr(sys.modules["regard.decoding.translate"], "LONGEST", 20)
+        file, common = tmp_path / "in.txt", ("translate", "--model", str(folder))
+        file.write_bytes(b"a worm\n\xff\n" + b"a worm " * 30 + b"\na worm\n")
+        want = run(capsys, monkeypatch, *common, "a worm").strip()
+        for where, arguments in ((f"{file}:", ["--file", str(file)]), ("line ", [])):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
+            with pytest.raises(SystemExit) as left:
+                run(capsys, monkeypatch, *common, *arguments)
+            assert left.value.code == 1
+            said = capsys.readouterr()
+            assert said.out.splitlines() == [want, "", "", want]
+            assert f"regard: {where}2 is no text: byte 1 of the line, 0xff, is not UTF-8" in said.err
+            assert f"regard: {where}3 has " in said.err
+            assert said.err.count("\n") == 2
 
     def test_a_pipe_is_answered_before_it_closes(self, folder: Path) -> None:
         code = "from regard.cli import main; main()"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,7 @@ from .options import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..data.pair import Bad
     from ..decoding import Translation
 
 AHEAD = 4096  # sentences read ahead of the translation
@@ -83,6 +84,7 @@ def translate(
 
         check(save_plot)
     from .. import decoding
+    from ..data.pair import Bad
     from ..decoding import pretrained
 
     where = find_device(device)
@@ -97,23 +99,41 @@ def translate(
         raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
     how["beams"] = max(how["beams"], best)
     how["best"], how["weights"] = best, show or save_plot is not None
+    several = len(sentences or []) != 1  # of many, one that cannot be translated does not stop the others
+    where = "sentence " if sentences else "line " if file is None else f"{file}:"
+    before, wrong = 0, 0
+
+    def refused(number: int, why: str) -> None:
+        nonlocal wrong
+        wrong += 1
+        typer.echo(f"regard: {where}{before + number} {why}", err=True)
+
     for arrived in given:
-        for translation in decoding.translate(loaded.model, loaded.tokenizers, arrived, tokens=tokens, **how):
+        for number, item in enumerate(arrived, 1):
+            if isinstance(item, Bad):
+                refused(number, f"is no text: {item.reason}")
+        texts = ["" if isinstance(item, Bad) else item for item in arrived]
+        for translation in decoding.translate(
+            loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **how
+        ):
             _print(translation, best)
-            if show and translation.source.strip():  # in an empty line there was nothing to look at
+            if show and len(translation.source_tokens) > 1:  # in an empty line there was nothing to look at
                 _show(translation)
             if save_plot is not None:
                 _plot(translation, save_plot)
+        before += len(arrived)
+    if wrong:
+        raise typer.Exit(1)
 
 
-def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> Iterator[list[str]]:
+def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> Iterator[list[str | Bad]]:
     """Sentences as they become known, in lists that can be translated at once."""
     if arguments and file is not None:
         raise ValueError("give sentences as arguments or a --file, not both")
     if plot is not None and (len(arguments) != 1 or not arguments[0].strip()):
         raise ValueError("--save-plot draws one sentence: give it as the only argument")
     if arguments:
-        return iter([arguments])
+        return iter([[*arguments]])
     if file is not None:
         if not file.exists() or file.is_dir():
             raise ValueError(f"there is no file {file}")
@@ -123,39 +143,35 @@ def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> It
     return _piped()
 
 
-def _file(file: Path) -> Iterator[list[str]]:
-    from ..data.lines import lines
-    from ..data.pair import Bad
+def _file(file: Path) -> Iterator[list[str | Bad]]:
+    from itertools import islice
 
-    several: list[str] = []
-    for number, line in enumerate(lines(file), 1):
-        if isinstance(line, Bad):
-            raise ValueError(f"{file}:{number}: {line.reason}")
-        several.append(line)
-        if len(several) == AHEAD:
-            yield several
-            several = []
-    if several:
+    from ..data.lines import lines
+
+    read = lines(file)
+    while several := list(islice(read, AHEAD)):
         yield several
 
 
-def _piped() -> Iterator[list[str]]:
+def _piped() -> Iterator[list[str | Bad]]:
     """What has arrived so far, again and again; a thread reads on meanwhile."""
     from queue import Empty, Queue
     from threading import Thread
 
     from ..data.lines import read as lines
-    from ..data.pair import Bad
 
-    queue: Queue[str | Exception | None] = Queue(AHEAD)
+    queue: Queue[str | Bad | OSError | None] = Queue(AHEAD)
+    try:
+        # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
+        pipe: IO[bytes] = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    except OSError:  # no file at all, as where somebody put a buffer in its place
+        pipe = sys.stdin.buffer
 
     def read() -> None:
         try:
-            for number, line in enumerate(lines(sys.stdin.buffer), 1):
-                if isinstance(line, Bad):
-                    raise ValueError(f"line {number} of the input: {line.reason}")
+            for line in lines(pipe):
                 queue.put(line)
-        except (ValueError, OSError) as error:
+        except OSError as error:
             queue.put(error)
         finally:
             queue.put(None)
@@ -163,9 +179,9 @@ def _piped() -> Iterator[list[str]]:
     Thread(target=read, daemon=True).start()
     over = False
     while not over:
-        several: list[str] = []
-        item: str | Exception | None = queue.get()
-        while isinstance(item, str):
+        several: list[str | Bad] = []
+        item = queue.get()
+        while item is not None and not isinstance(item, OSError):
             several.append(item)
             try:
                 if len(several) == AHEAD:
@@ -175,12 +191,12 @@ def _piped() -> Iterator[list[str]]:
                 break
         if several:
             yield several
-        if isinstance(item, Exception):
+        if isinstance(item, OSError):
             raise item
         over = item is None
 
 
-def _asked() -> Iterator[list[str]]:
+def _asked() -> Iterator[list[str | Bad]]:
     import contextlib
 
     with contextlib.suppress(ImportError):

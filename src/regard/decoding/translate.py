@@ -14,7 +14,7 @@ from .hypothesis import Hypothesis
 from .search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Unpack
 
     from jaxtyping import Float
@@ -94,6 +94,7 @@ def translate(
     *,
     tokens: int | None = None,
     window: int = 4096,
+    refused: Callable[[int, str], None] | None = None,
     **how: Unpack[Settings],
 ) -> Iterator[Translation]:
     """Translates sentences, in their order, reading no further ahead than `window` of them.
@@ -101,6 +102,9 @@ def translate(
     Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted; unless
     given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
     empty line.
+
+    A sentence that is too long or no text is an error; with `refused` that function is told its number (from 1) and
+    the reason instead, and it becomes an empty line.
     """
     run: Engine = Own(engine) if isinstance(engine, Translator) else engine
     if tokens is None:
@@ -109,13 +113,18 @@ def translate(
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0
     while texts := list(islice(sentences, window)):
-        for number, text in enumerate(texts, before + 1):
-            _check(text, number)
-        encoded = zip(texts, tokenizers.source.encode_batch(texts), strict=True)
+        reasons = {i: why for i, text in enumerate(texts) if (why := _no_text(text))}
+        readable = ["" if i in reasons else text for i, text in enumerate(texts)]
+        encoded = zip(readable, tokenizers.source.encode_batch(readable), strict=True)
         sources = [[*ids, END] if text.strip() else [END] for text, ids in encoded]
-        for number, source in enumerate(sources, before + 1):
+        for i, source in enumerate(sources):
             if len(source) > LONGEST:
-                raise ValueError(f"sentence {number} has {len(source):,} tokens; at most {LONGEST:,} fit: split it")
+                reasons[i] = f"has {len(source):,} tokens; at most {LONGEST:,} fit: split it"
+                sources[i] = [END]
+        for i, why in sorted(reasons.items()):
+            if refused is None:
+                raise ValueError(f"sentence {before + i + 1} {why}")
+            refused(before + i + 1, why)
         before += len(texts)
 
         def made(
@@ -136,13 +145,13 @@ def translate(
             yield made(i, _nothing())
 
 
-def _check(text: str, number: int) -> None:
+def _no_text(text: str) -> str | None:
     """Bytes that are not UTF-8 become halves of surrogate pairs on a command line; no tokenizer reads these."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        wrong = text[error.start]
-        raise ValueError(f"sentence {number} is not UTF-8: character {error.start + 1} is {wrong!r}") from None
+        return f"is not UTF-8: character {error.start + 1} is {text[error.start]!r}"
+    return None
 
 
 def _nothing() -> list[Hypothesis]:
