@@ -11,13 +11,14 @@ from torch.nn import functional as F
 
 import regard
 from regard import Additive, attend, note, watch
-from regard.seeing.call import Call
 from regard.seeing.seen import Seen
 from regard.seeing.taps import huggingface
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from regard.seeing.call import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far weights may be off by rounding, as a share of what depends on them: of the output less the mean value."""
-ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 1.25e-3, torch.bfloat16: 1e-2}
+ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 """What rounding the output itself adds, as a share of all of it."""
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
@@ -57,7 +57,7 @@ class Faith(NamedTuple):
     error: float | None
     budget: float
     word: str = ""
-    """Why it cannot be known."""
+    """Why it cannot be known, or that it was read from a trace."""
     lost: bool = False
     """What the weights depend on was changed since, so they cannot be known any more either."""
 
@@ -235,7 +235,8 @@ class Call:
         rows, out = self.outputs()
         budget = BUDGET[out.dtype]
         if self._measured is not None:
-            return Faith(self._measured, self._budget or budget)
+            # Of a trace, whose steps are counted, it is what somebody wrote there.
+            return Faith(self._measured, self._budget or budget, "" if self._counted is None else "recorded")
         self._check_unchanged()
         if self._dropout:
             return Faith(None, budget, f"dropout {self._dropout:g}")
