@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from rich.console import Console
 
 import regard
 from regard import cli, watch
@@ -76,6 +78,61 @@ def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
     assert back.tokens[0][:4] == ["[CLS]", "the", "cat", "##s"]
     assert back.faithful
     assert "exists" in refused(monkeypatch, "see", folder, "the cat", "--save", str(trace))
+
+
+def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, file = reader.load(folder), tmp_path / "trace" / "trace.json"
+    found.read(found.text("the cat")).save(tmp_path / "trace")
+    about = json.loads(file.read_text())
+    about["calls"][0] |= {"name": "[red]\x1b[31mname", "fidelity": 1e-6, "budget": 1e-4}
+    file.write_text(json.dumps(about))
+    seen = regard.load_trace(tmp_path / "trace")
+    assert seen[0].name == "[red]\\x1b[31mname"
+    assert "(recorded)" in seen.rows()[0][-1]
+    assert "(recorded)" not in seen.rows()[1][-1]
+    Console(width=200).print(seen)
+    assert "[red]\\x1b[31mname" in capsys.readouterr().out
+    for wrong in (
+        {"calls": None},
+        {"calls": [3]},
+        {"tokens": [1]},
+        {"calls": [{**about["calls"][0], "mask": 3}]},
+        {"calls": [{**about["calls"][0], "batch": ["2"]}]},
+        {"calls": [{x: y for x, y in about["calls"][0].items() if x != "form"}]},
+    ):
+        file.write_text(json.dumps(about | wrong))
+        with pytest.raises(ValueError, match="is not a trace's"):
+            regard.load_trace(tmp_path / "trace")
+    file.write_text(json.dumps(about | {"calls": [{**about["calls"][0], "form": {"tanh": True}}]}))
+    with pytest.raises(ValueError, match="does not hold what the trace says"):
+        _ = regard.load_trace(tmp_path / "trace")[0].kind
+
+
+def test_masks_with_bounds_are_kept_as_bounds(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: regard.Mask) -> torch.Tensor:
+            return regard.attend(x, x, x, mask=mask)
+
+    model, x = Model(), torch.randn(2, 3, 9, 4)
+    masks = {
+        (9,): regard.causal() & regard.window(3),
+        (2, 9): regard.padding(torch.tensor([5, 9])),
+        (2, 3, 9): regard.window(2, center=torch.randint(9, (2, 3, 9))),
+    }
+    for at, (shape, mask) in enumerate(masks.items()):
+        with watch(model) as seen:
+            model(x, mask)
+        seen.save(tmp_path / f"{at}")
+        kept = load_file(tmp_path / f"{at}" / "0000.safetensors")
+        assert "mask" not in kept
+        assert kept["start"].shape == shape
+        back = regard.load_trace(tmp_path / f"{at}")
+        assert torch.equal(back[0].weights.dense(), seen[0].weights.dense())
+        assert back.faithful
 
 
 def test_patterns_over_a_file_with_a_picture(

@@ -143,7 +143,7 @@ def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -
     from ..seeing.terminal import heatmap
 
     yield seen
-    wrong = [call.name for call in seen if not call.fidelity().kept]
+    wrong = [call.name for call in seen if call.fidelity().kept is False]
     if wrong:
         yield Text(f"\n{', '.join(wrong)}: not what the model computed, so no pattern or link is shown", style="red")
     if seen.text is not None and not wrong:

@@ -17,31 +17,35 @@ if TYPE_CHECKING:
 
 
 class Intervals(Mask):
-    """start_i ≤ j < stop_i, the same for every head and entry: what a growing key/value cache lets each step see."""
+    """start_i ≤ j < stop_i: what a growing key/value cache lets each step see.
 
-    def __init__(self, start: Int[Tensor, " q"], stop: Int[Tensor, " q"]) -> None:
+    The same for every entry and head, [T_q], or different in the first leading dimensions, [B, T_q].
+    """
+
+    def __init__(self, start: Int[Tensor, "*batch q"], stop: Int[Tensor, "*batch q"]) -> None:
         self.start, self.stop = start.long(), stop.long()
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        if self.start.shape[0] != queries:
-            raise ValueError(f"intervals for {self.start.shape[0]} queries, there are {queries}")
+        if self.start.shape[-1] != queries:
+            raise ValueError(f"intervals for {self.start.shape[-1]} queries, there are {queries}")
 
-    def _of(self, i: Tensor) -> Interval:
-        return self.start.to(i.device)[i], self.stop.to(i.device)[i]
+    def _of(self, batch: Batch, i: Tensor) -> Interval:
+        at = (*batch[: self.start.dim() - 1], i)
+        return self.start.to(i.device)[at], self.stop.to(i.device)[at]
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        start, stop = self._of(i)
+        start, stop = self._of(batch, i)
         return (start <= j) & (j < stop)
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
-        start, stop = self._of(i)
+        start, stop = self._of(batch, i)
         return start.clamp(0, keys), stop.clamp(0, keys)
 
     def __repr__(self) -> str:
-        return f"Intervals({self.start.shape[0]} queries)"
+        return f"Intervals({self.start.shape[-1]} queries)"
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
-        return (), self.start.shape[0], int(self.stop.max())
+        return tuple(self.start.shape[:-1]), self.start.shape[-1], int(self.stop.max())
 
 
 def intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"], keys: int) -> Mask | None:

@@ -116,10 +116,11 @@ class Seen:
 
     def __rich__(self) -> Table:
         from rich.table import Table
+        from rich.text import Text as Words  # names are not markup
 
-        table = Table(*HEADER, caption="\n".join(self.missed) or None, caption_style="red", box=None)
+        table = Table(*HEADER, caption=Words("\n".join(self.missed), style="red") if self.missed else None, box=None)
         for call, row in zip(self.calls, self.rows(), strict=True):
-            table.add_row(*row, style="red" if call.fidelity().kept is False else None)
+            table.add_row(*map(Words, row), style="red" if call.fidelity().kept is False else None)
         return table
 
     def _nothing(self) -> str:
@@ -140,6 +141,8 @@ def _cells(call: Call) -> tuple[str, ...]:
         word = f"{faith.error:.1e}"
     else:
         word = f"{faith.error:.1e} NOT what was computed"
+    if faith.error is not None and faith.word:
+        word += f" ({faith.word})"
     steps = call.steps
     shown = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
     return call.name, call.kind, str(call.heads), shown, str(keys), call.origin, word

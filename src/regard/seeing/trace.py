@@ -47,6 +47,15 @@ LARGEST = 64 << 20
 """Bytes of `trace.json` that are read: it holds names and words, and a file larger than that holds something else."""
 NORMALIZERS = {x.__name__: x for x in (Softmax, Proportional, Sparsemax, Entmax, Hard)}
 
+NUMBER, NOTHING = int | float, type(None)
+ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list, "calls": list}
+CALL: dict[str, Any] = {
+    "name": str, "kind": str, "origin": str, "steps": list, "batch": list, "groups": int, "dropout": NUMBER,
+    "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
+    "budget": NUMBER | NOTHING,
+}  # fmt: skip
+"""What `trace.json` says, and of each call."""
+
 
 def save(seen: Seen, path: str | Path) -> None:
     """Write a trace: beside its place first, then renamed, so that nothing half-written is ever there."""
@@ -90,17 +99,43 @@ def load_trace(path: str | Path) -> Seen:
     if file.stat().st_size > LARGEST:
         raise ValueError(f"{file} is {file.stat().st_size:,} bytes; a trace's is at most {LARGEST:,}")
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
-        found = about["format"]
-    except (ValueError, KeyError, TypeError) as error:
+        about = _printable(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not a trace's: {error}") from None
-    if found != VERSION:
-        raise ValueError(f"{path} is of format {found}; this version of regard reads {VERSION}")
-    seen = Seen(str(about.get("model", "")))
-    seen.tokens, seen.missed = about.get("tokens"), list(about.get("missed", []))
+    if not isinstance(about, dict) or "format" not in about:
+        raise ValueError(f"{file} is not a trace's: it names no format")
+    if about["format"] != VERSION:
+        raise ValueError(f"{path} is of format {about['format']}; this version of regard reads {VERSION}")
+    _check(file, "it", about, ABOUT)
+    tokens = about["tokens"] or []
+    if not all(isinstance(x, list) and all(isinstance(word, str) for word in x) for x in tokens):
+        raise ValueError(f"{file} is not a trace's: its tokens should be lists of words")
+    seen = Seen(about["model"])
+    seen.tokens, seen.missed = about["tokens"], [str(x) for x in about["missed"]]
     for at, described in enumerate(about["calls"]):
+        _check(file, f"call {at}", described, CALL)
+        if not all(isinstance(x, int) for x in (*described["steps"], *described["batch"])):
+            raise ValueError(f"{file} is not a trace's: the steps and the batch of call {at} should be whole numbers")
         seen.calls.append(_read(path / f"{at:04}.safetensors", described))
     return seen
+
+
+def _check(file: Path, what: str, given: Any, fields: dict[str, Any]) -> None:
+    """Refuse what has not these fields of these types; a file from a stranger may hold anything."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{file} is not a trace's: {what} should be an object")
+    for name, kind in fields.items():
+        if not isinstance(given.get(name), kind):
+            raise ValueError(f"{file} is not a trace's: {what} has no {name}, or not one of the right type")
+
+
+def _printable(x: Any) -> Any:
+    """The same with every character written out that is not to be printed: a name must not command the terminal."""
+    if isinstance(x, str):
+        return x if x.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x)
+    if isinstance(x, list):
+        return [_printable(one) for one in x]
+    return {_printable(key): _printable(one) for key, one in x.items()} if isinstance(x, dict) else x
 
 
 def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -125,8 +160,8 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "mask": _mask(scores, tensors),
         "modifiers": [_modifier(x, at, tensors, call.name) for at, x in enumerate(scores.modifiers)],
     }
-    if call.after is not None:
-        described["fidelity"] = call.fidelity().error
+    if call.after is not None or call.measured:
+        described["fidelity"], described["budget"] = call.fidelity()[:2]
     return described, {name: x.detach().cpu() for name, x in tensors.items()}
 
 
@@ -154,17 +189,21 @@ def _mask(scores: Scores, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
         return None
     if isinstance(mask, Causal):
         return {"causal": mask.offset}
-    first = torch.zeros(1, dtype=torch.long, device=device)
-    found = (
-        interval(mask, first, torch.arange(scores.queries, device=device), scores)
-        if isinstance(mask, Intervals)
-        else None
-    )
+    entries, queries = (torch.arange(n, device=device) for n in (scores.count, scores.queries))
+    found = interval(mask, entries, queries, scores)
     if found is not None:
-        tensors["start"], tensors["stop"] = (x[0] for x in found)
+        tensors["start"], tensors["stop"] = _alike(scores, *found)
         return {"intervals": True}
     tensors["mask"] = mask.dense(scores.batch, scores.queries, scores.keys, device)
     return {"dense": True}
+
+
+def _alike(scores: Scores, *bounds: Tensor) -> list[Tensor]:
+    """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without the last dimensions in which all agree."""
+    full = [x.expand(scores.count, scores.queries).reshape(*scores.batch, scores.queries) for x in bounds]
+    while full[0].dim() > 1 and all(bool((x == x[..., :1, :]).all()) for x in full):
+        full = [x[..., 0, :] for x in full]
+    return full
 
 
 def _modifier(modifier: Modifier, at: int, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
@@ -183,36 +222,44 @@ def _read(file: Path, described: dict[str, Any]) -> Call:
         raise FileNotFoundError(f"the trace has lost {file}")
 
     def make() -> Heard:
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        tensors = load_file(file)
-        scores = Scores(
-            tensors["q"],
-            tensors["k"],
-            DotForm(described["form"]["dot"]) if "dot" in described["form"] else TanhForm(tensors["tanh"]),
-            tuple(described["batch"]),
-            tuple(_modifier_of(x, tensors) for x in described["modifiers"]),
-            _mask_of(described["mask"], tensors),
-            described["groups"],
-        )
-        normalize = dict(described["normalize"])
-        state = tensors.get("state")
-        return Heard(
-            scores,
-            tensors["v"],
-            tensors["out"],
-            described["origin"],
-            normalize=NORMALIZERS[normalize.pop("kind")](**normalize),
-            state=None if state is None else state.view(*scores.batch, scores.queries),
-            sinks=tensors.get("sinks"),
-            dropout=described["dropout"],
-            cross=described["kind"] == "cross",
-            rows=tensors["rows"],
-            measured=described.get("fidelity"),
-            steps=described["steps"],
-        )
+        try:
+            return _heard(load_file(file), described)
+        except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{file} does not hold what the trace says: {type(error).__name__}: {error}") from None
 
     return Call(described["name"], make)
+
+
+def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Heard:
+    scores = Scores(
+        tensors["q"],
+        tensors["k"],
+        DotForm(described["form"]["dot"]) if "dot" in described["form"] else TanhForm(tensors["tanh"]),
+        tuple(described["batch"]),
+        tuple(_modifier_of(x, tensors) for x in described["modifiers"]),
+        _mask_of(described["mask"], tensors),
+        described["groups"],
+    )
+    normalize = dict(described["normalize"])
+    state = tensors.get("state")
+    return Heard(
+        scores,
+        tensors["v"],
+        tensors["out"],
+        described["origin"],
+        normalize=NORMALIZERS[normalize.pop("kind")](**normalize),
+        state=None if state is None else state.view(*scores.batch, scores.queries),
+        sinks=tensors.get("sinks"),
+        dropout=described["dropout"],
+        cross=described["kind"] == "cross",
+        rows=tensors["rows"],
+        measured=described.get("fidelity"),
+        budget=described.get("budget"),
+        steps=described["steps"],
+    )
 
 
 def _mask_of(described: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:
