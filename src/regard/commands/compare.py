@@ -36,7 +36,11 @@ def compare(
 
     if save_plot is not None:
         check(save_plot)
-    rows = [row for row in results.compare(runs) if data in (None, row.data)]
+    scored = [run for run in runs if (run / results.NAME).is_file()] or runs[:1]
+    for run in runs:
+        if run not in scored:
+            typer.echo(f"regard: {run} has no {results.NAME}; make it with: regard evaluate {run}", err=True)
+    rows = [row for row in results.compare(scored) if data in (None, row.data)]
     if not rows:
         raise ValueError(f"none of these runs was evaluated on {data}")
     headings = ("run", "data", "BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
