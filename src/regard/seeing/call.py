@@ -244,7 +244,7 @@ class Call:
             return Faith(None, budget, "output not seen")
         part, v = self.weights.rows(rows.tolist()), self.v
         found = part.stats(fidelity=(v, out), on=range(self._total)) if self._after is None else None
-        mean = v.float().mean(dim=-2)  # [*batch, D_v]: the output of weights that tell no key from another
+        mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of weights that tell no key from another
         if self._scores.groups > 1 and mean.shape[-2] != part.shape[-3]:
             mean = mean.repeat_interleave(self._scores.groups, dim=-2)
         if found is not None:
