@@ -131,6 +131,7 @@ MISTAKES = {
     "decoder.attention=luong decoder.readout=plain": 'recipe: tied = "decoder" with attention = "luong" needs decoder.',
     "decoder.energy=dot decoder.width=64": 'recipe: decoder.energy = "dot" needs a decoder as wide as the annotations',
     "decoder.attention=none search.coverage_penalty=0.2": "recipe: search.coverage_penalty needs attention",
+    "training.schedule=inverse-square-root training.warmup=0": "recipe: training.schedule = ",
     "training.tokens=255": "recipe: training.tokens = 255 holds no pair of data.longest = 256 tokens",
 }
 

@@ -354,3 +354,23 @@ def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [(row["update"], float(row["loss"])) for row in rows] == [("1", 1 / 3), ("2", 2 / 3)]
     assert tuple(rows[0]) == COLUMNS
+
+
+def test_a_misspelt_file_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("a\tb\n", encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(
+        f'''base = ["bahdanau"]
+[data]
+kind = "files"
+root = "{tmp_path}"
+train = ["pairs.tsv"]
+valid = ["pairs.tsv"]
+test = ["piars.tsv"]
+''',
+        encoding="utf-8",
+    )
+    recipe = cookbook.load(tmp_path / "mine.toml")
+    assert recipe.training.warmup > 0  # what a recipe of one's own starts from trains sensibly
+    with pytest.raises(ValueError, match=r"data\.test: there is no .*piars\.tsv"):
+        fit(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

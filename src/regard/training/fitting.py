@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .card import card
+from .corpus import read
 from .run import Run
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     _check_processes(recipe.training)
     first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
     folder = Path(folder)
+    if not resume and recipe.data.kind == "files":
+        for split in ("train", "valid", "test"):
+            read(recipe.data, split)  # a name that was misspelt is told before there is a folder
     run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
     if run.recipe != recipe:
         raise ValueError(

@@ -82,7 +82,7 @@ class Training(Section):
     smoothing: Share = Field(default=0.1, description="of the labels")
     rate: float = Field(default=1e-3, gt=0, description="the highest learning rate")
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = Field(
-        default="inverse-square-root", description="after the warm-up; plateau cuts when BLEU stops rising"
+        default="cosine", description="after the warm-up; plateau cuts when BLEU stops rising"
     )
     warmup: Count = Field(default=0, description="updates over which the rate rises linearly from 0")
     cut: float = Field(default=0.5, gt=0, lt=1, description="plateau: the rate is multiplied by this …")
@@ -185,6 +185,11 @@ class Recipe(Section):
                 )
             if decoder.attention == "none" and self.search.coverage_penalty:
                 wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        if self.training.schedule == "inverse-square-root" and not self.training.warmup:
+            wrong.append(
+                'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
+                "is 0: set it, to 1000 for instance"
+            )
         if self.training.tokens < self.data.longest:
             wrong.append(
                 f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "
