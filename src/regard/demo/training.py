@@ -32,7 +32,7 @@ def sections() -> Iterator[RenderableType]:
     from ..training.corpus import read
     from ..training.evaluate import evaluate
 
-    yield Text("Two translators learn our English-French phrase book: words by word, from 20,000 sentences.\n")
+    yield Text("Two translators learn our English-French phrase book, word by word, from 20,000 sentences.\n")
     scored: dict[str, tuple[Evaluation, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe_name in RECIPES.items():
