@@ -420,3 +420,8 @@ def test_keys_that_nobody_sees_are_left_out_and_change_nothing() -> None:
         assert torch.allclose(found.on, dense[..., [0, 900]].sum(-1))  # type: ignore[arg-type]
         assert torch.allclose(found.offsets[..., 1], dense.diagonal(0, -2, -1))  # type: ignore[index]
         assert float(found.fidelity.max()) < 1e-12  # type: ignore[union-attr]
+
+
+def test_a_pattern_nobody_scored_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no pattern is called 'prev'; there are .*previous"):
+        Patterns().strongest("prev")

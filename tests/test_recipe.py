@@ -259,7 +259,9 @@ def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
 def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     listed = run("recipes")
     assert listed.returncode == 0, listed.stderr
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == sorted(NAMES)
+    names, _, bases = listed.stdout.partition("\n\n")
+    assert [line.split()[0] for line in names.splitlines()] == sorted(NAMES)
+    assert 'base = ["bahdanau"], ["luong"], ["seq2seq"], ["transformer"]' in bases
     printed = run("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
     assert cookbook.load(tmp_path / "mine.toml") == cookbook.load("luong-local-tatoeba")

@@ -33,3 +33,7 @@ def recipes(
     width = max(map(len, shipped))
     for recipe, about in shipped.items():
         typer.echo(f"{recipe:<{width}}  {about}")
+    bases = ", ".join(f'["{name}"]' for name in cookbook.architectures())
+    typer.echo(
+        f"\nA recipe for a corpus of your own says what it is based on, base = {bases}, and has a [data] section."
+    )

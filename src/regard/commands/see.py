@@ -50,7 +50,7 @@ def see(
     The model runs as it always does; what is shown is computed from its own queries and keys, and the last column of
     the table says how far it is from what the model computed.
 
-    \\b
+    \b
     Examples:
       regard see minilm "The cat sat on the mat because it was tired."
       regard see minilm "The cat is tired." --with "Why is the cat tired?"

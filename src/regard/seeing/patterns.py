@@ -151,8 +151,7 @@ class Patterns:
 
     def scores(self, pattern: str) -> Float[Tensor, "layers heads"]:
         """The mean over texts of one pattern's score, every head of every layer."""
-        if pattern not in ALL:
-            raise ValueError(f"no pattern is called {pattern!r}; there are {', '.join(ALL)}")
+        _check(pattern)
         if not self._counts.get(pattern):
             raise ValueError("no text was a pair of sentences" if self.texts else "no text was added yet")
         return torch.stack([self._sums[name][pattern] for name in self.names]) / self._counts[pattern]
@@ -181,11 +180,18 @@ class Patterns:
         ]
 
     def strongest(self, pattern: str, count: int = 5) -> list[Head]:
+        """The heads that score highest on a pattern."""
+        _check(pattern)
         return sorted(self.heads(), key=lambda head: -head.scores.get(pattern, 0.0))[:count]
 
     def sink_share(self) -> float:
         """The share of all heads whose mean weight on the first token is above 0.3 (Gu et al. 2024)."""
         return float((self.scores("sink") > THRESHOLDS["sink"]).float().mean())
+
+
+def _check(pattern: str) -> None:
+    if pattern not in ALL:
+        raise ValueError(f"no pattern is called {pattern!r}; there are {', '.join(ALL)}")
 
 
 def _scores(found: Stats, pairs: PairMass, text: Text) -> dict[str, Float[Tensor, " heads"]]:

@@ -26,6 +26,11 @@ def shipped() -> dict[str, str]:
     return {file.stem: str(_read(file)[0].get("about", "")) for file in sorted(SHIPPED.glob("*.toml"))}
 
 
+def architectures() -> list[str]:
+    """What a recipe of one's own can be based on: all of a translator but its corpus."""
+    return sorted(file.stem for file in PARTS.glob("*.toml") if "decoder" in _read(file)[0] and "-" not in file.stem)
+
+
 def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name, or in this file, with `key=value` overrides on top; every mistake is told at once."""
     path = _find(str(name), Path())
