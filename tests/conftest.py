@@ -1,7 +1,14 @@
 """Shared by all tests: one thread per test process (two run side by side), a fixed seed before each test."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
+from interpreter import interpreted
+
+if find_spec("triton") is not None:
+    with interpreted():  # before anything else imports it: Triton decides then whether its functions are interpreted
+        import triton  # noqa: F401
 
 
 @pytest.fixture(autouse=True)

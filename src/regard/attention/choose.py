@@ -78,7 +78,7 @@ def _is_small(request: Request) -> bool:
 def _prefers_flex(request: Request) -> bool:
     """On a GPU a structured mask that is not plainly causal skips blocks there, where SDPA would read a dense mask.
 
-    Finding the blocks takes a launch or two dozen: below a thousand tokens SDPA has long read its mask by then.
+    Finding the blocks takes many launches at every call, which a short sequence does not pay back.
     """
     scores = request.scores
     if scores.queries * scores.keys < 1 << 20:

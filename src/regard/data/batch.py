@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
     from jaxtyping import Int
     from torch import Tensor
@@ -30,11 +28,4 @@ class Batch:
     rows: Int[Tensor, "batch"]
 
     def to(self, device: torch.device | str) -> Batch:
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Batch:
-        """In memory that a GPU can copy from while it computes; a DataLoader with pin_memory=True asks for this."""
-        return self._with(lambda tensor: tensor.pin_memory())
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        return Batch(*(change(getattr(self, each.name)) for each in fields(self)))
+        return Batch(*(getattr(self, each.name).to(device) for each in fields(self)))

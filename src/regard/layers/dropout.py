@@ -18,8 +18,8 @@ _STEPS = 1 << 16
 def _kept(shape: torch.Size, chance: int) -> Bool[Tensor, "..."]:
     """True with probability 1 − chance/65,536, from 16 random bits each.
 
-    On a CPU PyTorch draws its random bits one number after the other, 64 for each decision of `nn.Dropout`; a small
-    Transformer spends a quarter of its training on that. Sixteen bits decide as well, and come four to a draw.
+    On a CPU PyTorch draws its random bits one number after the other, 64 for each decision of `nn.Dropout`, which shows
+    in the training of a small Transformer. Sixteen bits decide as well, and come four to a draw.
     """
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)

@@ -85,7 +85,7 @@ class Graphs:
             (given.target, batch.target),
             (given.target_lengths, batch.target_lengths),
         ):
-            into.copy_(value, non_blocking=True)
+            into.copy_(value)
         recording.graph.replay()
         total: Tensor = _Replayed.apply(recording.total, self._anchor, self._parameters, self._gradients)
         # Copies: the graphs share their memory, and the next replay writes over it.
