@@ -9,7 +9,7 @@ import torch
 
 from regard.data.batch import BEGIN, END
 from regard.decoding import search
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 from .timing import Row, alternate, row, write
 
@@ -49,26 +49,26 @@ def beams() -> Iterator[Row]:
 
 
 @torch.no_grad()
-def _without_cache(model: Translator, annotations: Annotations, steps: int) -> None:
+def _without_cache(model: Writer, annotations: Annotations, steps: int) -> None:
     tokens = torch.full((SENTENCES, 1), BEGIN)
     for _ in range(steps + 1):
         features = model.decoder(tokens, annotations).features[:, -1]
         tokens = torch.cat([tokens, model.readout(features).argmax(-1, keepdim=True)], 1)
 
 
-def _transformer() -> Translator:
+def _transformer() -> Writer:
     part = {"width": 128, "heads": 4, "hidden": 512, "layers": 4}
     return _endless(config.TransformerEncoder(**part), config.TransformerDecoder(**part))
 
 
-def _bahdanau() -> Translator:
+def _bahdanau() -> Writer:
     return _endless(config.RecurrentEncoder(), config.RecurrentDecoder())
 
 
-def _endless(encoder: config.Encoder, decoder: config.Decoder) -> Translator:
+def _endless(encoder: config.Encoder, decoder: config.Decoder) -> Writer:
     """Untrained, and never ending of itself, so that all write as long as they may."""
     torch.manual_seed(0)
-    model = Translator(config.Translator(VOCABULARY, VOCABULARY, encoder, decoder)).eval()
+    model = Writer(config.Writer(VOCABULARY, VOCABULARY, encoder, decoder)).eval()
     readout = model.decoder.readout
 
     def never(features: torch.Tensor) -> torch.Tensor:
@@ -81,7 +81,7 @@ def _endless(encoder: config.Encoder, decoder: config.Decoder) -> Translator:
 
 
 @torch.no_grad()
-def _annotations(model: Translator) -> Annotations:
+def _annotations(model: Writer) -> Annotations:
     return model.encode(torch.randint(4, VOCABULARY, (SENTENCES, PLACES)), torch.full((SENTENCES,), PLACES))
 
 

@@ -18,7 +18,7 @@ import torch
 
 from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.decoding import search
-from regard.models import Translator, config
+from regard.models import Writer, config
 from regard.training.graphs import Graphs
 
 if TYPE_CHECKING:
@@ -49,17 +49,18 @@ def batches(count: int, tokens: int, seed: int = 0) -> list[Batch]:
     return made
 
 
-def ours(kind: str) -> Translator:
+def ours(kind: str) -> Writer:
     if kind == "bahdanau":
         encoder: config.Encoder = config.RecurrentEncoder(embedding=256, width=256, dropout=0.2)
         decoder: config.Decoder = config.RecurrentDecoder(embedding=256, width=512, dropout=0.2)
     else:
         settings: dict[str, Any] = {"width": 256, "heads": 4, "hidden": 1024, "layers": 4, "dropout": 0.2}
         encoder, decoder = config.TransformerEncoder(**settings), config.TransformerDecoder(**settings)
-    return Translator(config.Translator(VOCABULARY, VOCABULARY, encoder, decoder))
+    return Writer(config.Writer(VOCABULARY, VOCABULARY, encoder, decoder))
 
 
-def theirs(kind: str) -> Any:
+def theirs(like: config.Translator) -> Any:
+    """JoeyNMT's model of the same sizes. Its recurrent decoder steps first, looks afterwards and feeds that back."""
     from types import SimpleNamespace
 
     from joeynmt.model import build_model
@@ -69,34 +70,37 @@ def theirs(kind: str) -> Any:
         unk_token="<unk>", pad_token="<pad>", bos_token="<s>", eos_token="</s>", sep_token=None,
         unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
     )  # fmt: skip
-    vocabulary = Vocabulary([f"w{n}" for n in range(VOCABULARY - 4)], special)
-    if kind == "bahdanau":
-        encoder = {
-            "type": "recurrent", "rnn_type": "gru", "embeddings": {"embedding_dim": 256, "scale": False},
-            "hidden_size": 256, "bidirectional": True, "num_layers": 1, "dropout": 0.2,
-        }  # fmt: skip
-        decoder = {
-            "type": "recurrent", "rnn_type": "gru", "embeddings": {"embedding_dim": 256, "scale": False},
-            "hidden_size": 512, "num_layers": 1, "dropout": 0.2, "hidden_dropout": 0.2, "attention": "bahdanau",
-            "input_feeding": True, "init_hidden": "bridge",
-        }  # fmt: skip
-    else:
-        encoder = {
-            "type": "transformer", "embeddings": {"embedding_dim": 256, "scale": True}, "hidden_size": 256,
-            "ff_size": 1024, "num_layers": 4, "num_heads": 4, "dropout": 0.2, "layer_norm": "pre",
-        }  # fmt: skip
-        decoder = dict(encoder)
-    model = build_model({"encoder": encoder, "decoder": decoder}, vocabulary, vocabulary)
+    vocabularies = [
+        Vocabulary([f"w{n}" for n in range(size - 4)], special) for size in (like.source_vocabulary, like.target_vocabulary)
+    ]
+    parts = []
+    for part in (like.encoder, like.decoder):
+        if isinstance(part, config.RecurrentEncoder | config.RecurrentDecoder):
+            parts.append({
+                "type": "recurrent", "rnn_type": part.cell, "embeddings": {"embedding_dim": part.embedding, "scale": False},
+                "hidden_size": part.width, "bidirectional": True, "num_layers": part.layers, "dropout": part.dropout,
+                "hidden_dropout": part.dropout, "attention": "bahdanau", "input_feeding": True, "init_hidden": "bridge",
+            })  # fmt: skip
+        else:
+            parts.append({
+                "type": "transformer", "embeddings": {"embedding_dim": part.width, "scale": True}, "hidden_size": part.width,
+                "ff_size": part.hidden, "num_layers": part.layers, "num_heads": part.heads, "dropout": part.dropout,
+                "layer_norm": part.norm,
+            })  # fmt: skip
+    model = build_model({"encoder": parts[0], "decoder": parts[1]}, *vocabularies)
     model.loss_function = ("crossentropy", 0.1)
     return model
+
+
+# Its vocabularies begin with <unk>, <pad>, <s>, </s>; ours with <pad>, <s>, </s>, <unk>.
+THEIR_IDS = [1, 2, 3, 0]
 
 
 def their_batch(batch: Batch, device: torch.device) -> Any:
     from joeynmt.batch import Batch as Theirs
 
-    # Its vocabularies begin with <unk>, <pad>, <s>, </s>; ours with <pad>, <s>, </s>, <unk>.
     ids = torch.arange(VOCABULARY)
-    ids[:4] = torch.tensor([1, 2, 3, 0])
+    ids[:4] = torch.tensor(THEIR_IDS)
     made = Theirs(
         src=ids[batch.source].to(device), src_length=batch.source_lengths.to(device), src_prompt_mask=None,
         trg=ids[batch.target].to(device), trg_prompt_mask=None, indices=batch.rows.to(device), device=device,
@@ -133,7 +137,7 @@ def timed(work: Callable[[Any], object], inputs: list[Any], device: torch.device
     return statistics.median(took[1:])
 
 
-def our_search(model: Translator, batch: Batch, longest: int) -> list[list[Hypothesis]]:
+def our_search(model: Writer, batch: Batch, longest: int) -> list[list[Hypothesis]]:
     with torch.no_grad():
         return search(model, model.encode(batch.source, batch.source_lengths), beams=5, longest=longest)
 
@@ -171,7 +175,7 @@ def main() -> None:
             return loss.total / loss.tokens
 
         mine = timed(trainer(model, our_loss), [b.to(device) for b in data], device, given.rounds)
-        joey = theirs(kind).to(device).train()
+        joey = theirs(model.config).to(device).train()
 
         def their_loss(batch: Any, joey: Any = joey) -> torch.Tensor:
             total: torch.Tensor = joey(return_type="loss", **vars(batch))[0]
@@ -180,7 +184,8 @@ def main() -> None:
         other = timed(trainer(joey, their_loss), [their_batch(b, device) for b in data], device, given.rounds)
         print(f"{kind} training: {_speeds(tokens, mine, other)}", flush=True)
         # Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do.
-        model, joey = ours(kind).to(device).eval(), theirs(kind).to(device).eval()
+        model = ours(kind).to(device).eval()
+        joey = theirs(model.config).to(device).eval()
         count = sum(len(b.rows) for b in data) * given.longest
         mine = timed(partial(our_search, model, longest=given.longest), [b.to(device) for b in data], device, 1)
         their_batches = [their_batch(b, device) for b in data]

@@ -11,7 +11,7 @@ from regard.models import config
 
 def written(**changed: Any) -> dict[str, Any]:
     """What `to_dict` wrote, with some keys changed (`encoder__width` is that of the encoder), or, by ..., left out."""
-    values = config.Translator(20, 30, config.RecurrentEncoder()).to_dict()
+    values = config.Writer(20, 30, config.RecurrentEncoder()).to_dict()
     for name, value in changed.items():
         *part, key = name.split("__")
         into = values[part[0]] if part else values
@@ -24,14 +24,12 @@ def written(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("encoder", [config.RecurrentEncoder(dropout=0), config.TransformerEncoder(key_heads=2)])
 @pytest.mark.parametrize("decoder", [config.RecurrentDecoder(), config.TransformerDecoder(norm="post")])
 def test_what_was_written_is_read_again(encoder: config.Encoder, decoder: config.Decoder) -> None:
-    made = config.Translator(20, 30, encoder, decoder, tied="decoder")
-    assert config.Translator.from_dict(made.to_dict()) == made
+    made = config.Writer(20, 30, encoder, decoder, tied="decoder")
+    assert config.Writer.from_dict(made.to_dict()) == made
 
 
 def test_what_has_a_default_may_be_left_out() -> None:
-    assert config.Translator.from_dict(written(longest=..., decoder__norm=...)) == config.Translator.from_dict(
-        written()
-    )
+    assert config.Writer.from_dict(written(longest=..., decoder__norm=...)) == config.Writer.from_dict(written())
 
 
 @pytest.mark.parametrize(
@@ -43,9 +41,9 @@ def test_what_has_a_default_may_be_left_out() -> None:
         ({"tied": "both"}, "config.tied is 'both'; it must be one of none, decoder, all"),
         ({"tied": ["all"]}, "config.tied is ['all']; it must be one of"),
         ({"colour": "red"}, "config has unknown keys: colour"),
-        ({"encoder": ...}, "encoder is None; it must be a table with a kind, one of rnn, transformer"),
+        ({"encoder": ...}, "encoder is None; it must be a table with a kind, one of " + ", ".join(sorted(config.ENCODERS))),
         ({"decoder": [1]}, "decoder is [1]; it must be a table"),
-        ({"decoder__kind": ...}, "decoder.kind is None; known kinds are rnn, transformer"),
+        ({"decoder__kind": ...}, "decoder.kind is None; known kinds are " + ", ".join(sorted(config.DECODERS))),
         ({"decoder__kind": []}, "decoder.kind is []; known kinds are"),
         ({"encoder__width": -8}, "encoder.width is -8; it must be a positive whole number"),
         ({"encoder__width": 8.0}, "encoder.width is 8.0; it must be a positive whole number"),
@@ -60,5 +58,5 @@ def test_what_has_a_default_may_be_left_out() -> None:
 )
 def test_what_cannot_be_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  the message is compared below, as it stands
-        config.Translator.from_dict(written(**changed))
+        config.Writer.from_dict(written(**changed))
     assert message in str(refused.value)

@@ -14,7 +14,7 @@ import torch
 from regard import cli
 from regard.data import Pair, Tokenizer, Tokenizers
 from regard.data.batch import BEGIN, END
-from regard.models import Translator, config
+from regard.models import Writer, config
 from regard.seeing import aer
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
@@ -41,18 +41,18 @@ def tokenizers() -> Tokenizers:
     return Tokenizers(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
 
 
-def model(tokenizers: Tokenizers, kind: str = "transformer") -> Translator:
+def model(tokenizers: Tokenizers, kind: str = "transformer") -> Writer:
     torch.manual_seed(0)
     sizes = len(tokenizers.source), len(tokenizers.target)
     if kind == "transformer":
         parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
-        return Translator(
-            config.Translator(*sizes, config.TransformerEncoder(**parts), config.TransformerDecoder(**parts))
+        return Writer(
+            config.Writer(*sizes, config.TransformerEncoder(**parts), config.TransformerDecoder(**parts))
         ).eval()
     attention = "none" if kind == "seq2seq" else "bahdanau"
     encoder = config.RecurrentEncoder(embedding=8, width=8)
-    return Translator(
-        config.Translator(*sizes, encoder, config.RecurrentDecoder(attention=attention, embedding=8, width=8))
+    return Writer(
+        config.Writer(*sizes, encoder, config.RecurrentDecoder(attention=attention, embedding=8, width=8))
     ).eval()
 
 

@@ -14,7 +14,7 @@ import torch
 from regard import cli
 from regard.data import Tokenizer, Tokenizers, phrasebook
 from regard.decoding import CTranslate2, Sample, ctranslate, export_ctranslate2, pretrained, translate
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,12 +47,12 @@ def tokenizers() -> Tokenizers:
     return Tokenizers(both, both)
 
 
-def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int = 0, **part: object) -> Translator:
+def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int = 0, **part: object) -> Writer:
     """Random, but sharp: logits far apart, and sentences that end."""
     torch.manual_seed(seed)
     sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2, "norm": norm, **part}
-    model = Translator(
-        config.Translator(size, size, config.TransformerEncoder(**sizes), config.TransformerDecoder(**sizes), tied=tied)
+    model = Writer(
+        config.Writer(size, size, config.TransformerEncoder(**sizes), config.TransformerDecoder(**sizes), tied=tied)
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -78,7 +78,7 @@ def test_greedy_translations_are_the_same_tokens(norm: str, tied: str, tokenizer
 @pytest.mark.skipif(pretrained.DEFAULT not in pretrained.shipped(), reason="the Transformer does not ship yet")
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
     folder, _ = pretrained.find(pretrained.DEFAULT)
-    model, tokenizers = Translator.from_pretrained(folder), Tokenizers.load(folder)
+    model, tokenizers = Writer.from_pretrained(folder), Tokenizers.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
     ours, theirs = (list(translate(it, tokenizers, texts, beams=1)) for it in (model, engine))
@@ -139,7 +139,7 @@ def test_other_transformers_are_refused_with_the_reason(
 
 def test_rnns_are_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
     small = config.RecurrentEncoder(embedding=8, width=8), config.RecurrentDecoder(embedding=8, width=8)
-    model = Translator(config.Translator(len(tokenizers.source), len(tokenizers.source), *small))
+    model = Writer(config.Writer(len(tokenizers.source), len(tokenizers.source), *small))
     with pytest.raises(ValueError, match="CTranslate2 runs Transformers; this model's encoder is of kind 'rnn'"):
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 

@@ -10,7 +10,7 @@ import torch
 from sentences import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
 from torch import nn
 
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
 
 
-def translator(encoder: config.Encoder, decoder: config.Decoder, **settings: object) -> Translator:
+def translator(encoder: config.Encoder, decoder: config.Decoder, **settings: object) -> Writer:
     torch.manual_seed(7)
-    made = config.Translator(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
-    return Translator(made).double().eval()
+    made = config.Writer(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
+    return Writer(made).double().eval()
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -209,7 +209,7 @@ def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path, tied: str) -> Non
     model, pairs = translator(TRANSFORMER, DECODERS["Transformer"], tied=tied).float(), batch()
     model.save_pretrained(tmp_path, card="# A model\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    loaded = Translator.from_pretrained(tmp_path)
+    loaded = Writer.from_pretrained(tmp_path)
     assert loaded.config == model.config
     assert loaded.loss(pairs).total.item() == model.loss(pairs).total.item()
     if tied == "all":
@@ -218,22 +218,22 @@ def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path, tied: str) -> Non
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no config\.json"):
-        Translator.from_pretrained(tmp_path)
+        Writer.from_pretrained(tmp_path)
     model = translator(GRU, DECODERS["Bahdanau"])
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
-        Translator.from_pretrained(tmp_path)
+        Writer.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ValueError, match="does not hold the weights"):
-        Translator.from_pretrained(tmp_path)
+        Writer.from_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**written, "colour": "red"}))
     with pytest.raises(ValueError, match="colour"):
-        Translator.from_pretrained(tmp_path)
+        Writer.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**written, "model_type": "bert"}))
     with pytest.raises(ValueError, match="bert"):
-        Translator.from_pretrained(tmp_path)
+        Writer.from_pretrained(tmp_path)
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
@@ -244,7 +244,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="equally wide"):
         translator(GRU, config.RecurrentDecoder(attention="luong", embedding=8, width=WIDTH), tied="decoder")
     with pytest.raises(ValueError, match="one vocabulary"):
-        Translator(config.Translator(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
+        Writer(config.Writer(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
     with pytest.raises(ValueError, match="learned 4 positions"):
         translator(TRANSFORMER, DECODERS["Transformer, learned"], longest=4).loss(batch())
 

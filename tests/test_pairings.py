@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data import Batches, Encoded, Tokenizer, Tokenizers, phrasebook
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 RNN = {"embedding": 32, "width": 48, "dropout": 0.0}
 DEEP = {"width": 48, "heads": 4, "hidden": 96, "layers": 1, "dropout": 0.0}
@@ -47,7 +47,7 @@ def corpus() -> tuple[Encoded, Tokenizers, float]:
 def test_every_pairing_learns(corpus: tuple[Encoded, Tokenizers, float], encoder: str, decoder: str) -> None:
     encoded, sides, frequencies = corpus
     torch.manual_seed(0)
-    model = Translator(config.Translator(len(sides.source), len(sides.target), ENCODERS[encoder], DECODERS[decoder]))
+    model = Writer(config.Writer(len(sides.source), len(sides.target), ENCODERS[encoder], DECODERS[decoder]))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     nll = tokens = 0.0
     for epoch in range(20):

@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("pydantic")
 
-from regard.models import Translator, config
+from regard.models import Writer, config
 from regard.training import cookbook
 from regard.training.corpus import folder, read
 from regard.training.mistakes import Mistakes
@@ -110,7 +110,7 @@ MISTAKES = {
     "training.rate=nan": "training.rate (command line): is ",
     'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
     "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
-    "encoder.kind=cnn": "encoder: kind is 'cnn'; known kinds are 'rnn', 'transformer'",
+    "encoder.kind=nn": "encoder: kind is 'nn'; known kinds are " + ", ".join(map(repr, config.ENCODERS)),
     "data.kind=film": "data: kind is 'film'; known kinds are 'files', 'phrasebook'",
     "encoder.dropout=1.0": "encoder: dropout = 1.0 is not in 0 ≤ dropout < 1",
     "decoder.width=0": "decoder: width = 0 is too small",
@@ -165,7 +165,7 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
         parts = config.RecurrentEncoder(**encoder), config.RecurrentDecoder(**values["decoder"])
         try:
             with torch.device("meta"):
-                Translator(config.Translator(20, 20, *parts, tied=tied))
+                Writer(config.Writer(20, 20, *parts, tied=tied))
             fits = True
         except ValueError:
             fits = False

@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.models import Translator
+from regard.models import Writer
 from regard.training import Run, cookbook, fit
 from tests.fitting import measured, recipe_file
 
@@ -36,7 +36,7 @@ SETTINGS = [
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    return Translator.from_pretrained(run / "model").state_dict()
+    return Writer.from_pretrained(run / "model").state_dict()
 
 
 def assert_same(run: Path, other: Path) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.data import Tokenizers
 from regard.decoding import translate
-from regard.models import Translator
+from regard.models import Writer
 from regard.training import Run, cookbook, fit
 from regard.training.metrics import COLUMNS, Metrics
 from regard.training.schedule import rate
@@ -51,7 +51,7 @@ class TestFit:
         assert validations[1][1] < validations[0][1]
         assert validations[1][2] > 80
 
-        model, tokenizers = Translator.from_pretrained(run.model), Tokenizers.load(run.model)
+        model, tokenizers = Writer.from_pretrained(run.model), Tokenizers.load(run.model)
         assert [found.text for found in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
         assert "regard translate" in (run.model / "README.md").read_text(encoding="utf-8")
 
@@ -63,7 +63,7 @@ class TestFit:
 
         tokenizers = Tokenizers.load(run.data)
         torch.manual_seed(run.recipe.seed)
-        model = Translator(run.recipe.translator(len(tokenizers.source), len(tokenizers.target)))
+        model = Writer(run.recipe.writer(len(tokenizers.source), len(tokenizers.target)))
         batch = Batches(Encoded.load(run.data / "train"), tokens=200, seed=run.recipe.seed, epoch=0)[0]
         logits = model.readout(model(batch.source, batch.source_lengths, batch.target[:, :-1]).features)
         wanted = torch.nn.functional.cross_entropy(
@@ -77,7 +77,7 @@ class TestFit:
 
         run = fit(cookbook.load(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
         found, _ = evaluate(
-            Translator.from_pretrained(run.model),
+            Writer.from_pretrained(run.model),
             Tokenizers.load(run.model),
             read(run.recipe.data, "valid"),
             **run.recipe.search.model_dump(),
@@ -101,9 +101,9 @@ class TestFit:
             finish(trained, device)
 
         recipe = cookbook.load(file, ["training.updates=4"])
-        whole = Translator.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
+        whole = Writer.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
         monkeypatch.setattr(fitting, "_finish", sharded)
-        pieces = Translator.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
+        pieces = Writer.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
         for name, tensor in pieces.items():
             assert torch.equal(tensor, whole[name])
 
@@ -201,7 +201,7 @@ def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", list(cookbook.shipped()))
 def test_a_shipped_recipe_makes_its_model(name: str) -> None:
     recipe = cookbook.load(name)
-    model = Translator(recipe.translator(40, 40))
+    model = Writer(recipe.writer(40, 40))
     assert model.config.decoder == recipe.decoder
 
 

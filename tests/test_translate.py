@@ -16,7 +16,7 @@ from regard import cli
 from regard.data import Tokenizer, Tokenizers
 from regard.data.batch import BEGIN, END
 from regard.decoding import Hypothesis, Sample, pretrained, search, translate
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +55,9 @@ DECODERS: dict[str, Any] = {
 }
 
 
-def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> Translator:
+def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> Writer:
     torch.manual_seed(1)
-    made = Translator(config.Translator(size, size, ENCODERS[encoder], DECODERS[decoder]))
+    made = Writer(config.Writer(size, size, ENCODERS[encoder], DECODERS[decoder]))
     with torch.no_grad():  # sharper than at birth, so that no two hypotheses are nearly equal
         for parameter in made.parameters():
             parameter.mul_(2.5 if parameter.dim() > 1 else 1)
@@ -88,7 +88,7 @@ def test_learned_positions_end_a_translation(tokenizers: Tokenizers) -> None:
     torch.manual_seed(1)
     size = len(tokenizers.source)
     decoder = config.TransformerDecoder(width=16, heads=2, hidden=32, layers=1, positions="learned")
-    it = Translator(config.Translator(size, size, ENCODERS["rnn"], decoder, longest=7)).eval()
+    it = Writer(config.Writer(size, size, ENCODERS["rnn"], decoder, longest=7)).eval()
     with torch.no_grad():
         it.decoder.output.weight[END] = 0  # it does not end by itself
     for longest in (None, 50):

@@ -8,7 +8,7 @@ import torch
 from regard import watch
 from regard.data import Tokenizer, Tokenizers
 from regard.decoding import translate
-from regard.models import Translator, config
+from regard.models import Writer, config
 
 TEXTS = ["the bird sees a worm .", "a worm", "the late worm sees the early bird ."]
 ENCODERS = {
@@ -30,7 +30,7 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
     both = Tokenizer.train("bpe", 60, TEXTS)
     torch.manual_seed(1)
     size = len(both)
-    model = Translator(config.Translator(size, size, ENCODERS[encoder], DECODERS[decoder])).eval()  # type: ignore[arg-type]
+    model = Writer(config.Writer(size, size, ENCODERS[encoder], DECODERS[decoder])).eval()  # type: ignore[arg-type]
     tokenizers = Tokenizers(both, both)
     with watch(model) as seen:
         (plain,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6)

@@ -33,10 +33,10 @@ def export(
     """
     from ..data import Tokenizers
     from ..decoding import export_ctranslate2, pretrained
-    from ..models import Translator
+    from ..models import Writer
 
     model, of = pretrained.find(run)
     written = out or pretrained.export_folder(model, of, to)
-    export_ctranslate2(Translator.from_pretrained(model), Tokenizers.load(model), written)
+    export_ctranslate2(Writer.from_pretrained(model), Tokenizers.load(model), written)
     size = sum(file.stat().st_size for file in written.iterdir())
     typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")

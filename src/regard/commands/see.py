@@ -106,13 +106,13 @@ def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen
 
 def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
     from ..decoding import pretrained, translate
-    from ..models import Translator
+    from ..models import Writer
     from ..seeing import watch
 
     if second is not None:
         raise ValueError(f"{name} translates one sentence; --with is for models that read pairs")
     loaded = pretrained.load(name, device)
-    assert isinstance(loaded.model, Translator)
+    assert isinstance(loaded.model, Writer)
     with watch(loaded.model) as seen:
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.model, seen.tokens = name, [found.pieces]

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..data import Tokenizers
     from ..layers.blocks import DecoderLayer, EncoderLayer
     from ..layers.multihead import MultiHead
-    from ..models import Translator, config
+    from ..models import Writer, config
     from .search import Settings
 
 POSITIONS = 4096  # the engine keeps the sines in a table; this many tokens fit on a side
 
 
-def export_ctranslate2(model: Translator, tokenizers: Tokenizers, folder: str | os.PathLike[str]) -> Path:
+def export_ctranslate2(model: Writer, tokenizers: Tokenizers, folder: str | os.PathLike[str]) -> Path:
     """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token."""
     folder = Path(folder)
     if folder.exists():
@@ -114,7 +114,7 @@ def _place(device: str) -> dict[str, Any]:
     return {"device": named.type, "device_index": named.index or 0}
 
 
-def _specification(model: Translator, specs: Any) -> Any:
+def _specification(model: Writer, specs: Any) -> Any:
     theirs = specs.transformer_spec
     kinds = theirs.TransformerEncoderSpec, theirs.TransformerDecoderSpec
     encoder, decoder = (
@@ -133,7 +133,7 @@ def _specification(model: Translator, specs: Any) -> Any:
     return theirs.TransformerSpec(encoder, decoder)
 
 
-def _parts(model: Translator) -> list[config.TransformerEncoder | config.TransformerDecoder]:
+def _parts(model: Writer) -> list[config.TransformerEncoder | config.TransformerDecoder]:
     """Encoder and decoder, if they are what CTranslate2 can run and we have shown to be the same there."""
     parts = []
     for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
@@ -166,6 +166,8 @@ def _encoder_layer(spec: Any, layer: EncoderLayer) -> None:
 def _decoder_layer(spec: Any, layer: DecoderLayer) -> None:
     _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
     _self_attention(spec.self_attention, layer.attention)
+    assert layer.cross is not None  # `_parts` has seen an encoder
+    assert layer.around_cross is not None
     _norm(spec.attention.layer_norm, layer.around_cross.norm)
     for linear, ours in zip(
         spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True

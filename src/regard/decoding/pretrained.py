@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..data import Tokenizers
-    from ..models import Translator
+    from ..models import Writer
     from .search import Settings
     from .translate import Engine
 
@@ -21,7 +21,7 @@ DEFAULT = "tatoeba-transformer-en-fr"
 class Pretrained:
     """A translator with all it needs; `search` is how its recipe says to decode, where it came with one."""
 
-    model: Translator | Engine
+    model: Writer | Engine
     tokenizers: Tokenizers
     folder: Path
     run: Path | None
@@ -31,9 +31,9 @@ class Pretrained:
 def load(name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch") -> Pretrained:
     """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine."""
     from ..data import Tokenizers
-    from ..models import Translator
+    from ..models import Writer
 
-    model: Translator | Engine
+    model: Writer | Engine
     if engine == "ctranslate2":
         from .ctranslate import CTranslate2
 
@@ -43,7 +43,7 @@ def load(name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch")
     else:
         folder, run = find(name)
         tokenizers = Tokenizers.load(folder)
-        model = Translator.from_pretrained(folder).eval().to(device)
+        model = Writer.from_pretrained(folder).eval().to(device)
     return Pretrained(model, tokenizers, folder, run, _search(run))
 
 

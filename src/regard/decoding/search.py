@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..models import Translator
+    from ..models import Writer
     from ..models.annotations import Annotations
     from .beam import Advanced
     from .sample import Sample
@@ -40,7 +40,7 @@ class Settings(TypedDict, total=False):
 
 @torch.no_grad()
 def search(
-    model: Translator | Decoder[Any],
+    model: Writer | Decoder[Any],
     annotations: Annotations,
     *,
     beams: int = 5,

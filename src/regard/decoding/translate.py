@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from ..data.batch import END, PAD
-from ..models import Translator
+from ..models import Writer
 from .hypothesis import Hypothesis
 from .search import search
 
@@ -70,7 +70,7 @@ class Engine(Protocol):
 class Own:
     """The engine that runs a model of ours, on whatever device it lies."""
 
-    model: Translator
+    model: Writer
 
     def __call__(self, sources: list[list[int]], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
@@ -88,7 +88,7 @@ class Own:
 
 
 def translate(
-    engine: Translator | Engine,
+    engine: Writer | Engine,
     tokenizers: Tokenizers,
     sentences: Iterable[str],
     *,
@@ -106,9 +106,9 @@ def translate(
     A sentence that is too long or no text is an error; with `refused` that function is told its number (from 1) and
     the reason instead, and it becomes an empty line.
     """
-    run: Engine = Own(engine) if isinstance(engine, Translator) else engine
+    run: Engine = Own(engine) if isinstance(engine, Writer) else engine
     if tokens is None:
-        tokens = ON_GPU if isinstance(engine, Translator) and next(engine.parameters()).is_cuda else ON_CPU
+        tokens = ON_GPU if isinstance(engine, Writer) and next(engine.parameters()).is_cuda else ON_CPU
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0

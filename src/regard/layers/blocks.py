@@ -88,7 +88,10 @@ Memory = tuple["Tensor", "Tensor"]
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention over what was written so far, attention over the annotations, then feed-forward."""
+    """Self-attention over what was written so far, attention over the annotations, then feed-forward.
+
+    With `memory` 0 there are no annotations, and the attention over them is left out: a language model's layer.
+    """
 
     def __init__(
         self,
@@ -104,10 +107,10 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.attention = _self_attention(width, heads, key_heads, positions)
-        self.cross = MultiHead(width, heads, key_heads=key_heads or None, memory=memory)
+        self.cross = MultiHead(width, heads, key_heads=key_heads or None, memory=memory) if memory else None
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_attention = Residual(width, norm, dropout)
-        self.around_cross = Residual(width, norm, dropout)
+        self.around_cross = Residual(width, norm, dropout) if memory else None
         self.around_feed_forward = Residual(width, norm, dropout)
 
     def forward(
@@ -120,15 +123,14 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Float[Tensor, "batch time width"], Weights | None]:
         """Every position at once; a position sees itself and those before it."""
         x = self.around_attention(x, lambda y: self.attention(y, mask=causal())[0])
-        k, v = self.cross.keys(annotations)
-        return self._rest(x, k, v, mask, weights)
+        return self._rest(x, None if self.cross is None else self.cross.keys(annotations), mask, weights)
 
     def step(
         self,
         x: Float[Tensor, "rows 1 width"],
         position: int,
         write: Callable[[Tensor, Tensor], Memory],
-        source: Memory,
+        source: Memory | None,
         mask: Mask | None,
         *,
         weights: bool = False,
@@ -148,17 +150,22 @@ class DecoderLayer(nn.Module):
             return self.attention.look(y, k, v, energy=moved, first=position)[0]
 
         x = self.around_attention(x, look)
-        sentences = source[0].shape[0]
-        beams = x.unflatten(0, (sentences, -1)).squeeze(2)  # [sentences, beams, width]
-        beams, seen = self._rest(beams, *source, mask, weights)
+        if source is None:
+            return self._rest(x, None, mask, weights)
+        beams = x.unflatten(0, (source[0].shape[0], -1)).squeeze(2)  # [sentences, beams, width]
+        beams, seen = self._rest(beams, source, mask, weights)
         return beams.flatten(0, 1)[:, None], seen
 
-    def _rest(self, x: Tensor, k: Tensor, v: Tensor, mask: Mask | None, weights: bool) -> tuple[Tensor, Weights | None]:
-        seen = None
+    def _rest(
+        self, x: Tensor, source: Memory | None, mask: Mask | None, weights: bool
+    ) -> tuple[Tensor, Weights | None]:
+        if self.cross is None or self.around_cross is None or source is None:
+            return self.around_feed_forward(x, self.feed_forward), None
+        (k, v), cross, seen = source, self.cross, None
 
         def look(y: Tensor) -> Tensor:
             nonlocal seen
-            z, seen = self.cross.look(y, k, v, mask=mask, weights=weights)
+            z, seen = cross.look(y, k, v, mask=mask, weights=weights)
             return z
 
         x = self.around_cross(x, look)

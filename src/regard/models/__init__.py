@@ -3,7 +3,8 @@
 from . import config
 from .annotations import Annotations
 from .decoder import Decoded, Decoder, State
+from .encoder import Encoder
 from .loss import Loss
-from .translator import Translator
+from .writer import Writer
 
-__all__ = ["Annotations", "Decoded", "Decoder", "Loss", "State", "Translator", "config"]
+__all__ = ["Annotations", "Decoded", "Decoder", "Encoder", "Loss", "State", "Writer", "config"]

@@ -1,4 +1,4 @@
-"""What a translator is made of, as plain data: written to config.json, read from a recipe, checked on the way in."""
+"""What a model is made of, as plain data: written to config.json, read from a recipe, checked on the way in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 Cell = Literal["gru", "lstm"]
 Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi"]
+Reads = Literal["text", "sound"]  # what an encoder over a sequence is given
+
+
+@dataclass(frozen=True)
+class NoEncoder:
+    """Nothing to read: a decoder over it is a language model."""
+
+    kind: Literal["none"] = "none"
 
 
 @dataclass(frozen=True)
 class RecurrentEncoder:
-    """Embeddings under a GRU or LSTM; both directions (Bahdanau) or one (Luong)."""
+    """A GRU or LSTM over embedded words or frames of sound; both directions (Bahdanau) or one (Luong)."""
 
     kind: Literal["rnn"] = "rnn"
+    reads: Reads = "text"
     cell: Cell = "gru"
     embedding: int = 256
     width: int = 256  # of each direction
@@ -28,6 +37,7 @@ class TransformerEncoder:
     """Vaswani et al. 2017, section 3.1; `norm` says where the layer norms stand."""
 
     kind: Literal["transformer"] = "transformer"
+    reads: Reads = "text"
     width: int = 256
     heads: int = 4
     key_heads: int = 0  # fewer heads for keys and values; 0 means as many as `heads`
@@ -36,6 +46,29 @@ class TransformerEncoder:
     norm: Norm = "pre"
     positions: Positions = "sinusoidal"
     dropout: float = 0.1
+
+
+@dataclass(frozen=True)
+class BagEncoder:
+    """Embeddings and nothing else: words in no order, each the same wherever it stands."""
+
+    kind: Literal["bag"] = "bag"
+    width: int = 0  # 0: as many as there are classes, so that what is pooled are the logits themselves
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class ConvolutionEncoder:
+    """Filters over windows of several sizes, side by side (Kim 2014); layers of them for sound."""
+
+    kind: Literal["cnn"] = "cnn"
+    reads: Reads = "text"
+    embedding: int = 128
+    width: int = 100  # filters of each window size
+    windows: list[int] = field(default_factory=lambda: [3, 4, 5])
+    layers: int = 1
+    stride: int = 1  # each layer keeps every so-manieth place
+    dropout: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -71,17 +104,17 @@ class TransformerDecoder:
     dropout: float = 0.1
 
 
-Encoder = RecurrentEncoder | TransformerEncoder
+Encoder = NoEncoder | RecurrentEncoder | TransformerEncoder | BagEncoder | ConvolutionEncoder
 Decoder = RecurrentDecoder | TransformerDecoder
-_ENCODERS: dict[str, type[Encoder]] = {"rnn": RecurrentEncoder, "transformer": TransformerEncoder}
-_DECODERS: dict[str, type[Decoder]] = {"rnn": RecurrentDecoder, "transformer": TransformerDecoder}
+ENCODERS: dict[str, type[Encoder]] = {each.kind: each for each in get_args(Encoder)}
+DECODERS: dict[str, type[Decoder]] = {each.kind: each for each in get_args(Decoder)}
 
 
 @dataclass(frozen=True)
-class Translator:
-    """A whole translator. `tied` shares embedding tables: the decoder's input and output, or the encoder's too."""
+class Writer:
+    """Whatever writes text. `tied` shares embedding tables: the decoder's input and output, or the encoder's too."""
 
-    source_vocabulary: int
+    source_vocabulary: int = field(metadata={"least": 0})  # 0 where the source is no text
     target_vocabulary: int
     encoder: Encoder = field(default_factory=TransformerEncoder)
     decoder: Decoder = field(default_factory=TransformerDecoder)
@@ -92,31 +125,65 @@ class Translator:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Translator:
+    def from_dict(cls, values: dict[str, Any]) -> Writer:
         """The config as `to_dict` wrote it; a key nobody knows, or a value that cannot be, is an error, not a shrug."""
         values = dict(values)
-        values["encoder"] = _part(values.get("encoder"), _ENCODERS, "encoder")
-        values["decoder"] = _part(values.get("decoder"), _DECODERS, "decoder")
-        return cls(**_checked(cls, values, "config"))
+        values["encoder"] = part(values.get("encoder"), ENCODERS, "encoder")
+        values["decoder"] = part(values.get("decoder"), DECODERS, "decoder")
+        return cls(**checked(cls, values, "config"))
 
 
-def _part(values: Any, kinds: dict[str, Any], name: str) -> Any:
+@dataclass(frozen=True)
+class Head:
+    """How a classifier makes one vector of many, `layers/pooling.py`; a linear map of it gives the logits."""
+
+    pooling: Literal["mean", "last", "max", "static", "learned", "attention"] = "attention"
+    hidden: int = 64  # of attention's energy
+    dropout: float = 0.0  # of the pooled vector
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Whatever names what it is given."""
+
+    source_vocabulary: int = field(metadata={"least": 0})  # 0 where the source is no text
+    classes: int
+    encoder: Encoder = field(default_factory=RecurrentEncoder)
+    head: Head = field(default_factory=Head)
+    longest: int = 512  # positions a `learned` table holds; what is longer is refused
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Classifier:
+        """The config as `to_dict` wrote it, checked as a Writer's is."""
+        values, head = dict(values), values.get("head")
+        if not isinstance(head, dict):
+            raise ValueError(f"head is {head!r:.40}; it must be a table")
+        values["encoder"] = part(values.get("encoder"), ENCODERS, "encoder")
+        values["head"] = Head(**checked(Head, head, "head"))
+        return cls(**checked(cls, values, "config"))
+
+
+def part(values: Any, kinds: dict[str, Any], name: str) -> Any:
     if not isinstance(values, dict):
         raise ValueError(f"{name} is {values!r:.40}; it must be a table with a kind, one of {', '.join(sorted(kinds))}")
     kind = values.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{name}.kind is {kind!r:.40}; known kinds are {', '.join(sorted(kinds))}")
-    return kinds[kind](**_checked(kinds[kind], values, name))
+    return kinds[kind](**checked(kinds[kind], values, name))
 
 
-def _checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
+def checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
     unknown = sorted(set(values) - {f.name for f in fields(cls)})
     if unknown:
         raise ValueError(f"{name} has unknown keys: {', '.join(unknown)}; it was written by another version of regard")
     hints = get_type_hints(cls)
     for each in fields(cls):
         if each.name in values:
-            wanted = _wanted(values[each.name], hints[each.name], each.default)
+            least = each.metadata.get("least", 0 if each.default == 0 else 1)
+            wanted = _wanted(values[each.name], hints[each.name], least)
             if wanted:
                 raise ValueError(f"{name}.{each.name} is {values[each.name]!r:.40}; it must be {wanted}")
         elif each.default is MISSING and each.default_factory is MISSING:
@@ -124,14 +191,17 @@ def _checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-def _wanted(value: Any, hint: Any, default: Any) -> str | None:
+def _wanted(value: Any, hint: Any, least: int) -> str | None:
     """What a value should have been, where it is not; the parts, checked before, may be anything."""
-    if hint is int:  # a size, 0 only where that is the default (key_heads); and True is no size
-        right, wanted = type(value) is int and (value > 0 or value == default), "a positive whole number"
+    if hint is int:  # a size; and True is no size
+        right, wanted = type(value) is int and value >= least, "a positive whole number"
     elif hint is float:
         right, wanted = type(value) in (int, float) and 0 <= value < 1, "a number ≥ 0 and < 1"
     elif hint is bool:
         right, wanted = isinstance(value, bool), "true or false"
+    elif hint == list[int]:
+        right = isinstance(value, list) and value != [] and all(type(size) is int and size > 0 for size in value)
+        wanted = "a list of positive whole numbers"
     elif get_origin(hint) is Literal:
         right, wanted = value in get_args(hint), f"one of {', '.join(get_args(hint))}"
     else:

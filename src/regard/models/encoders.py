@@ -1,4 +1,4 @@
-"""Encoders: token ids in, annotations out."""
+"""Encoders of sequences: embedded words or frames of sound in, annotations out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import nn
 from ..attention import padding
 from ..layers import Dropout, EncoderLayer, Learned, Recurrence, Sinusoidal
 from .annotations import Annotations
+from .encoder import Encoder
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from . import config
@@ -34,13 +35,34 @@ def absolute_positions(kind: config.Positions, width: int, longest: int) -> nn.M
     return Learned(width, longest) if kind == "learned" else None
 
 
-class RecurrentEncoder(nn.Module):
+def read(
+    embedding: nn.Module, source: Tensor, lengths: Int[Tensor, "batch"]
+) -> tuple[Float[Tensor, "batch places width"], Int[Tensor, "batch"]]:
+    """The source as vectors. Words stay as many as they are; of sound, samples become frames."""
+    if isinstance(embedding, nn.Embedding):
+        return embedding(source), lengths
+    vectors, frames = embedding(source, lengths)
+    return vectors, frames
+
+
+class NoEncoder(Encoder):
+    """Annotations without places: what a language model reads."""
+
+    width = 0
+
+    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        # A tensor of the model's own dtype does not exist: it has no parameters here. Nothing is read of these.
+        nothing = torch.zeros(len(lengths), 0, device=lengths.device)
+        return Annotations(nothing[:, None, :0].expand(-1, 0, 0), torch.zeros_like(lengths), nothing)
+
+
+class RecurrentEncoder(Encoder):
     """h_j = [→h_j; ←h_j]: a GRU or LSTM in both directions (Bahdanau et al. 2015, 3.2) or one (Luong et al. 2015)."""
 
-    def __init__(self, config: config.RecurrentEncoder, vocabulary: int) -> None:
+    def __init__(self, config: config.RecurrentEncoder, embedding: nn.Module) -> None:
         super().__init__()
         self.width = config.width * (2 if config.bidirectional else 1)
-        self.embedding = embedding(vocabulary, config.embedding)
+        self.embedding = embedding
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             Recurrence(
@@ -52,20 +74,20 @@ class RecurrentEncoder(nn.Module):
             for layer in range(config.layers)
         )
 
-    def forward(self, tokens: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:
-        x = self.embedding(tokens)
+    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        x, lengths = read(self.embedding, source, lengths)
         for layer in self.layers:
             x, summary = layer(self.dropout(x), lengths)
         return Annotations(self.dropout(x), lengths, summary)
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(Encoder):
     """Self-attention and feed-forward, layer upon layer (Vaswani et al. 2017, section 3.1)."""
 
-    def __init__(self, config: config.TransformerEncoder, vocabulary: int, longest: int) -> None:
+    def __init__(self, config: config.TransformerEncoder, embedding: nn.Module, longest: int) -> None:
         super().__init__()
         self.width = config.width
-        self.embedding = embedding(vocabulary, config.width)
+        self.embedding = embedding
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
@@ -82,8 +104,10 @@ class TransformerEncoder(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, tokens: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:
-        x = self.embedding(tokens) * math.sqrt(self.width)
+    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        x, lengths = read(self.embedding, source, lengths)
+        if isinstance(self.embedding, nn.Embedding):
+            x = x * math.sqrt(self.width)
         if self.positions is not None:
             x = self.positions(x)
         x = self.dropout(x)
@@ -91,6 +115,6 @@ class TransformerEncoder(nn.Module):
         for layer in self.layers:
             x = layer(x, mask)
         x = self.norm(x)
-        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [batch, places]
+        real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # [batch, places]
         mean = (x * real[..., None]).sum(1) / lengths[:, None]
         return Annotations(x, lengths, mean.to(x.dtype))

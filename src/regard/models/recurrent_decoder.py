@@ -81,6 +81,8 @@ class RecurrentDecoder(Decoder[RecurrentState]):
 
     Luong reads out h̃_t; the others tanh(W [h_t; y_{t−1}; c_t]), or the larger of each two numbers (maxout) in place
     of the tanh (Bahdanau et al. 2015, appendix A.2.2).
+
+    With `memory` 0 there are no annotations: a language model, h_t = cell(y_{t−1}, h_{t−1}) from zeros.
     """
 
     def __init__(self, config: config.RecurrentDecoder, vocabulary: int, memory: int) -> None:
@@ -88,16 +90,18 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         luong = config.attention == "luong"
         if config.scope != "global" and not luong:
             raise ValueError(f"scope {config.scope!r} belongs to attention 'luong'; attention is {config.attention!r}")
+        if not memory and config.attention != "none":
+            raise ValueError(f"attention {config.attention!r} needs an encoder to attend to; set it to 'none'")
         self.config, self._luong = config, luong
         self.embedding = embedding(vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
-        self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers))
+        self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers) if memory)
         late = {"none": 0, "bahdanau": memory, "luong": config.width if config.input_feeding else 0}[config.attention]
         first = Cell(config.cell, config.embedding, late, config.width)
         above = (Cell(config.cell, 0, config.width, config.width) for _ in range(config.layers - 1))
         self.cells = cast("list[Cell]", nn.ModuleList([first, *above]))
         self.energy = None if config.attention == "none" else _energy(config, memory)
-        self.context = nn.Linear(memory, first.size) if self.energy is None else None
+        self.context = nn.Linear(memory, first.size) if self.energy is None and memory else None
         self.local = None if config.scope == "global" else Local(config.width, config.window, config.scope)
         if luong:
             width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
@@ -143,9 +147,10 @@ class RecurrentDecoder(Decoder[RecurrentState]):
 
     def _start(self, annotations: Annotations) -> tuple[Parts, Step]:
         vectors = annotations.vectors
+        dtype = vectors.dtype if vectors.shape[-1] else self.output.weight.dtype
         if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
-            vectors = vectors.to(torch.get_autocast_dtype(vectors.device.type))
-        dtype = vectors.dtype
+            dtype = torch.get_autocast_dtype(vectors.device.type)
+            vectors = vectors.to(dtype)
         project = None if self.energy is None else query_matrix(self.energy)
         parts = Parts(
             # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
@@ -158,10 +163,10 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         )
         # The state itself stays in float32 at least: rounding it at every step would add up.
         wide = torch.promote_types(dtype, torch.float32)
-        hidden = [
-            cell.first(torch.tanh(bridge(annotations.summary)).to(wide))
-            for cell, bridge in zip(self.cells, self.bridges, strict=True)
-        ]
+        starts = [torch.tanh(bridge(annotations.summary)).to(wide) for bridge in self.bridges] or [
+            vectors.new_zeros(len(annotations.lengths), self.config.width, dtype=wide)
+        ] * len(self.cells)
+        hidden = [cell.first(start) for cell, start in zip(self.cells, starts, strict=True)]
         feeds = self._luong and self.config.input_feeding
         return parts, Step(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
 

@@ -32,7 +32,7 @@ class TransformerState(State):
 
     cache: Float[Tensor, "layers 2 rows heads steps d"]
     position: int
-    source: list[tuple[Tensor, Tensor]]  # per layer, each [sentences, heads, places, d]
+    source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
     lengths: Int[Tensor, "sentences"]
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerState:
@@ -47,13 +47,16 @@ class TransformerState(State):
         return TransformerState(
             self.cache.index_select(2, rows),
             self.position,
-            [(k[sentences], v[sentences]) for k, v in self.source],
+            [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
             self.lengths[sentences],
         )
 
 
 class TransformerDecoder(Decoder[TransformerState]):
-    """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
+    """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward.
+
+    With `memory` 0 there are no annotations to attend to: a language model (Radford et al. 2018).
+    """
 
     def __init__(self, config: config.TransformerDecoder, vocabulary: int, memory: int, longest: int) -> None:
         super().__init__()
@@ -97,13 +100,14 @@ class TransformerDecoder(Decoder[TransformerState]):
         for layer in self.layers:
             x, w = layer(x, annotations.vectors, mask, weights=weights)
             seen.append(w)
-        return Decoded(self.norm(x), _maps(seen) if weights else None)
+        return Decoded(self.norm(x), _maps(seen) if weights and any(seen) else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerState:
-        source = [layer.cross.keys(annotations.vectors) for layer in self.layers]
-        sentences, heads, _, width = source[0][0].shape
-        room = (len(source), 2, sentences * beams, heads, steps, width)
-        return TransformerState(source[0][0].new_empty(room), 0, source, annotations.lengths)
+        source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
+        config, like = self.config, self.output.weight if source[0] is None else source[0][0]
+        heads, rows = config.key_heads or config.heads, len(annotations.lengths) * beams
+        room = (len(source), 2, rows, heads, steps, config.width // config.heads)
+        return TransformerState(like.new_empty(room), 0, source, annotations.lengths)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: TransformerState, *, weights: bool = False
@@ -126,7 +130,7 @@ class TransformerDecoder(Decoder[TransformerState]):
             x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
             seen.append(w)
         maps = None
-        if weights:
+        if weights and any(seen):
             maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
         return self.norm(x)[:, 0], replace(state, position=at + 1), maps
 

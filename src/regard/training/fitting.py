@@ -140,11 +140,11 @@ def _tensorboard(run: Run) -> Logger:
 
 def _finish(fitting: Fitting, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
-    from ..models import Translator
+    from ..models import Writer
 
     run, standing, corpora = fitting.run, fitting.standing, fitting.corpora
     # A model of its own: FSDP has spread the trained one over processes that no longer take part.
-    model = Translator(fitting.model.config).to(device, next(fitting.model.parameters()).dtype)
+    model = Writer(fitting.model.config).to(device, next(fitting.model.parameters()).dtype)
     model.load_state_dict(fitting.snapshots.average())
     averaged = fitting.score(fitting.translations(model))
     count = len(fitting.snapshots)

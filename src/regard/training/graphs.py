@@ -20,7 +20,7 @@ from ..models import Loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..models import Translator
+    from ..models import Writer
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Graphs:
     The gradients lie in buffers shared by all shapes, which the next call overwrites.
     """
 
-    def __init__(self, model: Translator, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, model: Writer, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
         self.model, self.smoothing, self.autocast = model, smoothing, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._parameters]

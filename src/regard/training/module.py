@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Batches
 from ..decoding import translate
-from ..models import Translator
+from ..models import Writer
 from . import chance, scores
 from .graphs import Graphs
 from .metrics import Metrics
@@ -53,7 +53,7 @@ class Fitting(lightning.LightningModule):
     no other. It is written after everything that belongs to its update, validation included.
     """
 
-    model: Translator
+    model: Writer
 
     def __init__(self, run: Run, corpora: Corpora, bar: Bar) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Fitting(lightning.LightningModule):
             return
         recipe, tokenizers = self.run.recipe, self.corpora.tokenizers
         torch.manual_seed(recipe.seed)  # the same weights on every process …
-        self.model = Translator(recipe.translator(len(tokenizers.source), len(tokenizers.target)))
+        self.model = Writer(recipe.writer(len(tokenizers.source), len(tokenizers.target)))
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and dropout of its own
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -239,7 +239,7 @@ class Fitting(lightning.LightningModule):
         nll, count = sums.tolist()
         return float(nll / count)
 
-    def translations(self, model: Translator, rank: int = 0, world: int = 1) -> list[str]:
+    def translations(self, model: Writer, rank: int = 0, world: int = 1) -> list[str]:
         """Of the validation set, or of one process's part of it, by the recipe's search."""
         sources = [pair.source for pair in self.corpora.valid_pairs[rank::world]]
         how = self.run.recipe.search.model_dump()

@@ -11,12 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from ..models import config
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-for _part in (
-    config.RecurrentEncoder,
-    config.TransformerEncoder,
-    config.RecurrentDecoder,
-    config.TransformerDecoder,
-):
+for _part in (*config.ENCODERS.values(), *config.DECODERS.values()):
     with_config(STRICT)(_part)  # the model room's own plain dataclasses, checked as strictly as ours
 
 Positive = Annotated[int, Field(ge=1)]
@@ -166,13 +161,13 @@ class Recipe(Section):
         """What no section can know alone, and the model or the corpus would say only after the tokenising."""
         wrong = []
         encoder, decoder = self.encoder, self.decoder
-        widths = [getattr(part, "embedding", part.width) for part in (encoder, decoder)]
+        widths = [getattr(part, "embedding", getattr(part, "width", 0)) for part in (encoder, decoder)]
         if self.tied == "all" and not self.tokenizer.joint:
             wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
         if self.tied == "all" and widths[0] != widths[1]:
             wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
         if isinstance(decoder, config.RecurrentDecoder):
-            memory = encoder.width * (2 if getattr(encoder, "bidirectional", False) else 1)
+            memory = getattr(encoder, "width", 0) * (2 if getattr(encoder, "bidirectional", False) else 1)
             if decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:
                 wrong.append(
                     f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is '
@@ -199,9 +194,9 @@ class Recipe(Section):
             raise ValueError("; ".join(wrong))
         return self
 
-    def translator(self, source_vocabulary: int, target_vocabulary: int) -> config.Translator:
+    def writer(self, source_vocabulary: int, target_vocabulary: int) -> config.Writer:
         """The model's config, now that the sizes of the vocabularies are known."""
-        return config.Translator(
+        return config.Writer(
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
             encoder=self.encoder,

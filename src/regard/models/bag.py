@@ -1,0 +1,36 @@
+"""The bag of words: an encoder that lets every word be what it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..layers import Dropout
+from .annotations import Annotations
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from . import config
+
+
+class BagEncoder(nn.Module):
+    """h_j = E[x_j]. Under a pooling with weights w and no map above it,
+
+        logits = Σ_j w_j E[x_j],   E one row of class scores per word,
+
+    is a linear classifier of weighted word counts: with w from TF-IDF, the classifier of the text-books, and at the
+    same time attention whose weights are static and whose values are all that is learned.
+    """
+
+    def __init__(self, config: config.BagEncoder, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.width = embedding.embedding_dim
+        self.embedding = embedding
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:
+        x = self.embedding(source)  # <pad> is a row of zeros
+        return Annotations(self.dropout(x), lengths, (x.sum(1) / lengths[:, None]).to(x.dtype))

@@ -1,0 +1,100 @@
+"""The classifier: an encoder, a pooling of its annotations, and a linear map to the classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import nn
+
+from ..layers import Dropout
+from ..layers.pooling import Adaptive, Attentive, Last, Mean, Most, Pooling, Static
+from . import config as configs
+from .building import encoder_of
+from .loss import Loss
+from .saved import Saved
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from .annotations import Annotations
+
+SPECIALS = 4  # <pad>, <s>, </s>, <unk>: the ids before the labels, in the vocabulary of the targets
+
+
+class Labelled(Protocol):
+    """A batch of sources with one label each, as `regard.data.Batch` holds them: target is <s>, label, </s>."""
+
+    source: Tensor
+    source_lengths: Int[Tensor, "batch"]
+    target: Int[Tensor, "batch target"]
+    target_lengths: Int[Tensor, "batch"]
+
+
+@dataclass
+class Classified:
+    """Logits of the classes, and the weight each place had, where asked for and where there is one."""
+
+    logits: Float[Tensor, "batch classes"]
+    weights: Float[Tensor, "batch places"] | None
+
+
+class Classifier(Saved):
+    """p(label | source) = softmax(M z + b), z the encoder's annotations pooled (`layers/pooling.py`).
+
+    `static` weighs words by how rare they were among the texts it was trained on. It is what pools where the head says
+    so; for every other pooling of text it is there to compare with.
+    """
+
+    model_type = "regard-classifier"
+
+    def __init__(self, config: configs.Classifier) -> None:
+        super().__init__()
+        self.config = config
+        part, words = config.encoder, config.source_vocabulary
+        linear = isinstance(part, configs.BagEncoder) and not part.width
+        if linear:
+            part = replace(part, width=config.classes)
+        encoder: Any = encoder_of(part, words, config.longest)
+        self.encoder = encoder
+        if linear:  # what is learned are class scores of words; a word never met in training has none
+            nn.init.zeros_(encoder.embedding.weight)
+        self.static = Static(words) if words else None
+        self.pooling = self._pooling(config.head, encoder.width)
+        self.dropout = Dropout(config.head.dropout)
+        self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.classes))
+
+    def _pooling(self, head: configs.Head, width: int) -> Pooling:
+        if head.pooling in ("static", "learned"):
+            if self.static is None:
+                raise ValueError(f'head.pooling = "{head.pooling}" weighs words, and the source is no text')
+            return self.static if head.pooling == "static" else Adaptive(self.config.source_vocabulary)
+        if head.pooling == "attention":
+            return Attentive(width, head.hidden)
+        return {"mean": Mean, "last": Last, "max": Most}[head.pooling]()
+
+    @classmethod
+    def read_config(cls, values: dict[str, Any]) -> configs.Classifier:
+        return configs.Classifier.from_dict(values)
+
+    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        annotations: Annotations = self.encoder(source, lengths)
+        return annotations
+
+    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"], *, weights: bool = False) -> Classified:
+        seen = self.encode(source, lengths)
+        z, w = self.pooling(seen.vectors, seen.lengths, seen.summary, source, weights=weights)
+        return Classified(self.output(self.dropout(z)) + self.bias, w)
+
+    def loss(self, batch: Labelled, *, smoothing: float = 0.0) -> Loss:
+        """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7). A filler row has no label."""
+        logits = self(batch.source, batch.source_lengths).logits
+        real = batch.target_lengths > 1
+        wanted = torch.where(real, batch.target[:, 1] - SPECIALS, 0)
+        log_p = torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        nll = -(log_p.gather(1, wanted[:, None])[:, 0] * real).sum()
+        spread = -(log_p.mean(1) * real).sum()
+        return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach(), real.sum())
