@@ -1,0 +1,127 @@
+"""Pictures in, pixels out: whatever Pillow opens, squeezed into a square, and the scenes of our own by their names."""
+
+from __future__ import annotations
+
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import scenes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from jaxtyping import UInt8
+
+MOST = 64_000_000  # pixels of a file; more is a poster, or an attack
+LARGEST = 1024  # pixels a side of what a model is given
+
+
+class Pictures:
+    """Reads pictures as [size, size, 3] red, green and blue bytes: the whole picture, whatever its proportions were.
+
+    A source is the path of a file, of a file inside a zip archive ("photos.zip/name.jpg"), or the name of a scene
+    ("scene:test:0:17"). A picture is turned as its EXIF orientation says; what is transparent becomes white; 16 bits
+    become 8; of an animation the first frame is taken. What cannot be read is a ValueError that begins with the source.
+    """
+
+    kind = "picture"
+    dtype = "|u1"
+    ends = False  # nothing is appended to a picture
+
+    def __init__(self, size: int) -> None:
+        if not 1 <= size <= LARGEST:
+            raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size}")
+        self.size = size
+        self.shape: tuple[int, ...] | None = (size, size, 3)
+
+    def encode_batch(self, sources: Sequence[str]) -> list[UInt8[np.ndarray, "size size 3"]]:
+        return [self.encode(source) for source in sources]
+
+    def encode(self, source: str) -> UInt8[np.ndarray, "size size 3"]:
+        if source.startswith("scene:"):
+            return scenes.picture(source, self.size)
+        try:
+            from PIL import Image, UnidentifiedImageError
+        except ModuleNotFoundError as missing:
+            raise ValueError("pictures need Pillow; install it with: pip install 'regard[pictures]'") from missing
+        try:
+            with _opened(source) as file, warnings.catch_warnings():
+                # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                with Image.open(file) as image:
+                    return np.asarray(_plain(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
+        except Unfit as error:
+            why = str(error)
+        except UnidentifiedImageError:
+            why = "is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
+        except Image.DecompressionBombError:
+            why = f"has far more than {MOST:,} pixels: make it smaller"
+        except Exception as error:  # damaged files make Pillow raise almost anything
+            missing_file = isinstance(error, OSError) and error.filename is not None
+            why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
+        raise ValueError(f"{source}: {why}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".unfinished")
+        unfinished.write_text(json.dumps({"kind": self.kind, "size": self.size}) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Pictures:
+        """What `save` wrote."""
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON: {error}") from error
+        size = values.get("size") if isinstance(values, dict) and values.get("kind") == cls.kind else None
+        if type(size) is not int:
+            raise ValueError(f'{path} does not say how pictures are read; expected {{"kind": "picture", "size": …}}')
+        return cls(size)
+
+
+class Unfit(ValueError):
+    """Why a picture cannot be taken, without its name."""
+
+
+def _opened(source: str) -> Any:
+    """The file, or the file in an archive, opened for reading."""
+    path = Path(source)
+    if path.is_dir():
+        raise Unfit("is a folder; name the pictures in it one by one")
+    archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
+    if archive is None:
+        return path.open("rb")
+    try:
+        return zipfile.ZipFile(archive).open(path.relative_to(archive).as_posix())
+    except KeyError:
+        raise Unfit(f"there is no such file in {archive}") from None
+    except zipfile.BadZipFile:
+        raise Unfit(f"{archive} is no zip archive") from None
+
+
+def _plain(image: Any) -> Any:
+    """Upright, opaque, 8 bits, RGB."""
+    from PIL import Image, ImageOps
+
+    width, height = image.size
+    if width * height > MOST:  # known from the header, before anything is unpacked
+        raise Unfit(f"is {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise Unfit("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
+    if image.mode.startswith("I"):  # 16 bits of grey, or 32 that hold 16: Pillow would cut off what is above 255
+        grey = np.asarray(image).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 65535:
+            raise Unfit(f"its pixels go from {grey.min()} to {grey.max()}; save it with 8 or 16 bits a colour")
+        image = Image.fromarray((grey / 257).round().astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
