@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from regard.data import BEGIN, END, PAD, Batch, Batches, Encoded, Pair, Pairs, Tokenizers, phrasebook
 from regard.data.batches import LADDER
+from regard.data.encoded import About
 
 pytest.importorskip("tokenizers")
 
@@ -41,11 +42,12 @@ def made_up(lengths: list[tuple[int, int]]) -> Encoded:
     arrays = {
         "source": np.concatenate([*source, []]).astype(np.int32),
         "target": np.concatenate([*target, []]).astype(np.int32),
+        "source_starts": np.cumsum([0, *(s for s, _ in lengths)], dtype=np.int64)[:-1],
         "source_lengths": np.array([s for s, _ in lengths], np.int32),
         "target_lengths": np.array([t for _, t in lengths], np.int32),
         "rows": np.arange(len(lengths), dtype=np.int64) * 10,
     }
-    return Encoded(arrays, dropped=0)
+    return Encoded(arrays, About())
 
 
 def same(one: Batch, two: Batch) -> bool:

@@ -1,4 +1,4 @@
-"""Text in, batches out."""
+"""Text, pictures and sound in, batches out."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from .batch import BEGIN, END, PAD, UNKNOWN, Batch
     from .batches import Batches
     from .encoded import Encoded
+    from .labels import Labels
     from .pair import Pair
     from .pairs import Pairs
-    from .tokenizer import Tokenizer, Tokenizers
+    from .tokenizer import Tokenizer
+    from .tokenizers import Tokenizers
 
 _HOME = {
     "BEGIN": "batch",
@@ -19,11 +21,12 @@ _HOME = {
     "Batches": "batches",
     "END": "batch",
     "Encoded": "encoded",
+    "Labels": "labels",
     "PAD": "batch",
     "Pair": "pair",
     "Pairs": "pairs",
     "Tokenizer": "tokenizer",
-    "Tokenizers": "tokenizer",
+    "Tokenizers": "tokenizers",
     "UNKNOWN": "batch",
 }
 
@@ -35,6 +38,7 @@ __all__ = [
     "Batch",
     "Batches",
     "Encoded",
+    "Labels",
     "Pair",
     "Pairs",
     "Tokenizer",

@@ -1,4 +1,4 @@
-"""A batch of sentence pairs as tensors."""
+"""A batch of pairs as tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-    from jaxtyping import Int
+    from jaxtyping import Int, Shaped
     from torch import Tensor
 
 PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3  # the first ids of every vocabulary of ours: <pad>, <s>, </s>, <unk>
@@ -17,11 +17,12 @@ PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3  # the first ids of every vocabulary of ou
 class Batch:
     """`source` ends in </s>; `target` begins with <s> and ends in </s>; both are padded with <pad> on the right.
 
+    Where the source is no text, `source` holds samples of sound [B, N], padded with silence, or pictures [B, H, W, 3].
     `rows` says which row of the corpus each sentence is. A row that only fills the batch up to a fixed shape has
     rows = −1, source length 1 and target length 1 (<s> alone, so it predicts nothing and adds nothing to a loss).
     """
 
-    source: Int[Tensor, "batch source"]
+    source: Shaped[Tensor, "batch *source"]
     source_lengths: Int[Tensor, "batch"]
     target: Int[Tensor, "batch target"]
     target_lengths: Int[Tensor, "batch"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from .batch import BEGIN, END, Batch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jaxtyping import Int32, Int64
+    from jaxtyping import Int64, Shaped
 
     from .encoded import Encoded
 
@@ -35,15 +35,16 @@ class Batches(Dataset[Batch]):
     """The batches of one epoch, for one of `world` processes.
 
     Every pair comes exactly once per epoch over all ranks. The width of a pair is what the encoder reads or the decoder
-    predicts, whichever is longer: max(source with </s>, target with </s>). A batch holds at most `tokens` of these,
-    padding included, or, where `sentences` is given instead, that many pairs.
+    predicts, whichever is longer (`Encoded.widths`). A batch holds at most `tokens` of these, padding included, or,
+    where `sentences` is given instead, that many pairs.
 
     (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
     as they would have come. All epochs and all ranks have equally many batches; those of one step hold pairs of like
     width over the ranks, and a rank for which no pair is left gets a batch of one empty row.
 
     With `fixed_shapes`, widths are rounded up to the next W of `LADDER` and all batches of one W have the same number
-    of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] and target [B, W + 1].
+    of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] (sound: [B, W · stride];
+    pictures have one shape) and target [B, W + 1].
 
     It is a map-style dataset: `DataLoader(batches, batch_size=None, num_workers=n)` keeps the order. It splits over
     ranks by itself, so no DistributedSampler may split it again.
@@ -70,7 +71,7 @@ class Batches(Dataset[Batch]):
             raise ValueError(f"ranks go from 0 to world − 1, got rank {rank} of {world}")
         self.encoded, self.rank, self.world = encoded, rank, world
         random = np.random.default_rng([seed, epoch])
-        width = np.maximum(encoded.source_lengths, encoded.target_lengths - 1)  # the target's <s> is never predicted
+        width = encoded.widths
         if fixed_shapes:
             width = np.array(LADDER)[np.searchsorted(LADDER, width)]
         shuffled = random.permutation(len(encoded))
@@ -107,23 +108,31 @@ def collate(encoded: Encoded, pairs: Int64[np.ndarray, "batch"], width: int = 0)
     empty = pairs == EMPTY
     source_lengths = np.where(empty, 1, encoded.source_lengths[pairs])
     target_lengths = np.where(empty, 1, encoded.target_lengths[pairs])
-    source = _padded(encoded.source, encoded.source_starts[pairs], source_lengths, width)
+    source: np.ndarray[Any, Any]
+    if encoded.about.shape is not None:  # pictures, all alike
+        every = encoded.source.reshape(-1, *encoded.about.shape)
+        source = every[np.where(empty, 0, encoded.source_starts[pairs] // every[0].size)]
+        source_lengths = np.where(empty, 1, every[0].size)
+    else:
+        source = _padded(encoded.source, encoded.source_starts[pairs], source_lengths, width * encoded.about.stride)
+        source[empty, 0] = END if source.dtype == np.int64 else 0
     target = _padded(encoded.target, encoded.target_starts[pairs], target_lengths, width + 1 if width else 0)
-    source[empty, 0], target[empty, 0] = END, BEGIN
+    target[empty, 0] = BEGIN
     rows = np.where(empty, EMPTY, encoded.rows[pairs])
     arrays = (source, source_lengths, target, target_lengths, rows)
     return Batch(*(torch.from_numpy(array) for array in arrays))
 
 
 def _padded(
-    flat: Int32[np.ndarray, "tokens"],
+    flat: Shaped[np.ndarray, "tokens"],
     starts: Int64[np.ndarray, "batch"],
     lengths: Int64[np.ndarray, "batch"],
     width: int,
-) -> Int64[np.ndarray, "batch width"]:
+) -> Shaped[np.ndarray, "batch width"]:
+    """Ids as PyTorch wants them, int64; samples as they are."""
     places = np.arange(width or lengths.max())
     real = places < lengths[:, None]  # [batch, width]
-    padded = np.zeros(real.shape, np.int64)  # <pad> is 0
+    padded = np.zeros(real.shape, np.int64 if flat.dtype == np.int32 else flat.dtype)  # <pad> is 0, silence too
     padded[real] = flat[(starts[:, None] + places)[real]]
     return padded
 

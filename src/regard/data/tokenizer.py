@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from .batch import END, UNKNOWN
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
-
-    from .pair import Pair
 
 Kind = Literal["bpe", "unigram", "word", "character"]
 
@@ -38,6 +34,11 @@ class Tokenizer:
     `decode(encode(text)) == text` for text in Unicode's normal form C whose characters (for `word`: words) were seen in
     training, and, for `word`, with single spaces.
     """
+
+    kind: ClassVar[str] = "text"
+    dtype: ClassVar[str] = "<i4"
+    stride = 1
+    shape = None
 
     def __init__(self, backend: Any) -> None:
         found = [backend.id_to_token(i) for i in range(len(SPECIALS))]
@@ -157,55 +158,3 @@ def _some(texts: Iterable[str]) -> Iterator[str]:
         yield text
     if empty:
         raise ValueError("there is no text to train a tokenizer on")
-
-
-@dataclass
-class Tokenizers:
-    """The two sides of a translator; one and the same object where they share a vocabulary."""
-
-    source: Tokenizer
-    target: Tokenizer
-
-    @classmethod
-    def train(
-        cls, kind: Kind, size: int, pairs: Iterable[Pair], *, joint: bool = True, lowercase: bool = False
-    ) -> Tokenizers:
-        """Learn from both sides together, or (reading `pairs` twice) from each alone; `size` is that of each."""
-        if joint:
-            both = chain.from_iterable((pair.source, pair.target) for pair in pairs)
-            shared = Tokenizer.train(kind, size, both, lowercase=lowercase)
-            return cls(shared, shared)
-        return cls(
-            Tokenizer.train(kind, size, (pair.source for pair in pairs), lowercase=lowercase),
-            Tokenizer.train(kind, size, (pair.target for pair in pairs), lowercase=lowercase),
-        )
-
-    @property
-    def joint(self) -> bool:
-        return self.source is self.target
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """tokenizer.json, or tokenizer.source.json and tokenizer.target.json."""
-        shared, sides = _files(folder)
-        if self.joint:
-            self.source.save(shared)
-        else:
-            self.source.save(sides[0])
-            self.target.save(sides[1])
-        for stale in sides if self.joint else [shared]:
-            stale.unlink(missing_ok=True)
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Tokenizers:
-        shared, sides = _files(folder)
-        if shared.exists():
-            tokenizer = Tokenizer.load(shared)
-            return cls(tokenizer, tokenizer)
-        if not all(side.exists() for side in sides):
-            raise ValueError(f"{folder} holds neither {shared.name} nor {sides[0].name} and {sides[1].name}")
-        return cls(Tokenizer.load(sides[0]), Tokenizer.load(sides[1]))
-
-
-def _files(folder: str | os.PathLike[str]) -> tuple[Path, list[Path]]:
-    folder = Path(folder)
-    return folder / "tokenizer.json", [folder / "tokenizer.source.json", folder / "tokenizer.target.json"]

@@ -48,11 +48,13 @@ class Translation:
 
     @property
     def pieces(self) -> list[str]:
-        return self.tokenizers.target.pieces(self.tokens)
+        pieces: list[str] = self.tokenizers.target.pieces(self.tokens)
+        return pieces
 
     @property
     def source_pieces(self) -> list[str]:
-        return self.tokenizers.source.pieces(self.source_tokens)
+        pieces: list[str] = self.tokenizers.source.pieces(self.source_tokens)
+        return pieces
 
     @property
     def weights(self) -> Float[Tensor, "maps target places"] | None:

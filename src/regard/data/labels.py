@@ -1,0 +1,61 @@
+"""Labels: the other side of a classifier's pairs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .batch import UNKNOWN
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+FIRST = UNKNOWN + 1  # the id of the first label: those before are special in every vocabulary of ours
+MOST = 10_000
+
+
+class Labels:
+    """A closed set of names, each one token whatever it is made of: label n has the id FIRST + n."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        if not 2 <= len(names) <= MOST:
+            raise ValueError(f"a classifier needs 2 to {MOST:,} labels, got {len(names):,}: {', '.join(names[:5])}")
+        if len(set(names)) < len(names):
+            raise ValueError("every label is named once")
+        self.names = list(names)
+        self._ids = {name: FIRST + n for n, name in enumerate(names)}
+
+    @classmethod
+    def train(cls, texts: Iterable[str]) -> Labels:
+        """All labels that occur, sorted; numbers as numbers."""
+        found = set(texts)
+        numbers = all(name.lstrip("-").isdigit() for name in found)
+        return cls(sorted(found, key=int if numbers else str))
+
+    def __len__(self) -> int:
+        return FIRST + len(self.names)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            if text not in self._ids:
+                known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
+                raise ValueError(f"no label is called {text!r:.40}; the training data knows {known}")
+        return [[self._ids[text]] for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(self.names[i - FIRST] for i in ids if i >= FIRST)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".unfinished")
+        unfinished.write_text(json.dumps(self.names, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Labels:
+        names = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{path} holds no labels: it should be a JSON list of names")
+        return cls(names)
