@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from ..layers import Dropout
 from .annotations import Annotations
+from .encoder import Encoder
 
 if TYPE_CHECKING:
     from jaxtyping import Int
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from . import config
 
 
-class BagEncoder(nn.Module):
+class BagEncoder(Encoder):
     """h_j = E[x_j]. Under a pooling with weights w and no map above it,
 
         logits = Σ_j w_j E[x_j],   E one row of class scores per word,

@@ -11,6 +11,7 @@ from torch import nn
 from ..layers import Dropout
 from ..layers.pooling import Adaptive, Attentive, Last, Mean, Most, Pooling, Static
 from . import config as configs
+from .bag import BagEncoder
 from .building import encoder_of
 from .loss import Loss
 from .saved import Saved
@@ -53,28 +54,18 @@ class Classifier(Saved):
     def __init__(self, config: configs.Classifier) -> None:
         super().__init__()
         self.config = config
-        part, words = config.encoder, config.source_vocabulary
-        linear = isinstance(part, configs.BagEncoder) and not part.width
-        if linear:
-            part = replace(part, width=config.classes)
-        encoder: Any = encoder_of(part, words, config.longest)
-        self.encoder = encoder
-        if linear:  # what is learned are class scores of words; a word never met in training has none
-            nn.init.zeros_(encoder.embedding.weight)
-        self.static = Static(words) if words else None
-        self.pooling = self._pooling(config.head, encoder.width)
+        part, words, linear = config.encoder, config.source_vocabulary, False
+        if isinstance(part, configs.BagEncoder) and not part.width:
+            part, linear = replace(part, width=config.classes), True
+        self.encoder = encoder = encoder_of(part, words, config.longest)
+        if isinstance(encoder, BagEncoder) and linear:
+            nn.init.zeros_(encoder.embedding.weight)  # class scores of words; one never met in training has none
+        static = Static(words) if words else None
+        self.pooling = _pooling(config.head, encoder.width, words, static)
+        self.static = static
         self.dropout = Dropout(config.head.dropout)
         self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.classes))
-
-    def _pooling(self, head: configs.Head, width: int) -> Pooling:
-        if head.pooling in ("static", "learned"):
-            if self.static is None:
-                raise ValueError(f'head.pooling = "{head.pooling}" weighs words, and the source is no text')
-            return self.static if head.pooling == "static" else Adaptive(self.config.source_vocabulary)
-        if head.pooling == "attention":
-            return Attentive(width, head.hidden)
-        return {"mean": Mean, "last": Last, "max": Most}[head.pooling]()
 
     @classmethod
     def read_config(cls, values: dict[str, Any]) -> configs.Classifier:
@@ -98,3 +89,13 @@ class Classifier(Saved):
         nll = -(log_p.gather(1, wanted[:, None])[:, 0] * real).sum()
         spread = -(log_p.mean(1) * real).sum()
         return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach(), real.sum())
+
+
+def _pooling(head: configs.Head, width: int, words: int, static: Static | None) -> Pooling:
+    if head.pooling in ("static", "learned"):
+        if static is None:
+            raise ValueError(f'head.pooling = "{head.pooling}" weighs words, and the source is no text')
+        return static if head.pooling == "static" else Adaptive(words)
+    if head.pooling == "attention":
+        return Attentive(width, head.hidden)
+    return {"mean": Mean, "last": Last, "max": Most}[head.pooling]()

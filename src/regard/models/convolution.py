@@ -9,6 +9,7 @@ from torch import nn
 
 from ..layers import Dropout
 from .annotations import Annotations
+from .encoder import Encoder
 from .encoders import read
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Windows(nn.Module):
         return torch.relu(torch.cat(found, 1)).mT, (lengths + self.stride - 1) // self.stride
 
 
-class ConvolutionEncoder(nn.Module):
+class ConvolutionEncoder(Encoder):
     """One layer of windows over words is Kim's classifier under max pooling; several, with strides, listen to sound.
 
     From the second layer on, what goes in is normalised place by place, which keeps deep stacks trainable and, other

@@ -31,7 +31,8 @@ class Hearing(nn.Module):
     def forward(
         self, samples: Int[Tensor, "batch samples"], lengths: Int[Tensor, "batch"]
     ) -> tuple[Float[Tensor, "batch frames width"], Int[Tensor, "batch"]]:
-        energies = self.logmel(samples / LOUDEST)  # [batch, frames, bands]
+        heard = torch.arange(samples.shape[1], device=samples.device) < lengths[:, None]  # past the end is silence
+        energies = self.logmel(samples * heard / LOUDEST)  # [batch, frames, bands]
         frames = self.logmel.frames(lengths)
         real = (torch.arange(energies.shape[1], device=samples.device) < frames[:, None])[..., None]
         count = frames[:, None, None] * self.logmel.bands

@@ -1,0 +1,31 @@
+"""How much of what was written is wrong, letter by letter or word by word."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def distance(written: Sequence[object], reference: Sequence[object]) -> int:
+    """The fewest insertions, deletions and substitutions that make one of the other (Levenshtein 1966)."""
+    row = list(range(len(reference) + 1))  # row j: the distance of what was read so far to the first j of reference
+    for i, mine in enumerate(written, 1):
+        diagonal, row[0] = row[0], i
+        for j, wanted in enumerate(reference, 1):
+            diagonal, row[j] = row[j], min(diagonal + (mine != wanted), row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def error_rate(written: Sequence[Sequence[object]], references: Sequence[Sequence[object]]) -> float:
+    """Σ distance / Σ length of the references, over a corpus: of strings, the character error rate.
+
+    It can pass 1, where more was written than there was to write.
+    """
+    if len(written) != len(references):
+        raise ValueError(f"there are {len(written)} texts and {len(references)} references; there must be one for each")
+    total = sum(map(len, references))
+    if not total:
+        raise ValueError("the references are empty, so no error rate can be told")
+    return sum(map(distance, written, references)) / total
