@@ -36,6 +36,7 @@ ENCODERS: dict[str, config.Encoder] = {
     "Transformer, post, rotary": config.TransformerEncoder(
         width=WIDTH, heads=2, key_heads=1, hidden=16, layers=1, norm="post", positions="rotary", dropout=0.0
     ),
+    "LSTMN, 2 layers": config.LSTMNEncoder(embedding=8, width=WIDTH, layers=2, dropout=0.0),
 }
 
 
@@ -60,6 +61,8 @@ DECODERS: dict[str, config.Decoder] = {
     "Luong without input feeding": _rnn(attention="luong", energy="general", input_feeding=False),
     "Luong local-m": _rnn(attention="luong", energy="general", scope="local-m", window=2),
     "Luong local-p": _rnn(attention="luong", energy="general", scope="local-p", window=2),
+    "LSTMN, shallow": config.LSTMNDecoder(fusion="shallow", embedding=8, width=WIDTH, layers=2, dropout=0.0),
+    "LSTMN, deep": config.LSTMNDecoder(embedding=8, width=WIDTH, dropout=0.0),
     "Transformer": _transformer(),
     "Transformer, post": _transformer(norm="post"),
     "Transformer, shared keys": _transformer(key_heads=1),

@@ -31,7 +31,8 @@ class Memory:
     """Keys and values of a batch of sentences; `look` is z = softmax(energy(q, k)) · v for queries already projected.
 
     `attend` says the same for a whole matrix of queries. A loop asks for one at a time, so the keys are projected
-    here, once, and their gradients are computed once, when the loop is done.
+    here, once, and their gradients are computed once, when the loop is done. Unless `values` are given, the vectors
+    that make the keys are the values too.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class Memory:
         energy: Energies,
         vectors: Float[Tensor, "batch places width"],
         lengths: Int[Tensor, "batch"],
+        *,
+        values: Float[Tensor, "batch places values"] | None = None,
     ) -> None:
         if isinstance(energy, Additive | Concat):
             matrix = energy.key.weight if isinstance(energy, Additive) else energy.joint.weight[:, energy.dim_q :]
@@ -46,14 +49,24 @@ class Memory:
             self._energies: Scores | Fixed = Scores(keys, energy.weight.to(vectors.dtype))
         else:
             self._energies = Fixed(vectors)
-        self._mix = Fixed(vectors.mT)  # [batch, width, places]: p ↦ p V
-        self._vectors = vectors
+        self.vectors = vectors if values is None else values  # what is averaged
+        self._mix = Fixed(self.vectors.mT)  # [batch, width, places]: p ↦ p V
         self.lengths = lengths
         self.places = torch.arange(vectors.shape[1], device=vectors.device)
         # −∞ on padding, added to the energies. Lengths are at least 1, so no row is empty.
         self._closed = torch.zeros(vectors.shape[:2], device=vectors.device).masked_fill_(
             self.places >= lengths[:, None], -torch.inf
         )[:, None]  # [batch, 1, places]
+
+    def energies(
+        self, q: Float[Tensor, "batch queries d"], closed: Float[Tensor, "batch queries places"] | None = None
+    ) -> Float[Tensor, "batch queries places"]:
+        """energy(q, k), −∞ on padding; `closed` (0 or −∞) is added."""
+        return self._energies(q) + (self._closed if closed is None else self._closed + closed)
+
+    def mix(self, weights: Float[Tensor, "batch queries places"]) -> Float[Tensor, "batch queries width"]:
+        """Σ_j w_j v_j."""
+        return self._mix(weights)
 
     def look(
         self,
@@ -63,13 +76,13 @@ class Memory:
         scale: Float[Tensor, "batch queries places"] | None = None,
     ) -> tuple[Float[Tensor, "batch queries width"], Float[Tensor, "batch queries places"]]:
         """Context and weights. `closed` is added to the energies (0 or −∞), `scale` multiplies the weights."""
-        e = self._energies(q) + (self._closed if closed is None else self._closed + closed)
+        e = self.energies(q, closed)
         p = torch.softmax(e, dim=-1, dtype=torch.promote_types(e.dtype, torch.float32))
         if scale is not None:
             p = p * scale
-        z = self._mix(p)
+        z = self.mix(p)
         if listeners and scale is None:  # scaled weights do not sum to one: no softmax, so not what a watch can show
-            tell_energies(e, self._vectors, z)
+            tell_energies(e, self.vectors, z)
         return z, p
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
@@ -77,5 +90,5 @@ class Memory:
         chosen = object.__new__(Memory)
         chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
         chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
-        chosen._vectors = self._vectors[rows]
+        chosen.vectors = self.vectors[rows]
         return chosen

@@ -8,6 +8,8 @@ from . import config as configs
 from .bag import BagEncoder
 from .convolution import ConvolutionEncoder
 from .encoders import NoEncoder, RecurrentEncoder, TransformerEncoder, embedding
+from .lstmn_decoder import LSTMNDecoder
+from .lstmn_encoder import LSTMNEncoder
 from .recurrent_decoder import RecurrentDecoder
 from .transformer_decoder import TransformerDecoder
 
@@ -24,6 +26,8 @@ def encoder_of(config: configs.Encoder, vocabulary: int, longest: int) -> Encode
         return NoEncoder()
     if isinstance(config, configs.RecurrentEncoder):
         return RecurrentEncoder(config, _embedding(config.reads, vocabulary, config.embedding))
+    if isinstance(config, configs.LSTMNEncoder):
+        return LSTMNEncoder(config, _embedding(config.reads, vocabulary, config.embedding))
     if isinstance(config, configs.BagEncoder):
         return BagEncoder(config, embedding(vocabulary, config.width))
     if isinstance(config, configs.ConvolutionEncoder):
@@ -35,6 +39,8 @@ def decoder_of(config: configs.Decoder, vocabulary: int, memory: int, longest: i
     """A decoder over annotations `memory` wide; 0 where there are none."""
     if isinstance(config, configs.RecurrentDecoder):
         return RecurrentDecoder(config, vocabulary, memory)
+    if isinstance(config, configs.LSTMNDecoder):
+        return LSTMNDecoder(config, vocabulary, memory)
     return TransformerDecoder(config, vocabulary, memory, longest)
 
 

@@ -49,6 +49,18 @@ class TransformerEncoder:
 
 
 @dataclass(frozen=True)
+class LSTMNEncoder:
+    """An LSTM that attends over all its states so far (Cheng et al. 2016, section 3.1)."""
+
+    kind: Literal["lstmn"] = "lstmn"
+    reads: Reads = "text"
+    embedding: int = 256
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True)
 class BagEncoder:
     """Embeddings and nothing else: words in no order, each the same wherever it stands."""
 
@@ -69,6 +81,30 @@ class ConvolutionEncoder:
     layers: int = 1
     stride: int = 1  # each layer keeps every so-manieth place
     dropout: float = 0.2
+
+
+@dataclass(frozen=True)
+class GridEncoder:
+    """A small convolutional network over pictures, trained from scratch: one annotation per 8 × 8 pixels."""
+
+    kind: Literal["grid"] = "grid"
+    size: int = 64  # of the pictures, in pixels a side
+    width: int = 128
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class EfficientNetEncoder:
+    """EfficientNet-Lite0 as others trained it on ImageNet, frozen or tuned: one annotation per 32 × 32 pixels."""
+
+    kind: Literal["efficientnet"] = "efficientnet"
+    size: int = 224  # of the pictures, in pixels a side
+    tuned: bool = False  # whether its weights learn too
+    dropout: float = 0.0
+
+    @property
+    def width(self) -> int:
+        return 1280
 
 
 @dataclass(frozen=True)
@@ -104,8 +140,44 @@ class TransformerDecoder:
     dropout: float = 0.1
 
 
-Encoder = NoEncoder | RecurrentEncoder | TransformerEncoder | BagEncoder | ConvolutionEncoder
-Decoder = RecurrentDecoder | TransformerDecoder
+@dataclass(frozen=True)
+class LSTMNDecoder:
+    """An LSTM that attends over all its states so far, and over an encoder's (Cheng et al. 2016, section 4)."""
+
+    kind: Literal["lstmn"] = "lstmn"
+    fusion: Literal["none", "shallow", "deep"] = "deep"  # how the encoder's tape enters; none without an encoder
+    embedding: int = 256
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True)
+class TellDecoder:
+    """Show, Attend and Tell (Xu et al. 2015): an LSTM with a gated look at a picture before each word."""
+
+    kind: Literal["tell"] = "tell"
+    attention: Literal["none", "soft", "hard"] = "soft"
+    penalty: float = 0.0  # λ of the doubly stochastic penalty; soft attention's
+    reward: float = 0.1  # λ_r of REINFORCE; hard attention's
+    entropy: float = 0.01  # λ_e, of how open a draw is; hard attention's
+    hidden: int = 128  # of the additive energy
+    embedding: int = 128
+    width: int = 256
+    dropout: float = 0.2
+
+
+Encoder = (
+    NoEncoder
+    | RecurrentEncoder
+    | TransformerEncoder
+    | LSTMNEncoder
+    | BagEncoder
+    | ConvolutionEncoder
+    | GridEncoder
+    | EfficientNetEncoder
+)
+Decoder = RecurrentDecoder | TransformerDecoder | LSTMNDecoder | TellDecoder
 ENCODERS: dict[str, type[Encoder]] = {each.kind: each for each in get_args(Encoder)}
 DECODERS: dict[str, type[Decoder]] = {each.kind: each for each in get_args(Decoder)}
 
