@@ -1,0 +1,85 @@
+// Colours: ramps that are even to the eye, and one colour per head.
+//
+// Both are mixed in OKLab (Ottosson 2020), where equal steps look equal. Ramps run in lightness from the page's
+// background on, so they read without colour as well; neighbouring heads differ in lightness as well as in hue.
+
+const RAMPS = {
+  light: ["#ffffff", "#d5e5f1", "#8ebbd9", "#3d7fb6", "#1a4a82", "#0a1f44"],
+  dark: ["#17181c", "#1d3557", "#2a6f97", "#4fb3bf", "#b8e3c4", "#fffbe0"],
+};
+const SIGNED = {
+  light: ["#8a3b00", "#e08a3c", "#f6d3ae", "#ffffff", "#aed0ea", "#3d82bd", "#0b3a6b"],
+  dark: ["#ffd9b0", "#e08a3c", "#7a3d10", "#17181c", "#1c4a75", "#4d9bd6", "#cfe8ff"],
+};
+const STEPS = 256;
+
+/** Colours of a theme. `ramp(x)`, x from 0 to 1; `signed(x)`, from −1 to 1; `head(i, n)`; each a CSS colour. */
+export function makePalette(theme) {
+  const ramp = table(RAMPS[theme]);
+  const signed = table(SIGNED[theme]);
+  return {
+    theme,
+    ramp: (x) => css(ramp, x),
+    signed: (x) => css(signed, (x + 1) / 2),
+    /** The ramp as bytes, 256 × RGB, for filling images. */
+    bytes: ramp,
+    signedBytes: signed,
+    head: (i, n) => headColor(i, n, theme),
+  };
+}
+
+function table(stops) {
+  const points = stops.map((stop) => toLab(hex(stop)));
+  const out = new Uint8ClampedArray(STEPS * 3);
+  for (let i = 0; i < STEPS; i++) {
+    const x = (i / (STEPS - 1)) * (points.length - 1);
+    const at = Math.min(points.length - 2, Math.floor(x));
+    const lab = points[at].map((value, c) => value + (points[at + 1][c] - value) * (x - at));
+    out.set(fromLab(lab), i * 3);
+  }
+  return out;
+}
+
+function css(bytes, x) {
+  const at = 3 * Math.round(Math.min(1, Math.max(0, x || 0)) * (STEPS - 1));
+  return `rgb(${bytes[at]},${bytes[at + 1]},${bytes[at + 2]})`;
+}
+
+function headColor(i, n, theme) {
+  const lightness = theme === "dark" ? [0.68, 0.82, 0.75] : [0.44, 0.62, 0.54];
+  const hue = (2 * Math.PI * i) / Math.max(n, 3) + 0.45;
+  const chroma = 0.135;
+  const [r, g, b] = fromLab([lightness[i % 3], chroma * Math.cos(hue), chroma * Math.sin(hue)]);
+  return `rgb(${r},${g},${b})`;
+}
+
+function hex(text) {
+  return [1, 3, 5].map((at) => parseInt(text.slice(at, at + 2), 16));
+}
+
+function toLab(rgb) {
+  const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return [
+    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
+    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
+  ];
+}
+
+function fromLab([L, a, b]) {
+  const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  return linear.map((c) => {
+    const x = Math.min(1, Math.max(0, c));
+    return Math.round(255 * (x <= 0.0031308 ? 12.92 * x : 1.055 * x ** (1 / 2.4) - 0.055));
+  });
+}

@@ -1,0 +1,36 @@
+// One square per head in its colour: click turns a head on or off, double-click leaves it alone on, again all on.
+import { el } from "./dom.js";
+
+/** `changed(list)` with the heads that are on, or null for all of them. */
+export function headButtons(changed) {
+  const group = el("div.heads", { role: "group", "aria-label": "Heads" });
+  let [count, active] = [0, []];
+  const set = (chosen) => changed(chosen.length === count ? null : chosen);
+  const toggle = (head) => {
+    const next = active.includes(head) ? active.filter((one) => one !== head) : [...active, head].sort((a, b) => a - b);
+    set(next);
+  };
+  const isolate = (head) => set(active.length === 1 && active[0] === head ? everything() : [head]);
+  const everything = () => Array.from({ length: count }, (_, i) => i);
+  group.show = (heads, on, colors) => {
+    active = on;
+    if (heads !== count) {
+      count = heads;
+      group.replaceChildren(
+        ...everything().map((head) => {
+          const words = `Head ${head}: click turns it on or off, double-click leaves it alone`;
+          return el(
+            "button.head",
+            { type: "button", title: words, "aria-label": `Head ${head}`, onclick: () => toggle(head), ondblclick: () => isolate(head) },
+            String(head),
+          );
+        }),
+      );
+    }
+    [...group.children].forEach((button, head) => {
+      button.setAttribute("aria-pressed", String(on.includes(head)));
+      button.style.setProperty("--head", colors[head]);
+    });
+  };
+  return group;
+}

@@ -1,0 +1,97 @@
+// The formula, for one query: e_j = energy(q, k_j), w = normalize(e), z = Σ_j w_j v_j.
+// What `regard.attend` computes with the parts of the same names; tests/browser/test_lookup.py holds the two together.
+
+// Distances below this count as equal, as in regard.InverseDistance.
+const NEAR = 2 ** -60;
+
+const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
+const length = (a) => Math.hypot(...a);
+const distance = (a, b) => Math.hypot(...a.map((x, i) => x - b[i]));
+
+// A zero vector matches nothing: 0.
+const cosine = (q, k) => dot(q, k) / (length(q) * length(k) || 1);
+
+export const ENERGIES = {
+  Exact: { equation: "e = 1 where q = k, else 0", of: (q, k) => (q.every((x, i) => x === k[i]) ? 1 : 0) },
+  InverseDistance: { equation: "e = 1 / |q − k|", of: (q, k) => 1 / Math.max(distance(q, k), NEAR) },
+  Gaussian: {
+    equation: "e = −|q − k|² / 2σ²",
+    of: (q, k, { sigma }) => -0.5 * (distance(q, k) / sigma) ** 2,
+    parameter: { name: "sigma", label: "σ", least: 0.05, most: 100, start: 1 },
+  },
+  Cosine: { equation: "e = q·k / |q| |k|", of: cosine },
+  Dot: { equation: "e = q·k", of: dot },
+  ScaledDot: { equation: "e = q·k / √d", of: (q, k) => dot(q, k) / Math.sqrt(q.length) },
+};
+
+export const NORMALIZERS = {
+  Proportional: { equation: "w = e / Σ e", of: proportional },
+  Softmax: {
+    equation: "w = exp(e / T) / Σ exp(e / T)",
+    of: softmax,
+    parameter: { name: "temperature", label: "temperature T", least: 0.05, most: 20, start: 1 },
+  },
+  Sparsemax: { equation: "w = max(e − τ, 0)", of: (e) => entmax(e, { alpha: 2 }) },
+  Entmax: {
+    equation: "w = max((α − 1) e − τ, 0)^(1/(α − 1))",
+    of: entmax,
+    parameter: { name: "alpha", label: "α", least: 1.05, most: 4, start: 1.5 },
+  },
+  Hard: { equation: "w = 1 for the best key", of: hard },
+};
+
+// One energy per key; null for a key that is masked.
+export function energies(name, query, keys, mask, parameters = {}) {
+  return keys.map((key, j) => (mask[j] ? null : ENERGIES[name].of(query, key, parameters)));
+}
+
+// One weight per key. A masked key gets 0, and so does every key where all are masked.
+export function weights(name, e, parameters = {}) {
+  const open = e.filter((x) => x !== null);
+  if (!open.length) return e.map(() => 0);
+  const w = NORMALIZERS[name].of(open, parameters);
+  let at = 0;
+  return e.map((x) => (x === null ? 0 : w[at++]));
+}
+
+// z = Σ_j w_j v_j, for vectors.
+export function average(w, values) {
+  return values[0].map((_, d) => w.reduce((sum, x, j) => sum + x * values[j][d], 0));
+}
+
+function proportional(e) {
+  const least = Math.min(...e);
+  if (least < 0) throw new RangeError(`Proportional needs energies ≥ 0, got ${least.toPrecision(4)}; take Softmax, which takes any`);
+  const sum = e.reduce((a, b) => a + b, 0);
+  return e.map((x) => (sum === 0 ? 0 : x / sum));
+}
+
+function softmax(e, { temperature }) {
+  const most = Math.max(...e);
+  const raised = e.map((x) => Math.exp((x - most) / temperature));
+  const sum = raised.reduce((a, b) => a + b, 0);
+  return raised.map((x) => x / sum);
+}
+
+// τ by bisection: the weights add up to 1 or more at the lower end, to 1 or less at the upper. α = 2 is sparsemax.
+function entmax(e, { alpha }) {
+  const most = Math.max(...e);
+  const x = e.map((one) => (one - most) * (alpha - 1)); // near zero, where floats are dense
+  const raised = (tau) => x.map((one) => Math.max(one - tau, 0) ** (1 / (alpha - 1)));
+  const total = (w) => w.reduce((a, b) => a + b, 0);
+  let low = -1;
+  let high = -(x.length ** (1 - alpha));
+  for (let bit = 0; bit < 55; bit++) {
+    const middle = (low + high) / 2;
+    if (total(raised(middle)) >= 1) low = middle;
+    else high = middle;
+  }
+  const w = raised((low + high) / 2);
+  const sum = total(w);
+  return w.map((one) => one / sum); // what the last bit left over
+}
+
+function hard(e) {
+  const best = e.indexOf(Math.max(...e));
+  return e.map((_, j) => (j === best ? 1 : 0));
+}

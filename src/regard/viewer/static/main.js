@@ -1,0 +1,379 @@
+// The shell: tabs, the trace that is looked at, its proof, and one view at a time.
+//
+// A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
+// ("translate", "classify", …), or "nothing". `mount` returns
+//
+//   update(state)   the state, the level or the theme changed: draw again
+//   destroy()       end every request and listener
+//   picture()       {width, height, draw(ctx)} | {svg} | {canvas}, for export
+//   table()         [[cell, …], …], the numbers shown, for export
+//   drawn()         optional: what was drawn, as numbers, for tests
+//   keys            optional: bindings for keyboard.js
+//
+// and gets context = {source, about, trace, state, theme, level, palette, announce, open(patch), fail(error)}, of which
+// theme, level and palette are always those of the moment. `open` changes state as a person would, from one view to
+// another; `fail` shows an error on the page.
+import { makeAnnouncer } from "./announce.js";
+import { makePalette } from "./color.js";
+import { el, segments } from "./dom.js";
+import { csvOf, pngOf, save, svgOf } from "./export.js";
+import { makeKeyboard } from "./keyboard.js";
+import { proofButton } from "./proof.js";
+import { readDialog } from "./reading.js";
+import { makeState } from "./state.js";
+import { makeTheme } from "./theme.js";
+import { views } from "./views.js";
+
+/** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
+export async function start(root, source, { page = false } = {}) {
+  root.classList.add("regard");
+  const shell = new Shell(root, source, page);
+  window.regard = shell.hooks();
+  await shell.begin();
+  return () => shell.close();
+}
+
+class Shell {
+  constructor(root, source, page) {
+    this.root = root;
+    this.source = source;
+    this.state = makeState(page);
+    this.palettes = { light: makePalette("light"), dark: makePalette("dark") };
+    this.theme = makeTheme(root, () => this.restyle());
+    this.build();
+    this.announce = makeAnnouncer(root);
+    this.keyboard = makeKeyboard(page ? document : root, root);
+    this.keyboard.add("Everywhere", this.shortcuts());
+    this.stop = this.state.on((now, before) => this.changed(now, before));
+    this.traces = new Map();
+    this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
+  }
+
+  build() {
+    this.tabs = views.map((view, at) =>
+      el(
+        "button.tab",
+        {
+          type: "button", role: "tab", id: `tab-${view.name}`, title: `${view.hint} (${(at + 1) % 10})`,
+          "aria-controls": "regard-view", onclick: () => this.state.set({ view: view.name }),
+        },
+        view.title,
+      ),
+    );
+    const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...this.tabs);
+    list.addEventListener("keydown", (event) => this.rove(event));
+    this.themeButton = el("button.quiet", { type: "button", onclick: () => this.theme.next() });
+    this.exportMenu = menu("Export", [
+      ["Picture as SVG", () => this.export("svg")],
+      ["Picture as PNG", () => this.export("png")],
+      ["Numbers as CSV", () => this.export("csv")],
+      ["Copy a link to this", () => this.copyLink()],
+    ]);
+    const helpButton = el(
+      "button.quiet",
+      { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", onclick: () => this.keyboard.help() },
+      "?",
+    );
+    this.tools = el("div.tools", {}, this.exportMenu, this.themeButton, helpButton);
+    this.picker = el("select", { "aria-label": "Trace", onchange: () => this.pick(this.picker.value) });
+    this.levels = segments(
+      "Level",
+      [["token", "Tokens"], ["word", "Words"]],
+      "token",
+      (level) => this.state.set({ level: level === "word" ? "word" : null }),
+    );
+    this.proof = proofButton();
+    this.hint = el("p.hint");
+    this.bar = el(
+      "div.bar",
+      {},
+      el("label.field", {}, el("span", {}, "Trace"), this.picker),
+      this.levels,
+      this.proof,
+      this.hint,
+    );
+    this.alert = el("div.alert", { role: "alert", hidden: true });
+    this.stage = el("main.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
+    const brand = el("span.brand", {}, "regard");
+    this.root.replaceChildren(el("header", {}, brand, list, this.tools), this.bar, this.alert, this.stage);
+    this.showTheme();
+  }
+
+  async begin() {
+    try {
+      this.about = await this.source.get("/api/about");
+    } catch (error) {
+      this.about = { models: [], traces: [] };
+      this.fail(error);
+    }
+    this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
+    this.listTraces();
+    const { view } = this.state.get();
+    if (!views.some((known) => known.name === view)) {
+      const first = this.about.traces.length ? "heads" : "translate";
+      this.state.set({ view: (views.find((known) => known.name === first) ?? views[0]).name });
+    } else await this.mount();
+  }
+
+  listTraces() {
+    const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
+    if (!options.length) options.push(el("option", { value: "" }, "none yet"));
+    if (this.reading.possible) options.push(el("option", { value: "+" }, "Read a text …"));
+    this.picker.replaceChildren(...options);
+    this.picker.value = this.traceId() ?? "";
+  }
+
+  traceId() {
+    return this.state.get().trace ?? this.about.traces[0]?.id ?? null;
+  }
+
+  pick(id) {
+    if (id === "+") {
+      this.picker.value = this.traceId() ?? "";
+      this.reading.open();
+    } else this.state.set(OF_TRACE(id));
+  }
+
+  async added(id) {
+    this.about = await this.source.get("/api/about");
+    this.listTraces();
+    this.state.set(OF_TRACE(id));
+  }
+
+  // What changes
+
+  changed(now, before) {
+    if (now.view !== before.view || now.trace !== before.trace) this.mount();
+    else {
+      this.showBar();
+      this.view?.update(now);
+    }
+  }
+
+  restyle() {
+    this.showTheme();
+    this.view?.update(this.state.get());
+  }
+
+  showTheme() {
+    if (!this.theme) return;
+    const name = { auto: "as the system", light: "light", dark: "dark" }[this.theme.choice];
+    this.themeButton.textContent = { auto: "◐", light: "☀", dark: "☾" }[this.theme.choice];
+    this.themeButton.title = `Colours: ${name} (t)`;
+    this.themeButton.setAttribute("aria-label", `Colours: ${name}`);
+  }
+
+  showBar() {
+    const known = views.find((view) => view.name === this.state.get().view);
+    views.forEach((view, at) => {
+      const chosen = view === known;
+      this.tabs[at].setAttribute("aria-selected", String(chosen));
+      this.tabs[at].tabIndex = chosen ? 0 : -1;
+    });
+    this.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
+    this.hint.textContent = known.hint;
+    this.bar.classList.toggle("bare", known.needs !== "trace");
+    this.levels.show(this.level);
+    this.picker.value = this.traceId() ?? "";
+    this.proof.show(this.trace, this.state.get().call);
+    document.title = `${known.title} – regard`;
+  }
+
+  async mount() {
+    const turn = ++this.generation;
+    const known = views.find((view) => view.name === this.state.get().view);
+    this.view?.destroy();
+    this.forgetKeys?.();
+    this.view = null;
+    this.alert.hidden = true;
+    this.stage.replaceChildren();
+    this.stage.dataset.view = known.name;
+    try {
+      this.trace = await this.load(this.traceId());
+    } catch (error) {
+      this.trace = null;
+      if (turn === this.generation && known.needs === "trace") this.fail(error);
+    }
+    if (turn !== this.generation) return;
+    this.showBar();
+    const missing = this.missing(known);
+    if (missing) this.stage.replaceChildren(missing);
+    else {
+      this.view = known.mount(this.stage, this.context());
+      if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
+    }
+    this.announce(`${known.title}: ${known.hint}`);
+  }
+
+  async load(id) {
+    if (id == null) return null;
+    if (!this.traces.has(id)) {
+      const found = await this.source.get(`/api/traces/${encodeURIComponent(id)}`);
+      this.traces.clear(); // one at a time: tokens of long texts are large
+      this.traces.set(id, found);
+    }
+    return this.traces.get(id);
+  }
+
+  /** What stands instead of a view that has nothing to show. */
+  missing(view) {
+    if (view.needs === "trace" && !this.trace) {
+      const words = "Nothing was watched yet. A trace is what a model attended to while it read or wrote a text.";
+      const button = el("button.primary", { type: "button", onclick: () => this.reading.open() }, "Read a text …");
+      const other = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
+      return el("div.empty", {}, el("p", {}, words), this.reading.possible ? button : el("p", {}, other));
+    }
+    const task = !["trace", "nothing"].includes(view.needs) && view.needs;
+    if (task && !this.about.models.some((model) => model.task === task))
+      return el("div.empty", {}, el("p", {}, `No model for this is here: ${view.title} needs one whose task is “${task}”.`));
+    return null;
+  }
+
+  context() {
+    const shell = this;
+    return {
+      source: this.source,
+      about: this.about,
+      trace: this.trace,
+      state: this.state,
+      get theme() {
+        return shell.theme.shown;
+      },
+      get level() {
+        return shell.level;
+      },
+      get palette() {
+        return shell.palettes[shell.theme.shown];
+      },
+      announce: this.announce,
+      open: (patch) => this.state.set(patch),
+      fail: (error) => this.fail(error),
+    };
+  }
+
+  get level() {
+    return this.state.get().level ?? "token";
+  }
+
+  fail(error) {
+    if (error.name === "AbortError") return;
+    const close = el("button.quiet", { type: "button", "aria-label": "Close this message", onclick: () => (this.alert.hidden = true) }, "×");
+    this.alert.replaceChildren(el("span", {}, error.message), close);
+    this.alert.hidden = false;
+  }
+
+  // What can be done
+
+  shortcuts() {
+    const digits = views.map((view, at) => ({
+      key: String((at + 1) % 10), text: view.title, run: () => this.state.set({ view: view.name }),
+    }));
+    return [
+      ...digits,
+      { key: "w", text: "words or tokens", run: () => this.state.set({ level: this.level === "word" ? null : "word" }) },
+      { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
+      { key: "r", text: "read a text", run: () => this.reading.open() },
+      { key: "e", text: "export", run: () => this.exportMenu.open() },
+      { key: "?", text: "this list", run: () => this.keyboard.help() },
+    ];
+  }
+
+  rove(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const at = (this.tabs.indexOf(event.target) + step + views.length) % views.length;
+    this.tabs[at].focus();
+    this.tabs[at].click();
+  }
+
+  async export(kind) {
+    if (!this.view) return;
+    const name = `regard-${this.state.get().view}.${kind}`;
+    try {
+      if (kind === "csv") save(name, new Blob([csvOf(await this.view.table())], { type: "text/csv" }));
+      else if (kind === "svg") save(name, new Blob([svgOf(await this.view.picture())], { type: "image/svg+xml" }));
+      else save(name, await pngOf(await this.view.picture()));
+      this.announce(`saved ${name}`);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  async copyLink() {
+    try {
+      await navigator.clipboard.writeText(this.state.link());
+      this.announce("the link was copied");
+    } catch {
+      this.fail(new Error(`the browser did not allow copying; the link is ${this.state.link()}`));
+    }
+  }
+
+  /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
+  hooks() {
+    return {
+      state: this.state,
+      views: views.map((view) => view.name),
+      drawn: () => this.view?.drawn?.() ?? null,
+      picture: async () => svgOf(await this.view.picture()),
+      table: () => this.view.table(),
+      /** Milliseconds between the frames of the next so many. */
+      frames: (count) =>
+        new Promise((resolve) => {
+          const times = [];
+          const step = (now) => {
+            times.push(now);
+            if (times.length <= count) requestAnimationFrame(step);
+            else resolve(times.slice(1).map((time, at) => time - times[at]));
+          };
+          requestAnimationFrame(step);
+        }),
+    };
+  }
+
+  close() {
+    this.generation += 1;
+    this.view?.destroy();
+    this.stop();
+    this.state.close();
+    this.theme.close();
+    this.keyboard.close();
+    this.announce.close();
+    this.source.close?.();
+    this.root.replaceChildren();
+  }
+}
+
+/** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
+function OF_TRACE(id) {
+  return { trace: id, call: null, head: null, heads: null, query: null, entry: null, pins: null, step: null };
+}
+
+function menu(title, items) {
+  const buttons = items.map(([text, run]) =>
+    el("button", { type: "button", role: "menuitem", onclick: () => { close(); run(); } }, text),
+  );
+  const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);
+  const button = el("button.quiet", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() }, title);
+  const holder = el("div.holder", {}, button, list);
+  const toggle = (open = list.hidden) => {
+    list.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    if (open) buttons[0].focus();
+  };
+  const close = () => toggle(false);
+  holder.addEventListener("focusout", (event) => {
+    if (!holder.contains(event.relatedTarget)) close();
+  });
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length].focus();
+    else if (event.key === "Escape") {
+      close();
+      button.focus();
+    } else return;
+    event.preventDefault();
+  });
+  holder.open = () => toggle(true);
+  return holder;
+}

@@ -1,0 +1,38 @@
+// Shade: from a weight to a colour. Scales are absolute, so one colour is one weight in every head and at every zoom.
+
+export const SHADES = { log: "log", root: "root", linear: "linear" };
+
+/** Weight → 0 … 1. The logarithmic scale begins at a quarter of what even attention over `keys` would give. */
+export function shader(kind, keys) {
+  if (kind === "linear") return (w) => w;
+  if (kind === "root") return Math.sqrt;
+  const least = 1 / (4 * keys);
+  const range = -Math.log(least);
+  return (w) => (w > 0 ? Math.max(0.02, 1 + Math.log(w) / range) : 0); // what is not exactly zero can be seen
+}
+
+/** Weights where the scale is at 0, at 1, and at round numbers between. */
+export function marks(kind, keys) {
+  if (kind !== "log") return [0, 0.01, 0.1, 0.25, 0.5, 1].filter((w) => kind === "root" || w === 0 || w >= 0.25);
+  const powers = Math.ceil(Math.log10(4 * keys));
+  const step = powers > 4 ? 2 : 1;
+  return Array.from({ length: powers }, (_, i) => 10 ** -i).filter((_, i) => i % step === 0);
+}
+
+/** A tile as a canvas in the colours of a palette. */
+export function colored(tile, shade, bytes) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [tile.width, tile.height];
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(tile.width, tile.height);
+  const { data } = tile;
+  for (let i = 0; i < data.length; i++) {
+    const at = 3 * Math.round(Math.min(1, shade(data[i])) * 255);
+    image.data[4 * i] = bytes[at];
+    image.data[4 * i + 1] = bytes[at + 1];
+    image.data[4 * i + 2] = bytes[at + 2];
+    image.data[4 * i + 3] = 255;
+  }
+  pen.putImageData(image, 0, 0);
+  return canvas;
+}

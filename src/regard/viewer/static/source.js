@@ -1,0 +1,234 @@
+// Where the page gets its data: a server, a notebook's kernel, or the file the page is in. All answer alike:
+//
+//   await source.get(path, params, signal)    → JSON
+//   await source.array(path, params, signal)  → {data, shape, type, peaks}: Float32Array, or Uint8Array for "uint8"
+//   await source.post(path, body, signal)     → JSON; `body` is an object, or a Blob
+//
+// Paths are those of the HTTP API, "/api/traces/…". What goes wrong is an Error whose message says what to do.
+
+/** The server the page came from. */
+export class HttpSource {
+  constructor(base = "") {
+    this.base = base;
+  }
+
+  async get(path, params, signal) {
+    return (await this.answer(path, params, { signal })).json();
+  }
+
+  async array(path, params, signal) {
+    const answer = await this.answer(path, params, { signal });
+    const [shape, type] = [numbers(answer.headers.get("X-Shape")), answer.headers.get("X-Type")];
+    const data = decoded(await answer.arrayBuffer(), type);
+    return { data, shape, type, peaks: numbers(answer.headers.get("X-Peaks")) };
+  }
+
+  async post(path, body, signal) {
+    const blob = body instanceof Blob;
+    const headers = { "Content-Type": blob ? body.type || "application/octet-stream" : "application/json" };
+    const options = { method: "POST", headers, body: blob ? body : JSON.stringify(body), signal };
+    return (await this.answer(path, {}, options)).json();
+  }
+
+  async answer(path, params, options) {
+    let response;
+    try {
+      response = await fetch(this.base + keyOf(path, params), options);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Error("the server does not answer: was `regard view` stopped? Start it again and reload this page");
+    }
+    if (!response.ok) throw new Error(await reason(response));
+    return response;
+  }
+}
+
+/** A notebook: the kernel answers messages of an anywidget model, which has `send` and "msg:custom". */
+export class WidgetSource {
+  constructor(model) {
+    this.model = model;
+    this.waiting = new Map();
+    this.next = 0;
+    this.hear = (message, buffers) => {
+      const waiting = this.waiting.get(message.id);
+      if (!waiting) return;
+      this.waiting.delete(message.id);
+      if (message.error) waiting.reject(new Error(message.error));
+      else waiting.resolve({ ...message, buffer: buffers?.[0] });
+    };
+    model.on("msg:custom", this.hear);
+  }
+
+  async get(path, params, signal) {
+    return (await this.ask("GET", keyOf(path, params), null, signal)).json;
+  }
+
+  async array(path, params, signal) {
+    const { shape, type, peaks, buffer } = await this.ask("GET", keyOf(path, params), null, signal);
+    const bytes = new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset ?? 0, buffer.byteLength);
+    return { data: decoded(bytes.slice().buffer, type), shape, type, peaks };
+  }
+
+  async post(path, body, signal) {
+    const buffers = body instanceof Blob ? [await body.arrayBuffer()] : [];
+    return (await this.ask("POST", path, buffers.length ? null : body, signal, buffers)).json;
+  }
+
+  ask(method, path, body, signal, buffers = []) {
+    const id = this.next++;
+    return new Promise((resolve, reject) => {
+      this.waiting.set(id, { resolve, reject });
+      signal?.addEventListener("abort", () => {
+        if (!this.waiting.delete(id)) return;
+        this.model.send({ id, method: "CANCEL" });
+        reject(new DOMException("cancelled", "AbortError"));
+      });
+      this.model.send({ id, method, path, body }, undefined, buffers);
+    });
+  }
+
+  close() {
+    this.model.off("msg:custom", this.hear);
+  }
+}
+
+/** The file the page is in: `held` is {json: {key: value}, arrays: {key: {shape, type, peaks, data}}}.
+ *
+ * A key is the path and its parameters in order of the alphabet; `data` is base64 of gzip. Under
+ * ".../calls/{c}/weights?entry=0" lies every head of a call whole, and any part of it is cut from there.
+ */
+export class FileSource {
+  constructor(held) {
+    this.held = held;
+    this.unpacked = new Map();
+  }
+
+  async get(path, params) {
+    const key = keyOf(path, params);
+    if (!(key in this.held.json)) throw new Error(`this file does not hold that (${key}); open it with: regard view`);
+    return this.held.json[key];
+  }
+
+  async array(path, params = {}) {
+    const key = keyOf(path, params);
+    if (key in this.held.arrays) return this.whole(key);
+    const entry = params.entry ?? 0;
+    const call = path.replace(/\/(weights|tile)$/, "/weights");
+    const all = keyOf(call, { entry });
+    if (call === path.replace("/tile", "/weights") && all in this.held.arrays) {
+      const found = await this.whole(all);
+      return path.endsWith("/tile") ? pooled(found, params) : part(found, params);
+    }
+    throw new Error(`this file does not hold that (${key}); open it with: regard view`);
+  }
+
+  async post() {
+    throw new Error("a file cannot run a model; open it with: regard view");
+  }
+
+  whole(key) {
+    if (!this.unpacked.has(key)) this.unpacked.set(key, unpack(this.held.arrays[key]));
+    return this.unpacked.get(key);
+  }
+}
+
+/** "/api/x" and {b: 1, a: [0, 3]} → "/api/x?a=0,3&b=1": one name for one question. */
+export function keyOf(path, params = {}) {
+  const parts = Object.entries(params ?? {})
+    .filter(([, value]) => value != null)
+    .sort(([a], [b]) => (a < b ? -1 : 1))
+    .map(([key, value]) => `${key}=${encodeURIComponent(String(value)).replace(/%(2C|3A)/g, decodeURIComponent)}`);
+  return parts.length ? `${path}?${parts.join("&")}` : path;
+}
+
+async function unpack({ shape, type, peaks, data }) {
+  const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks };
+}
+
+/** Some heads, rows and columns of [heads, rows, columns]. */
+function part({ data, shape }, { heads, rows, cols }) {
+  const [, height, width] = shape;
+  const chosen = heads == null ? Array.from({ length: shape[0] }, (_, i) => i) : String(heads).split(",").map(Number);
+  const [top, bottom] = span(rows, height);
+  const [left, right] = span(cols, width);
+  const out = new Float32Array(chosen.length * (bottom - top) * (right - left));
+  let at = 0;
+  for (const head of chosen)
+    for (let i = top; i < bottom; i++) {
+      const start = (head * height + i) * width;
+      out.set(data.subarray(start + left, start + right), at);
+      at += right - left;
+    }
+  return { data: out, shape: [chosen.length, bottom - top, right - left], type: "float32" };
+}
+
+/** A rectangle of one head as [height, width] cells, each the largest or the mean of what it covers. */
+function pooled({ data, shape }, { head, top, left, bottom, right, height, width, pool }) {
+  const [, rows, cols] = shape;
+  const out = new Float32Array(height * width);
+  for (let y = 0; y < height; y++)
+    for (let x = 0; x < width; x++) {
+      const [a, b] = cell(top, bottom, y, height, rows);
+      const [c, d] = cell(left, right, x, width, cols);
+      let [most, sum] = [0, 0];
+      for (let i = a; i < b; i++)
+        for (let j = c; j < d; j++) {
+          const value = data[(head * rows + i) * cols + j];
+          most = Math.max(most, value);
+          sum += value;
+        }
+      out[y * width + x] = pool === "mean" ? sum / Math.max(1, (b - a) * (d - c)) : most;
+    }
+  return { data: out, shape: [height, width], type: "float32" };
+}
+
+function cell(from, to, at, count, limit) {
+  const start = Math.floor(from + ((to - from) * at) / count);
+  const end = Math.max(start + 1, Math.floor(from + ((to - from) * (at + 1)) / count));
+  return [Math.min(start, limit), Math.min(end, limit)];
+}
+
+function span(text, limit) {
+  if (text == null) return [0, limit];
+  const [a, b] = String(text).split(":");
+  return [a === "" ? 0 : Number(a), b === "" ? limit : Math.min(limit, Number(b))];
+}
+
+function numbers(text) {
+  return text ? text.split(",").map(Number) : [];
+}
+
+async function reason(response) {
+  try {
+    return (await response.json()).error ?? `the server answered ${response.status}`;
+  } catch {
+    return `the server answered ${response.status}`;
+  }
+}
+
+function decoded(buffer, type) {
+  if (type === "uint8") return new Uint8Array(buffer);
+  if (type === "int32") return new Int32Array(buffer);
+  if (type === "float16") return halves(new Uint16Array(buffer));
+  return new Float32Array(buffer);
+}
+
+let table = null;
+
+/** Float16 → Float32 by looking each of the 65,536 up: not every browser has Float16Array. */
+function halves(bits) {
+  if (!table) {
+    table = new Float32Array(65536);
+    for (let i = 0; i < 65536; i++) {
+      const [sign, exponent, fraction] = [i & 0x8000 ? -1 : 1, (i >> 10) & 31, i & 1023];
+      if (exponent === 0) table[i] = sign * 2 ** -24 * fraction;
+      else if (exponent === 31) table[i] = fraction ? NaN : sign * Infinity;
+      else table[i] = sign * 2 ** (exponent - 15) * (1 + fraction / 1024);
+    }
+  }
+  const out = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) out[i] = table[bits[i]];
+  return out;
+}

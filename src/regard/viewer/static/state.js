@@ -1,0 +1,96 @@
+// What is being looked at, as one flat object, and as the part of the address after "#": a deep link.
+//
+// Shared keys: view, trace (id), entry (of the batch), call (id), head, query (row), level ("token" or "word").
+// A view adds its own; null removes a key.
+
+const PLAIN = /^[A-Za-z_][\w.\- /:]*$/;
+const WORDS = new Set(["true", "false", "null"]);
+
+/** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=[0,3]". */
+export function encode(state) {
+  const parts = Object.entries(state)
+    .filter(([, value]) => value != null)
+    .map(([key, value]) => {
+      const bare = typeof value === "string" && PLAIN.test(value) && !WORDS.has(value);
+      const text = bare ? value : JSON.stringify(value);
+      return `${encodeURIComponent(key)}=${encodeURIComponent(text).replace(/%(2C|5B|5D|3A|2F)/g, decodeURIComponent)}`;
+    });
+  return parts.join("&");
+}
+
+/** The state in a link; what cannot be read in it is left out. */
+export function decode(text) {
+  const state = {};
+  for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
+    const cut = part.indexOf("=");
+    try {
+      const value = decodeURIComponent(part.slice(cut + 1));
+      state[decodeURIComponent(part.slice(0, cut))] =
+        PLAIN.test(value) && !WORDS.has(value) ? value : JSON.parse(value);
+    } catch {
+      continue;
+    }
+  }
+  return state;
+}
+
+/** `linked`: keep the state in the address of the page; a notebook has none of its own. */
+export function makeState(linked) {
+  let current = linked ? decode(location.hash) : {};
+  let written = linked ? location.hash : "";
+  let waiting = 0;
+  const listeners = new Set();
+
+  const tell = (before) => {
+    for (const listener of listeners) listener(current, before);
+  };
+  const write = (push) => {
+    waiting = 0;
+    const hash = `#${encode(current)}`;
+    if (hash === written) return;
+    written = hash;
+    if (push) history.pushState(null, "", hash);
+    else history.replaceState(null, "", hash);
+  };
+  const flush = (push) => {
+    clearTimeout(waiting);
+    // Browsers refuse many changes of the address in a short time; a slider makes dozens a second.
+    if (push) write(true);
+    else waiting = setTimeout(() => write(false), 150);
+  };
+  const back = () => {
+    if (location.hash === written) return;
+    const before = current;
+    written = location.hash;
+    current = decode(location.hash);
+    tell(before);
+  };
+  if (linked) window.addEventListener("popstate", back);
+
+  return {
+    get: () => current,
+    /** Another view or trace is a step that the Back button undoes; the rest changes the address in place. */
+    set(patch) {
+      const before = current;
+      const next = { ...current };
+      for (const [key, value] of Object.entries(patch)) {
+        if (value == null) delete next[key];
+        else next[key] = value;
+      }
+      if (encode(next) === encode(before)) return;
+      current = next;
+      const step = before.view !== undefined && (next.view !== before.view || next.trace !== before.trace);
+      if (linked) flush(step);
+      tell(before);
+    },
+    on(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    link: () => `${linked ? location.href.split("#")[0] : ""}#${encode(current)}`,
+    close() {
+      clearTimeout(waiting);
+      window.removeEventListener("popstate", back);
+    },
+  };
+}

@@ -1,0 +1,47 @@
+// Light, dark, or as the system has it.
+
+const KEY = "regard-theme";
+const ORDER = ["auto", "light", "dark"];
+
+/** Sets data-theme on `root` and calls `changed` whenever what is shown changes. */
+export function makeTheme(root, changed) {
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  let choice = remembered();
+  const shown = () => (choice === "auto" ? (system.matches ? "dark" : "light") : choice);
+  const apply = () => {
+    root.dataset.theme = shown();
+    changed();
+  };
+  system.addEventListener("change", apply);
+  root.dataset.theme = shown();
+  return {
+    get choice() {
+      return choice;
+    },
+    get shown() {
+      return shown();
+    },
+    choose(next) {
+      choice = ORDER.includes(next) ? next : "auto";
+      try {
+        localStorage.setItem(KEY, choice);
+      } catch {
+        // A page from disk or in a sandbox may keep nothing; the choice then lasts as long as the page.
+      }
+      apply();
+    },
+    next() {
+      this.choose(ORDER[(ORDER.indexOf(choice) + 1) % ORDER.length]);
+    },
+    close: () => system.removeEventListener("change", apply),
+  };
+}
+
+function remembered() {
+  try {
+    const found = localStorage.getItem(KEY);
+    return ORDER.includes(found) ? found : "auto";
+  } catch {
+    return "auto";
+  }
+}

@@ -1,0 +1,70 @@
+// Tokens and words: what stands beside rows and columns, and weights between words instead of pieces.
+//
+// As Clark et al. 2019: weight to a word is the sum over its pieces, weight from a word the mean over its pieces.
+
+/** Tokens as people read them: WordPiece's ##, SentencePiece's ▁ and byte-level Ġ, Ċ are marks of joining, not text. */
+export function plain(token) {
+  const text = token.replace(/^##/, "").replace(/▁/g, " ").replace(/Ġ/g, " ").replace(/Ċ/g, "↵");
+  return text.trim() === "" ? (text === "" ? "∅" : "␣") : text.replace(/\n/g, "↵");
+}
+
+/** The side of a call: {labels, groups: one list of positions per label, special: bools, part: number per label}.
+ *
+ * `which` is "query" or "key"; `level` is "token" or "word".
+ */
+export function sideOf(trace, call, which, level, entry = 0) {
+  const name = which === "query" ? call.query_side : call.key_side;
+  const count = which === "query" ? call.queries : call.keys;
+  const given = (name && trace.sides && trace.sides[name]) || (trace.tokens && trace.tokens[entry]) || [];
+  const main = !name || !trace.sides || given.length === (trace.tokens?.[entry] ?? []).length;
+  const tokens = Array.from({ length: count }, (_, i) => given[i] ?? `#${i}`);
+  const special = main ? (trace.special?.[entry] ?? []) : [];
+  const parts = main ? (trace.sentences?.[entry] ?? []) : [];
+  const words = main ? trace.words?.[entry] : null;
+  const groups = level === "word" ? grouped(tokens, words) : tokens.map((_, i) => [i]);
+  return {
+    name: name ?? "tokens",
+    tokens,
+    groups,
+    labels: groups.map((group) => (group.length === 1 ? plain(tokens[group[0]]) : joined(tokens, group))),
+    special: groups.map((group) => Boolean(special[group[0]])),
+    parts: groups.map((group) => parts[group[0]] ?? 0),
+  };
+}
+
+function grouped(tokens, words) {
+  const groups = [];
+  let last = null;
+  tokens.forEach((token, i) => {
+    const word = words ? words[i] : continues(token, i) ? last : i;
+    if (word != null && word === last && word >= 0) groups[groups.length - 1].push(i);
+    else groups.push([i]);
+    last = word;
+  });
+  return groups;
+}
+
+/** Without a list of words: WordPiece marks the pieces that go on. */
+function continues(token, i) {
+  return i > 0 && token.startsWith("##");
+}
+
+function joined(tokens, group) {
+  return plain(group.map((i) => tokens[i].replace(/^##/, "")).join(""));
+}
+
+/** Weights over tokens [queries of one group][keys] → over the key groups: mean over rows, sum over columns. */
+export function gather(rows, groups) {
+  const out = new Float32Array(groups.length);
+  for (const row of rows) for (let g = 0; g < groups.length; g++) for (const j of groups[g]) out[g] += row[j];
+  for (let g = 0; g < groups.length; g++) out[g] /= rows.length || 1;
+  return out;
+}
+
+/** 0.0312 → "0.031", 2e-5 → "2.0e-5", 0 → "0". */
+export function number(x) {
+  if (!Number.isFinite(x)) return "–";
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  return size < 0.0005 || size >= 1e5 ? x.toExponential(1) : size < 10 ? x.toFixed(3) : x.toFixed(1);
+}
