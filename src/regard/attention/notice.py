@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from .normalizers import Normalizer
     from .request import Request
 
     Listener = Callable[[Request, Tensor, Tensor | None], None]
@@ -26,8 +27,17 @@ def tell(request: Request, output: Tensor, state: Tensor | None) -> None:
             listener(request, output, state)
 
 
-def tell_energies(e: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d_v"], output: Tensor) -> None:
-    """The same for softmax over energies at hand, as a loop has them: one query a step, and T of them in all."""
+def tell_energies(
+    e: Float[Tensor, "*batch q k"],
+    v: Float[Tensor, "*batch k d_v"],
+    output: Tensor,
+    normalize: Normalizer | None = None,
+    state: Float[Tensor, "*batch q"] | None = None,
+) -> None:
+    """The same for energies at hand, as a loop has them: one query a step, and T of them in all.
+
+    `normalize` is softmax unless given, with the row state it left.
+    """
     from .forms import DotForm
     from .modifiers import Bias
     from .normalizers import Softmax
@@ -38,4 +48,4 @@ def tell_energies(e: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d_v
     batch, queries, keys = tuple(e.shape[:-2]), e.shape[-2], e.shape[-1]
     a, b = nothing.expand(*batch, queries, 1), nothing.expand(*batch, keys, 1)
     scores = Scores(a, b, DotForm(), batch, (Bias(e.detach()),))
-    tell(Request(scores, v, Softmax(), 0.0, weights=True), output, None)
+    tell(Request(scores, v, normalize or Softmax(), 0.0, weights=True), output, state)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from . import config as configs
 from .bag import BagEncoder
 from .convolution import ConvolutionEncoder
+from .efficientnet import EfficientNetEncoder
 from .encoders import NoEncoder, RecurrentEncoder, TransformerEncoder, embedding
+from .grid import GridEncoder
 from .lstmn_decoder import LSTMNDecoder
 from .lstmn_encoder import LSTMNEncoder
 from .recurrent_decoder import RecurrentDecoder
+from .tell import TellDecoder
 from .transformer_decoder import TransformerDecoder
 
 if TYPE_CHECKING:
@@ -32,6 +35,10 @@ def encoder_of(config: configs.Encoder, vocabulary: int, longest: int) -> Encode
         return BagEncoder(config, embedding(vocabulary, config.width))
     if isinstance(config, configs.ConvolutionEncoder):
         return ConvolutionEncoder(config, _embedding(config.reads, vocabulary, config.embedding))
+    if isinstance(config, configs.GridEncoder):
+        return GridEncoder(config)
+    if isinstance(config, configs.EfficientNetEncoder):
+        return EfficientNetEncoder(config)
     return TransformerEncoder(config, _embedding(config.reads, vocabulary, config.width), longest)
 
 
@@ -41,6 +48,8 @@ def decoder_of(config: configs.Decoder, vocabulary: int, memory: int, longest: i
         return RecurrentDecoder(config, vocabulary, memory)
     if isinstance(config, configs.LSTMNDecoder):
         return LSTMNDecoder(config, vocabulary, memory)
+    if isinstance(config, configs.TellDecoder):
+        return TellDecoder(config, vocabulary, memory)
     return TransformerDecoder(config, vocabulary, memory, longest)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
 
     from .annotations import Annotations
 
@@ -66,6 +66,12 @@ class Decoder(nn.Module, ABC, Generic[S]):
         self, tokens: Int[Tensor, "rows"], state: S, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], S, Float[Tensor, "rows maps places"] | None]:
         """Feed one token per row: features that predict the next, the state after it, the weights if asked for."""
+
+    def extra(
+        self, decoded: Decoded, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
+    ) -> Tensor | None:
+        """What a decoder adds to the loss of what it was made to write, summed over the batch; as a rule nothing."""
+        return None
 
     @property
     def most_steps(self) -> int | None:

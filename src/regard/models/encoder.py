@@ -22,3 +22,6 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
         """`source` is a batch's: ids [B, S], samples [B, N] or pixels [B, H, W, 3], with how much of each is real."""
+
+    def pretrain(self) -> None:
+        """Take over what others trained, where an encoder starts from that; before its own training, not after."""

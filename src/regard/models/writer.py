@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -97,8 +98,13 @@ class Writer(Saved):
         *,
         smoothing: float = 0.0,
     ) -> Loss:
-        """−Σ log p(y_t | y_<t, source), with label smoothing. Targets begin with <s> and end in </s>."""
+        """−Σ log p(y_t | y_<t, source), with label smoothing and what the decoder adds to it.
+
+        Targets begin with <s> and end in </s>.
+        """
         given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-        features = self(batch.source, batch.source_lengths, given).features  # [batch, target, width]
+        decoded = self(batch.source, batch.source_lengths, given)
         real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
-        return cross_entropy(features, self.decoder.output.weight, wanted, real, smoothing)
+        loss = cross_entropy(decoded.features, self.decoder.output.weight, wanted, real, smoothing)
+        extra = self.decoder.extra(decoded, wanted, real)
+        return loss if extra is None else replace(loss, total=loss.total + extra)

@@ -1,0 +1,82 @@
+"""A small convolutional network of our own over pictures: every cell of its last map is an annotation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from ..layers import Dropout
+from ..layers.plane import Plane
+from .annotations import Annotations
+from .encoder import Encoder
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, UInt8
+    from torch import Tensor
+
+    from . import config
+
+STRIDE = 8
+
+
+class Cells(nn.Module):
+    """x ↦ GELU(norm(conv(x))), the norm over the channels of each cell alone (Ba et al. 2016).
+
+    A norm over the whole map would tell every cell about all the others, and where a model looks would say less about
+    what it sees.
+    """
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        self.norm = nn.LayerNorm(outputs)
+
+    def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
+        y = self.norm(self.convolution(x).permute(0, 2, 3, 1))  # [batch, r, c, outputs]
+        return nn.functional.gelu(y).permute(0, 3, 1, 2)
+
+
+class GridEncoder(Encoder):
+    """Four convolutions; a cell of the result stands for 8 × 8 pixels and sees 25 × 25, so that what it says is local.
+
+    Where it stands is added to it (`Plane`): nothing else could tell above from below.
+    """
+
+    def __init__(self, config: config.GridEncoder) -> None:
+        super().__init__()
+        if config.width % 4 or config.size % STRIDE:
+            raise ValueError(
+                f"a grid's width is a multiple of 4 and its pictures' size one of {STRIDE}; "
+                f"they are {config.width} and {config.size}"
+            )
+        self.size, self.width = config.size, config.width
+        half, quarter = config.width // 2, config.width // 4
+        self.layers = nn.Sequential(
+            Cells(3, quarter, 5, 2),
+            Cells(quarter, half, 3, 2),
+            Cells(half, half, 3, 1),
+            Cells(half, config.width, 3, 2),
+        )
+        self.project = nn.Linear(config.width, config.width)
+        self.places = Plane(config.width)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:
+        check(source, self.size)
+        pixels = source.to(self.project.weight.dtype).permute(0, 3, 1, 2) / 127.5 - 1
+        cells = self.project(self.layers(pixels).permute(0, 2, 3, 1))  # [batch, rows, columns, width]
+        return annotated(self.dropout(self.places(cells)))
+
+
+def check(source: Tensor, size: int) -> None:
+    if source.dim() != 4 or source.shape[1:] != (size, size, 3):
+        raise ValueError(f"this encoder reads pictures [batch, {size}, {size}, 3], got {list(source.shape)}")
+
+
+def annotated(cells: Float[Tensor, "batch rows columns width"]) -> Annotations:
+    """Row by row: cell (r, c) is annotation r · columns + c. No picture is padded."""
+    vectors = cells.flatten(1, 2)
+    return Annotations(
+        vectors, vectors.new_full(vectors.shape[:1], vectors.shape[1]).long(), vectors.mean(1).to(vectors.dtype)
+    )
