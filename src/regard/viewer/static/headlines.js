@@ -1,10 +1,12 @@
 // The picture of the Heads view: which links a scene shows, the lines, and the tokens on both sides.
 //
-// A link is {head, query, key, weight, alpha}. Its line's opacity is the weight shared among the heads that are on, as
-// far as several lines are on top of one another; a single token's own lines are drawn at their full weight.
+// A link is {head, query, key, weight, alpha}. Its line's opacity is its weight where a token was chosen; where those of
+// every query are drawn, on top of one another, the weight over the cube root of how many heads are on.
 
 export const ROW = 22; // pixels of a token
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
+const FOG = 0.02; // fainter than this, thousands of lines together hide the others
+const SPREAD = 14; // pixels over which the lines of different heads lie side by side
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Keys that are left out: the first, or special ones. */
@@ -26,7 +28,7 @@ export function visible({ top, height, querySide }) {
 export function linksFrom(scene, query, alone = true) {
   const { active, links, muted: left, mass } = scene;
   const out = [];
-  const among = alone ? 1 : active.length;
+  const [among, faint] = alone ? [1, FAINT] : [Math.cbrt(active.length), FOG];
   for (const head of active) {
     const found = links.from(head, query);
     if (!found) continue;
@@ -41,7 +43,7 @@ export function linksFrom(scene, query, alone = true) {
       const [key, weight] = [found.keys[at], found.weights[at]];
       if (left.has(key)) continue;
       const alpha = Math.min(1, (weight * scale) / among);
-      if (alpha < FAINT || (mass < 1 && sum >= mass * rest)) break; // sorted: what follows is fainter
+      if (alpha < faint || (mass < 1 && sum >= mass * rest)) break; // sorted: what follows is fainter
       sum += weight;
       if (within(scene, query, key)) out.push({ head, query, key, weight, alpha });
     }
@@ -89,16 +91,20 @@ export function drawLines(ctx, scene, links) {
   }
   const [left, right] = [scene.left + 10, scene.right - 10];
   const bend = (right - left) * 0.45;
-  ctx.lineWidth = 1.6;
+  const step = Math.min(3, SPREAD / Math.max(1, scene.active.length));
+  const aside = new Map(scene.active.map((head, at) => [head, (at - (scene.active.length - 1) / 2) * step]));
+  ctx.lineWidth = Math.min(1.6, step + 0.4);
   ctx.lineCap = "round";
   for (const [key, bucket] of [...buckets].sort((a, b) => (a[0] % (LEVELS + 1)) - (b[0] % (LEVELS + 1)))) {
     const level = key % (LEVELS + 1);
-    ctx.strokeStyle = scene.colors[Math.floor(key / (LEVELS + 1))];
+    const head = Math.floor(key / (LEVELS + 1));
+    ctx.strokeStyle = scene.colors[head];
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     ctx.globalAlpha = level > 1 ? level / LEVELS : mean(bucket);
     ctx.beginPath();
     for (const link of bucket) {
-      const [y0, y1] = [middle(scene, "query", link.query), middle(scene, "key", link.key)];
+      const y0 = middle(scene, "query", link.query) + aside.get(head);
+      const y1 = middle(scene, "key", link.key) + aside.get(head);
       ctx.moveTo(left, y0);
       ctx.bezierCurveTo(left + bend, y0, right - bend, y1, right, y1);
     }

@@ -1,4 +1,5 @@
 // The weights of one call, fetched a block of rows at a time as somebody looks at them; never the whole of it.
+import { choice } from "./dom.js";
 import { gather } from "./tokens.js";
 
 const BLOCK = 1 << 19; // weights in one answer: 1 MB as float16
@@ -14,6 +15,22 @@ export function callPath(trace, call) {
 /** The call that is looked at: the one in the state, or the first. */
 export function callOf(trace, state) {
   return trace.calls.find((call) => call.id === state.call) ?? trace.calls[0];
+}
+
+/** "3" where layers are enough to tell calls apart, else the module's name. */
+export function callName(trace, call) {
+  const layers = trace.calls.map((one) => one.layer);
+  return call.layer != null && new Set(layers).size === layers.length ? String(call.layer) : call.name;
+}
+
+/** A list of the calls, `changed(id)` when another is chosen. */
+export function callChoice(trace, call, changed) {
+  const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
+  const options = trace.calls.map((one) => {
+    const name = callName(trace, one);
+    return [one.id, several ? `${name} (${one.kind})` : name];
+  });
+  return choice("Layer", options, call.id, changed, { title: call.name });
 }
 
 export class Rows {

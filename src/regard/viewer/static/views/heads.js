@@ -3,7 +3,7 @@ import { choice, el, fit, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
 import { number, sideOf } from "../tokens.js";
-import { callOf, Links, Rows } from "../weights.js";
+import { callChoice, callOf, Links, Rows } from "../weights.js";
 
 const LISTED = 14;
 
@@ -335,7 +335,7 @@ class Heads {
     return el(
       "button.barrow",
       { type: "button", "data-at": at, title: `token ${at}; most by head ${head}: ${number(most)}`, onclick: () => this.bring({ side: name, at }) },
-      bar, dot, el("span.word", {}, side.labels[at]), el("span.value", {}, number(weight)),
+      bar, dot, el("span.word", {}, side.labels[at], el("small", {}, ` ${at}`)), el("span.value", {}, number(weight)),
     );
   }
 
@@ -363,7 +363,7 @@ class Heads {
       el("h2", {}, this.call.name),
       el("p.quietly", {}, `${this.call.kind}-attention, ${count(this.call.heads, "head")}, ${this.call.queries} × ${this.call.keys}`),
       el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
-      el("p.quietly", {}, "A line is as strong as its weight, shared among the heads that are on; what is too faint to see is not drawn."),
+      el("p.quietly", {}, "A line is as strong as its weight, paler where many heads are on; what is too faint to see is not drawn."),
       ...[mutedWords, asked].filter(Boolean).map((words) => el("p", {}, words)),
       el("p.quietly", {}, "Click pins a token, Shift-click or dragging a range. Shift and the wheel move the keys alone."),
     ];
@@ -420,12 +420,6 @@ class Heads {
 }
 
 const PAD = 12;
-
-function callChoice(trace, call, changed) {
-  const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
-  const options = trace.calls.map((one) => [one.id, several ? `${one.name} (${one.kind})` : one.name]);
-  return choice("Layer", options, call.id, changed, { "data-call": true });
-}
 
 function nameOf({ side, at }) {
   return `${side[0]}${at}`;
