@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zipfile
 import zlib
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regard.data import scenes
+from regard.data import reader, scenes
 from regard.data.pictures import Pictures
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
 
 
 def test_how_pictures_are_read_is_saved(tmp_path: Path) -> None:
-    READ.save(tmp_path / "source.json")
-    again = Pictures.load(tmp_path / "source.json")
+    reader.save(READ, tmp_path)
+    again = reader.load(tmp_path)
+    assert isinstance(again, Pictures)
     assert (again.size, again.shape) == (32, (32, 32, 3))
-    (tmp_path / "other.json").write_text('{"kind": "sound"}')
-    with pytest.raises(ValueError, match="does not say how pictures are read"):
-        Pictures.load(tmp_path / "other.json")
-    with pytest.raises(ValueError, match="1 to 1024 pixels"):
-        Pictures(0)
+    for size in (0, "64", 1_000_000):
+        (tmp_path / reader.READER).write_text(json.dumps({"kind": "picture", "size": size}))
+        with pytest.raises(ValueError, match="1 to 1024 pixels a side"):
+            reader.load(tmp_path)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from . import scenes
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from jaxtyping import UInt8
@@ -30,15 +28,21 @@ class Pictures:
     become 8; of an animation the first frame is taken. What cannot be read is a ValueError that begins with the source.
     """
 
-    kind = "picture"
-    dtype = "|u1"
-    ends = False  # nothing is appended to a picture
+    kind: ClassVar[str] = "picture"
+    dtype: ClassVar[str] = "|u1"
+    stride = 1
 
     def __init__(self, size: int) -> None:
-        if not 1 <= size <= LARGEST:
-            raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size}")
+        if type(size) is not int or not 1 <= size <= LARGEST:
+            raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size!r:.20}")
         self.size = size
-        self.shape: tuple[int, ...] | None = (size, size, 3)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.size, self.size, 3
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"size": self.size}
 
     def encode_batch(self, sources: Sequence[str]) -> list[UInt8[np.ndarray, "size size 3"]]:
         return [self.encode(source) for source in sources]
@@ -66,24 +70,6 @@ class Pictures:
             missing_file = isinstance(error, OSError) and error.filename is not None
             why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
         raise ValueError(f"{source}: {why}")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".unfinished")
-        unfinished.write_text(json.dumps({"kind": self.kind, "size": self.size}) + "\n", encoding="utf-8")
-        unfinished.replace(path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Pictures:
-        """What `save` wrote."""
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is no JSON: {error}") from error
-        size = values.get("size") if isinstance(values, dict) and values.get("kind") == cls.kind else None
-        if type(size) is not int:
-            raise ValueError(f'{path} does not say how pictures are read; expected {{"kind": "picture", "size": …}}')
-        return cls(size)
 
 
 class Unfit(ValueError):
