@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -15,11 +16,14 @@ Kind = Literal["bpe", "unigram", "word", "character"]
 
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 SPACE = "▁"  # stands for the space before a word, so that pieces joined give the text back
+PASSAGE = 1 << 16  # characters of a text that are tokenised together
 ALPHABET = 1000  # rarer characters of the training text are <unk>
 
 # Pieces never cross these: a word with the apostrophe that ends it (l', aujourd'), a word, a number, an escape of
 # Moses' tokenizer (&apos;), a run of anything else; each with the space before it.
 _BOUNDS = r"▁?(?:[\p{L}\p{M}]+['’]?|\p{N}+|&(?:[a-z]+|#[0-9]+);|[^\p{L}\p{M}\p{N}▁]+)|▁"
+
+_CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
 class Tokenizer:
@@ -93,6 +97,11 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        if any(len(text) > PASSAGE for text in texts):  # the library takes half a kilobyte for each token of a text
+            return [[i for part in passages(text) for i in self._encode([part])[0]] for text in texts]
+        return self._encode(texts)
+
+    def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
         return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
@@ -108,6 +117,18 @@ class Tokenizer:
             raise ValueError(f"id {ids[found.index(None)]} is not in this vocabulary of {len(self)}")
         return found
 
+    def continued(self, text: str) -> list[int]:
+        """The ids of a text that begins where it begins: without the space `encode` puts there, if that is a piece."""
+        ids = self.encode(text)
+        return ids[1:] if ids and self.pieces(ids[:1]) == [SPACE] and not text.startswith((" ", SPACE)) else ids
+
+    def running(self, ids: Sequence[int]) -> str:
+        """The text of ids from the middle of a text: what `decode` gives, and the space before its first word."""
+        pieces = self.pieces(ids)
+        if self._backend.decoder is None:  # kind "word"
+            return "".join(f" {piece}" for piece in pieces)
+        return "".join(pieces).replace(SPACE, " ")
+
     def words(self, ids: Sequence[int]) -> list[int]:
         """Which word (of those that spaces separate, from 0) each id belongs to; for ids without specials."""
         if self._backend.decoder is None:  # kind "word": every id is one
@@ -119,6 +140,18 @@ class Tokenizer:
                 word += 1
             words.append(word)
         return words
+
+
+def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
+    """The text in parts that tokenised one by one give the ids of the whole.
+
+    A tokenizer puts a space before whatever it is given, so a part ends before a space, and the next begins after it.
+    """
+    begin = 0
+    while cut := _CUT.search(text, begin + size):
+        yield text[begin : cut.start()]
+        begin = cut.end()
+    yield text[begin:]
 
 
 def _untrained(kind: Kind, size: int, lowercase: bool) -> tuple[Any, Any]:
