@@ -11,7 +11,7 @@ const REACH = 14; // pixels within which a pointer takes hold of a point
 /** `ask(vector)` is another query, `move(row, {key, value})` another entry. */
 export function makePlot(host, { context, ask, move }) {
   let [now, shown, held, frame] = [null, null, null, null]; // `frame`: the axes, kept still while something is dragged
-  const stage = el("div.stage");
+  const stage = el("div.lookup-stage");
   const bars = el("div.features");
   host.append(stage, bars);
   const board = makeBoard(stage, { tabindex: "0", role: "application", "data-arrows": true }, (pen, width, height) => draw(pen, width, height, inks(host)));
@@ -96,8 +96,8 @@ export function makePlot(host, { context, ask, move }) {
     return { x0, x1, y0, y1 };
   }
 
-  function grid(pen, across, down, { line, muted }) {
-    Object.assign(pen, { strokeStyle: line, fillStyle: muted, lineWidth: 1, textAlign: "center" });
+  function grid(pen, across, down, { line, soft }) {
+    Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
     for (const x of ticks(frame.x0, frame.x1)) {
       stroke(pen, [[X(x), MARGIN.top], [X(x), down - MARGIN.bottom]]);
       pen.fillText(figure(x), X(x), down - MARGIN.bottom + 18);
@@ -181,7 +181,7 @@ export function makePlot(host, { context, ask, move }) {
 
   function feature(name, d) {
     const input = el("input", { type: "range", min: -2, max: 2, step: 0.05, "aria-label": `query, ${name}`, oninput: () => ask(shown.query.map((x, i) => (i === d ? Number(input.value) : x))) });
-    return el("div.feature", {}, el("span.name", {}, name), el("span.pair", {}, el("span.bar.energy"), el("span.bar.weight")), input, el("span.figure"));
+    return el("div.feature", {}, el("span.name", {}, name), el("span.pair", {}, el("span.fill.energy"), el("span.fill.weight")), input, el("span.figure"));
   }
 
   return { show, picture: () => ({ width: size.width, height: size.height, draw: (pen) => draw(pen, size.width, size.height, inks(host)) }), close: board.close };

@@ -4,53 +4,41 @@ import { colored, shader } from "./shade.js";
 import { SIDE, Tiles, levelAt } from "./tiles.js";
 import { plain } from "./tokens.js";
 
-export const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
+const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
 const WORD = 13; // pixels a row needs to have its token written beside it
 const APART = 52; // pixels between the marks of an axis where not every row has one
 const LONGEST = 14; // letters of a token that are written
 
-/** `see()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette}, asked for at every drawing. */
+/** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette}, asked for at every drawing. */
 export class MapPanel {
-  constructor(host, { label, see }) {
-    this.see = see;
-    this.host = host;
-    this.board = makeBoard(host, { tabindex: "0", role: "application", "aria-label": label, "data-arrows": true }, (pen) => this.draw(pen));
-    this.tiles = null;
+  constructor(host, look) {
+    Object.assign(this, { host, look, tiles: null });
+    this.board = makeBoard(host, { tabindex: "0", role: "application" }, (pen) => this.draw(pen));
   }
 
-  /** Another head, or another pooling. `sides` are the tokens of rows and columns. */
-  show(source, path, call, params, sides) {
+  /** Another head, or another pooling. `sides` are the tokens of rows and columns; `changed()`: a tile has come. */
+  show(source, path, call, params, sides, changed) {
     this.tiles?.close();
-    this.sides = sides;
-    this.call = call;
-    this.tiles = new Tiles(source, path, call, params, () => this.ask());
-    this.ask();
+    Object.assign(this, { call, sides });
+    this.tiles = new Tiles(source, path, call, params, changed);
   }
 
-  ask() {
-    this.board.ask();
-  }
-
+  /** Where the matrix is drawn. */
   get area() {
     const { width, height } = this.board.size;
-    return { x: GUTTER.left, y: GUTTER.top, width: Math.max(1, width - GUTTER.left - GUTTER.right), height: Math.max(1, height - GUTTER.top - GUTTER.bottom) };
-  }
-
-  /** The scale at which the whole head is in sight. */
-  get whole() {
-    const { width, height } = this.area;
-    return Math.min(width / this.call.keys, height / this.call.queries);
+    const [wide, high] = [width - GUTTER.left - GUTTER.right, height - GUTTER.top - GUTTER.bottom];
+    return { x: GUTTER.left, y: GUTTER.top, width: Math.max(1, wide), height: Math.max(1, high) };
   }
 
   /** Pixels of a row and column, and back. */
   at(column, row) {
-    const { x, y, scale } = this.see().camera;
+    const { x, y, scale } = this.look().camera;
     const area = this.area;
     return [area.x + area.width / 2 + (column - x) * scale, area.y + area.height / 2 + (row - y) * scale];
   }
 
   under(px, py) {
-    const { x, y, scale } = this.see().camera;
+    const { x, y, scale } = this.look().camera;
     const area = this.area;
     return { column: x + (px - area.x - area.width / 2) / scale, row: y + (py - area.y - area.height / 2) / scale };
   }
@@ -59,7 +47,7 @@ export class MapPanel {
   read(place) {
     const [row, column] = [Math.floor(place.row), Math.floor(place.column)];
     if (row < 0 || column < 0 || row >= this.call.queries || column >= this.call.keys) return null;
-    for (let level = levelAt(this.see().camera.scale); level <= this.tiles.top; level++) {
+    for (let level = levelAt(this.look().camera.scale); level <= this.tiles.top; level++) {
       const tile = this.tiles.find(level, ...[row, column].map((x) => Math.floor(x / (SIDE * 2 ** level))));
       if (!tile?.data) continue;
       const cell = 2 ** level;
@@ -83,7 +71,7 @@ export class MapPanel {
   /** The tiles, clipped to where the matrix is; `x`, `y` is the corner of the page on `pen`. */
   raster(pen, x, y) {
     const area = this.area;
-    const { camera } = this.see();
+    const { camera } = this.look();
     const level = Math.min(levelAt(camera.scale), this.tiles.top);
     const reach = SIDE * 2 ** level;
     const [first, last] = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
@@ -129,7 +117,7 @@ export class MapPanel {
 
   /** A tile's colours, made when it is first drawn in them. */
   image(tile) {
-    const { shade, palette } = this.see();
+    const { shade, palette } = this.look();
     const stamp = `${shade} ${palette.theme}`;
     if (tile.stamp !== stamp) {
       tile.image = colored(tile, shader(shade, this.call.keys), palette.bytes);
@@ -140,7 +128,7 @@ export class MapPanel {
 
   axes(pen, { ink, soft, line, font }) {
     const area = this.area;
-    const { camera, cross } = this.see();
+    const { camera, cross } = this.look();
     const ends = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
     Object.assign(pen, { strokeStyle: line, lineWidth: 1, textBaseline: "middle" });
     const [left, top] = this.at(0, 0);
@@ -179,7 +167,7 @@ export class MapPanel {
   }
 
   drawCross(pen, { ink, paper }) {
-    const { cross, camera } = this.see();
+    const { cross, camera } = this.look();
     if (!cross) return;
     const area = this.area;
     const cell = 2 ** levelAt(camera.scale);

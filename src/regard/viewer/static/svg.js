@@ -21,13 +21,13 @@ export class SvgContext {
     this.open = 0;
     Object.assign(this, {
       fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "12px sans-serif",
-      textAlign: "left", textBaseline: "alphabetic", lineCap: "butt", at: [0, 0], path: "",
+      textAlign: "left", textBaseline: "alphabetic", lineCap: "butt", at: [0, 0], turn: 0, path: "",
     });
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, open } = this;
-    this.stack.push({ fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, open });
+    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open } = this;
+    this.stack.push({ fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open });
   }
 
   restore() {
@@ -39,6 +39,11 @@ export class SvgContext {
 
   translate(x, y) {
     this.at = [this.at[0] + x, this.at[1] + y];
+  }
+
+  /** Of words only, about where `translate` went. */
+  rotate(angle) {
+    this.turn += angle;
   }
 
   beginPath() {
@@ -109,12 +114,13 @@ export class SvgContext {
 
   fillText(text, x, y) {
     const found = /(?:(\d{3}|bold)\s+)?([\d.]+)px\s+(.*)/.exec(this.font) ?? [null, null, "12", "sans-serif"];
+    const turned = this.turn ? ` transform="rotate(${n((this.turn * 180) / Math.PI)} ${this.at.map(n).join(" ")})"` : "";
     const weight = found[1] ? ` font-weight="${found[1]}"` : "";
     this.parts.push(
       `<text x="${n(x + this.at[0])}" y="${n(y + this.at[1])}" font-family="${safe(found[3].replace(/"/g, "'"))}"` +
         ` font-size="${found[2]}"${weight} text-anchor="${ANCHORS[this.textAlign]}"` +
         ` dominant-baseline="${BASELINES[this.textBaseline]}" fill="${safe(this.fillStyle)}" xml:space="preserve"` +
-        `${this.alpha()}>${safe(text)}</text>`,
+        `${turned}${this.alpha()}>${safe(text)}</text>`,
     );
   }
 

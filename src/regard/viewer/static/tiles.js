@@ -58,6 +58,12 @@ export class Tiles {
     return this.running.size + this.waiting.length;
   }
 
+  /** Why a tile of this level cannot be had, if so. */
+  failed(level) {
+    for (const tile of this.kept.values()) if (tile.error && tile.level === level) return tile.error;
+    return "";
+  }
+
   next() {
     while (this.running.size < AT_ONCE && this.waiting.length) this.fetch(...this.waiting.shift());
   }

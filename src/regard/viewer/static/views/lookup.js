@@ -154,7 +154,7 @@ function mount(root, context) {
       return box;
     };
     const see = el("input", { type: "checkbox", checked: !row.masked, "aria-label": `see key ${at + 1}`, onchange: () => changeRow(at, { masked: !see.checked }) });
-    const remove = el("button.bare", { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) }, "×");
+    const remove = el("button.strike", { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) }, "×");
     const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
     const named = el("span.row-key", {}, row.label ? el("span.row-label", {}, row.label) : null, key);
     const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));
@@ -162,7 +162,7 @@ function mount(root, context) {
   }
 
   function bar(kind) {
-    const [number, mark] = [el("span.figure"), el(`span.bar.${kind}`)];
+    const [number, mark] = [el("span.figure"), el(`span.fill.${kind}`)];
     return { root: el("span.barred", {}, number, el("span.track", {}, mark)), number, mark };
   }
 
