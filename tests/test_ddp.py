@@ -15,7 +15,8 @@ pytest.importorskip("pytorch_lightning")
 from regard.data import Encoded, Pair, Tokenizers
 from regard.models import Writer
 from regard.training import cookbook, fit
-from regard.training.corpora import Updates
+from regard.training.tasks import task_of
+from regard.training.updates import Updates
 from tests.fitting import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -78,18 +79,18 @@ def test_processes_and_accumulation_take_the_same_pairs(world: int, accumulate: 
     pairs = [Pair("a " * (1 + n % 7), "b " * (1 + n % 5), n) for n in range(200)]
     encoded = Encoded.build(pairs, Tokenizers.train("word", 10, pairs))
 
+    task = task_of(cookbook.load("bahdanau-phrasebook", ["training.tokens=24", "data.longest=20"]))
+
     def rows(world: int, accumulate: int, update: int) -> list[int]:
         found = []
         for rank in range(world):
-            how = {"tokens": 24, "seed": 3, "rank": rank, "world": world, "fixed_shapes": False}
-            batches = Updates(encoded, accumulate=accumulate, **how)[update]  # type: ignore[arg-type]
+            how = {"seed": 3, "rank": rank, "world": world, "fixed_shapes": False}
+            batches = Updates(task, encoded, accumulate=accumulate, **how)[update]  # type: ignore[arg-type]
             assert len(batches) == accumulate
             found += [row for batch in batches for row in batch.rows.tolist() if row >= 0]
         return sorted(found)
 
-    length = Updates(
-        encoded, tokens=24, accumulate=accumulate, seed=3, rank=0, world=world, fixed_shapes=False
-    ).epoch_length
+    length = Updates(task, encoded, accumulate=accumulate, seed=3, rank=0, world=world, fixed_shapes=False).epoch_length
     for update in (0, 1, length - 1, length, 3 * length + 2):
         assert rows(world, accumulate, update) == rows(1, 6, update)
     epoch = [row for update in range(length, 2 * length) for row in rows(world, accumulate, update)]

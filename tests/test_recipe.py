@@ -237,9 +237,9 @@ class TestRoot:
         data = cookbook.load("bahdanau-multi30k").data
         assert data.kind == "files"
         monkeypatch.setenv("REGARD_DATA", "/somewhere")
-        assert str(folder(data)) == "/somewhere"
+        assert str(folder(data.root)) == "/somewhere"
         monkeypatch.delenv("REGARD_DATA")
-        assert str(folder(data)) == "../shared/data"
+        assert str(folder(data.root)) == "../shared/data"
 
     def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
         data = cookbook.load("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data

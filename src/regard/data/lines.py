@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST = 1 << 20  # bytes; a longer line is no sentence, and a file without line ends must not fill the memory
+LARGEST = 1 << 28  # bytes of running text
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
@@ -26,6 +27,21 @@ def lines(path: Path) -> Iterator[str | Bad]:
                 yield line
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise ValueError(f"{path}:{number + 1}: the file is damaged from here on: {error}") from error
+
+
+def text(path: Path) -> str:
+    """A whole file, plain or compressed, with \\n at the end of every line."""
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        try:
+            found = file.read(LARGEST + 1)
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"{path}: the file is damaged: {error}") from error
+    if len(found) > LARGEST:
+        raise ValueError(f"{path} has more than {LARGEST:,} bytes, and running text is held whole; cut it up")
+    try:
+        return str(found.decode("utf-8-sig")).replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start + 1}, 0x{found[error.start]:02x}, is not UTF-8") from None
 
 
 def read(file: IO[bytes]) -> Iterator[str | Bad]:

@@ -8,23 +8,25 @@ from .written import written
 
 if TYPE_CHECKING:
     from .recipe import Recipe
+    from .tasks.task import Task
 
 
-def card(recipe: Recipe, kept: str, bleu: float) -> str:
+def card(recipe: Recipe, task: Task, kept: str, score: float) -> str:
     """README.md of a model folder, as the Hugging Face hub shows it; the recipe in full makes it repeatable."""
-    scoring = "tokenised BLEU" if recipe.data.tokenised else "sacreBLEU"
+    beam = "" if recipe.decoder is None or recipe.task == "write" else f" (beam {recipe.search.beams})"
+    scoring = "tokenised " if task.measure == "BLEU" and recipe.data.tokenised else ""
     return f"""---
 library_name: regard
-pipeline_tag: translation
+pipeline_tag: {task.tag}
 ---
 
 # {recipe.name}
 
-{recipe.about or "A translator trained with regard."}
+{recipe.about or "A model trained with regard."}
 
-Validation {scoring} {bleu:.2f} (beam {recipe.search.beams}), seed {recipe.seed}. The weights are {kept}.
+Validation {scoring}{task.shown(score)}{beam}, seed {recipe.seed}. The weights are {kept}.
 
-    regard translate --model FOLDER "A sentence."
+    {task.command}
 
 ```toml
 {written(recipe)}```

@@ -8,10 +8,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytorch_lightning as lightning
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
-from ..data import Batch, Batches, Encoded, Pair, Tokenizers
+from ..data import Batch, Encoded, Pair, Tokenizers
 from .corpus import Corpus, read
+from .material import reader
+from .updates import Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,50 +22,9 @@ if TYPE_CHECKING:
     import torch
 
     from .run import Run
+    from .tasks.task import Task
 
 PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
-
-
-class Updates(Dataset[list[Batch]]):
-    """Item n is what one process learns from in update n + 1, whatever happened before: the batches it accumulates.
-
-    An update takes `processes × accumulate` batches that belong together; process r takes every r-th of them. So two
-    processes do what one does that accumulates twice as much.
-    """
-
-    def __init__(
-        self, encoded: Encoded, *, tokens: int, accumulate: int, seed: int, rank: int, world: int, fixed_shapes: bool
-    ) -> None:
-        self.encoded, self.seed = encoded, seed
-        self.tokens, self.fixed_shapes = tokens, fixed_shapes
-        self.ranks, self.world = range(rank, world * accumulate, world), world * accumulate
-        self._epoch = self._open(0)
-        self._number = 0
-
-    @property
-    def epoch_length(self) -> int:
-        """Updates in an epoch: the same number in each, since only the order changes."""
-        return len(self._epoch[0])
-
-    def __getitem__(self, n: int) -> list[Batch]:
-        epoch, step = divmod(n, self.epoch_length)
-        if epoch != self._number:
-            self._epoch, self._number = self._open(epoch), epoch
-        return [batches[step] for batches in self._epoch]
-
-    def _open(self, epoch: int) -> list[Batches]:
-        return [
-            Batches(
-                self.encoded,
-                tokens=self.tokens,
-                seed=self.seed,
-                epoch=epoch,
-                rank=rank,
-                world=self.world,
-                fixed_shapes=self.fixed_shapes,
-            )
-            for rank in self.ranks
-        ]
 
 
 class Corpora(lightning.LightningDataModule):
@@ -75,9 +36,9 @@ class Corpora(lightning.LightningDataModule):
     valid_pairs: list[Pair]
     updates: Updates
 
-    def __init__(self, run: Run, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
+    def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
-        self.run, self.say = run, say
+        self.run, self.task, self.say = run, task, say
         self.prepare_data_per_node = False  # the run's folder is one folder, also for several nodes
         self.fixed_shapes = fixed_shapes  # what CUDA graphs need
 
@@ -89,13 +50,21 @@ class Corpora(lightning.LightningDataModule):
         unfinished = self.run.data.with_name("data.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        train, valid = read(recipe.data, "train"), read(recipe.data, "valid")
+        train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
         if recipe.tokenizer.load:
             tokenizers = Tokenizers.load(recipe.tokenizer.load)
         else:
             self.say("learning the vocabulary")
             how = recipe.tokenizer
-            tokenizers = Tokenizers.train(how.kind, how.size, train, joint=how.joint, lowercase=how.lowercase)
+            tokenizers = Tokenizers.train(
+                how.kind,
+                how.size,
+                train,
+                joint=how.joint,
+                lowercase=how.lowercase,
+                source=reader(recipe.source),
+                labels=recipe.task == "classify",
+            )
         tokenizers.save(unfinished)
         self._encode("train", train, tokenizers, unfinished / "train")
         kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
@@ -106,12 +75,17 @@ class Corpora(lightning.LightningDataModule):
         unfinished.rename(self.run.data)
 
     def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
-        longest = self.run.recipe.data.longest
-        encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder)
+        data = self.run.recipe.data
+        longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
+        encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+        unreadable = encoded.about.unreadable
+        skipped = corpus.skipped + len(unreadable)
         self.say(
-            f"{split}: {len(encoded):,} pairs, {len(encoded.target):,} target tokens; {corpus.skipped:,} bad rows "
-            f"skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
+            f"{split}: {len(encoded):,} {'stream' if longest is None else 'pairs'}, {len(encoded.target):,} target "
+            f"tokens; {skipped:,} bad rows skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
         )
+        for one in unreadable[:5]:
+            self.say(f"  {one}")
         for part in corpus.parts:
             if part.skipped:
                 self.say(f"  {part.report()}; the first of each kind:")
@@ -130,8 +104,8 @@ class Corpora(lightning.LightningDataModule):
         with (self.run.data / PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
         self.updates = Updates(
+            self.task,
             self.train,
-            tokens=recipe.training.tokens,
             accumulate=recipe.training.accumulate,
             seed=recipe.seed,
             rank=self.trainer.global_rank,

@@ -5,30 +5,35 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from ..data import Pairs
+from ..data import Pair, Pairs
+from ..data.lines import text
+from .material import Digits, Files, Generated, Phrases, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data import Pair
-    from .recipe import Files, PhraseBook
+    from .material import Data, Photos
 
 Split = Literal["train", "valid", "test"]
 
 
 class Corpus:
-    """The files of a split, one after the other; each iteration reads them anew. `row` counts through all of them."""
+    """The files of a split, one after the other; each iteration reads them anew. `row` counts through all of them.
 
-    def __init__(self, parts: list[Pairs]) -> None:
-        self.parts = parts
+    Where the sources are names of files, they start at `root`.
+    """
+
+    def __init__(self, parts: list[Pairs], root: Path | None = None) -> None:
+        self.parts, self.root = parts, root
 
     def __iter__(self) -> Iterator[Pair]:
         for row, pair in enumerate(chain.from_iterable(self.parts)):
-            yield replace(pair, row=row)
+            yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
 
     @property
     def skipped(self) -> int:
@@ -36,45 +41,82 @@ class Corpus:
         return sum(part.skipped for part in self.parts)
 
 
-def read(data: Files | PhraseBook, split: Split) -> Corpus:
-    """What the recipe names for a split."""
-    if data.kind == "phrasebook":
-        return Corpus([_phrases(data, split)])
-    root = folder(data)
-    parts = []
+def read(data: Data, split: Split, source: str = "text") -> Corpus:
+    """What the recipe names for a split; `source` is the kind of what its source side is."""
+    if isinstance(data, Files):
+        return Corpus(list(_files(data, split)), None if source == "text" else folder(data.root))
+    if isinstance(data, Generated):
+        return Corpus([_generated(data, split)])
+    if isinstance(data, Text | Phrases):
+        return Corpus([Pairs([_running(data, split)])])
+    from ..data import digits, photos
+
+    if isinstance(data, Digits):
+        return Corpus([Pairs(list(digits.pairs(_there(data), split, data.left_out)))])
+    return Corpus([Pairs(list(photos.pairs(_there(data), split, data.language)))])
+
+
+def check(data: Data) -> None:
+    """A file that is missing is told before there is a run's folder."""
+    if isinstance(data, Generated | Phrases):
+        return
+    for split in get_args(Split):
+        read(data, split)
+
+
+def _files(data: Files, split: Split) -> Iterator[Pairs]:
+    root = folder(data.root)
     for source in getattr(data, split):
-        files = [root / name for name in ([source] if isinstance(source, str) else source)]
-        for file in files:
-            if not file.exists():
-                raise ValueError(
-                    f"data.{split}: there is no {file}; data.root is {data.root!r}: set it (or REGARD_DATA) to the "
-                    "folder that holds the corpora"
-                )
+        files = [_found(root / name, split, data.root) for name in ([source] if isinstance(source, str) else source)]
         if len(files) == 2:
-            parts.append(Pairs(files[0], target=files[1], on_bad=data.on_bad))
+            yield Pairs(files[0], target=files[1], on_bad=data.on_bad)
         else:
-            parts.append(Pairs(files[0], columns=tuple(data.columns), on_bad=data.on_bad))
-    return Corpus(parts)
+            yield Pairs(files[0], columns=tuple(data.columns), on_bad=data.on_bad)
 
 
-def folder(data: Files) -> Path:
-    """`data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
+def _found(file: Path, split: str, root: str) -> Path:
+    if not file.exists():
+        raise ValueError(
+            f"data.{split}: there is no {file}; data.root is {root!r}: set it (or REGARD_DATA) to the folder that "
+            "holds the corpora"
+        )
+    return file
+
+
+def _there(data: Digits | Photos) -> Path:
+    return _found(folder(data.root) / data.folder, "folder", data.root)
+
+
+def _running(data: Text | Phrases, split: Split) -> Pair:
+    """A stream of text as one pair without a source; its end validates, and is the test too: there is no third."""
+    if isinstance(data, Phrases):
+        from ..data.phrasebook import pairs
+
+        whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed))
+    else:
+        root = folder(data.root)
+        whole = "".join(text(_found(root / name, "files", data.root)) for name in data.files)
+    cut = int(len(whole) * (1 - data.held_out))
+    return Pair("nothing", whole[:cut] if split == "train" else whole[cut:], 0)
+
+
+def folder(root: str) -> Path:
+    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
 
     def value(match: re.Match[str]) -> str:
         name, fallback = match[1], match[3]
         found = os.environ.get(name) or fallback
         if found is None:
-            raise ValueError(f"data.root is {data.root!r}, and the environment has no {name}")
+            raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
         return found
 
-    return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, data.root)).expanduser()
+    return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
 
 
-def _phrases(data: PhraseBook, split: Split) -> Pairs:
-    from ..data.phrasebook import pairs
-
+def _generated(data: Generated, split: Split) -> Pairs:
+    module = import_module(f"..data.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
-        return Pairs(list(pairs(data.train, seed=data.seed)))
-    # Both from sentences that training never sees, and no sentence in both.
-    held_out = list(pairs(data.test + data.valid, seed=data.seed, split="test"))
+        return Pairs(list(module.pairs(data.train, seed=data.seed)))
+    # Both from what training never sees, and none in both.
+    held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test"))
     return Pairs(held_out[: data.test] if split == "test" else held_out[data.test :])

@@ -1,4 +1,4 @@
-"""`fit`: a recipe in, a trained translator in the run's folder out."""
+"""`fit`: a recipe in, a trained model in the run's folder out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import shutil
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .card import card
-from .corpus import read
+from .corpus import check
 from .run import Run
+from .tasks import task_of
 
 if TYPE_CHECKING:
     import pytorch_lightning as lightning
@@ -34,9 +35,8 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     _check_processes(recipe.training)
     first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
     folder = Path(folder)
-    if not resume and recipe.data.kind == "files":
-        for split in ("train", "valid", "test"):
-            read(recipe.data, split)  # a name that was misspelt is told before there is a folder
+    if not resume:
+        check(recipe.data)
     run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
     if run.recipe != recipe:
         raise ValueError(
@@ -48,8 +48,9 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         return run
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
-    corpora = Corpora(run, bar.say, fixed_shapes=_graphs(recipe.training))
-    fitting = Fitting(run, corpora, bar)
+    task = task_of(recipe)
+    corpora = Corpora(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
+    fitting = Fitting(run, task, corpora, bar)
     trainer = _trainer(run)
     try:
         last = run.last if resume and run.last.exists() else None
@@ -140,13 +141,12 @@ def _tensorboard(run: Run) -> Logger:
 
 def _finish(fitting: Fitting, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
-    from ..models import Writer
-
-    run, standing, corpora = fitting.run, fitting.standing, fitting.corpora
+    run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
     # A model of its own: FSDP has spread the trained one over processes that no longer take part.
-    model = Writer(fitting.model.config).to(device, next(fitting.model.parameters()).dtype)
+    model: Any = task.model(corpora.tokenizers, corpora.train)
+    model = model.to(device, next(fitting.model.parameters()).dtype).eval()
     model.load_state_dict(fitting.snapshots.average())
-    averaged = fitting.score(fitting.translations(model))
+    _, averaged = fitting.validated(model)
     count = len(fitting.snapshots)
     kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
     if averaged < standing.best:
@@ -155,10 +155,12 @@ def _finish(fitting: Fitting, device: torch.device) -> None:
     best = max(averaged, standing.best)
     unfinished = run.model.with_name("model.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    model.cpu().save_pretrained(unfinished, card=card(run.recipe, kept, best))
+    model.cpu().save_pretrained(unfinished, card=card(run.recipe, task, kept, best))
     corpora.tokenizers.save(unfinished)
     unfinished.rename(run.model)
-    fitting.bar.say(f"averaged: BLEU {averaged:.2f}; best single: {standing.best:.2f}. Kept {kept}, in {run.model}")
+    fitting.bar.say(
+        f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"
+    )
 
 
 def _quiet() -> None:

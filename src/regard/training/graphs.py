@@ -20,8 +20,6 @@ from ..models import Loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..models import Writer
-
 
 @dataclass
 class _Recording:
@@ -58,7 +56,7 @@ class Graphs:
     The gradients lie in buffers shared by all shapes, which the next call overwrites.
     """
 
-    def __init__(self, model: Writer, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
+    def __init__(self, model: Any, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
         self.model, self.smoothing, self.autocast = model, smoothing, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._parameters]
@@ -109,7 +107,7 @@ class Graphs:
         # Casts of weights must be part of the graph, not remembered from outside it.
         cast = nullcontext() if self.autocast is None else torch.autocast("cuda", self.autocast, cache_enabled=False)
         with cast:
-            loss = self.model.loss(batch, smoothing=self.smoothing)
+            loss: Loss = self.model.loss(batch, smoothing=self.smoothing)
         gradients = torch.autograd.grad(loss.total, self._parameters, allow_unused=True, materialize_grads=True)
         torch._foreach_copy_(self._gradients, list(gradients))
         return loss

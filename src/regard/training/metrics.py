@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-COLUMNS = (
+FIRST = (
     "update",
     "epoch",
     "loss",  # what is minimised: smoothed, per target token
@@ -18,28 +18,30 @@ COLUMNS = (
     "rate",
     "tokens_per_second",  # target tokens
     "valid_nll",
-    "valid_bleu",
 )
 
 
 class Metrics:
-    """Appends lines; `begin` first drops those that an interrupted run wrote past its last checkpoint."""
+    """Appends lines; `begin` first drops those that an interrupted run wrote past its last checkpoint.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    The last column is what the task's validation measures.
+    """
+
+    def __init__(self, path: Path, last: str) -> None:
+        self.path, self.columns = path, (*FIRST, last)
 
     def begin(self, update: int) -> None:
         kept = []
         if self.path.exists():
             with self.path.open(encoding="utf-8", newline="") as file:
-                kept = [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdecimal()]
+                kept = [row for row in csv.reader(file) if len(row) == len(self.columns) and row[0].isdecimal()]
         unfinished = self.path.with_name(f"{self.path.name}.unfinished")
         with unfinished.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *(row for row in kept if int(row[0]) <= update)])
+            csv.writer(file).writerows([self.columns, *(row for row in kept if int(row[0]) <= update)])
         unfinished.replace(self.path)
 
     def write(self, values: Mapping[str, int | float]) -> None:
         line = io.StringIO()
-        csv.DictWriter(line, COLUMNS).writerow(dict(values))
+        csv.DictWriter(line, self.columns).writerow(dict(values))
         with self.path.open("a", encoding="utf-8", newline="") as file:  # one write: a kill leaves whole lines
             file.write(line.getvalue())

@@ -14,10 +14,7 @@ import torch.distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from ..data import Batches
-from ..decoding import translate
-from ..models import Writer
-from . import chance, scores
+from . import chance
 from .graphs import Graphs
 from .metrics import Metrics
 from .schedule import rate
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from .bar import Bar
     from .corpora import Corpora
     from .run import Run
+    from .tasks.task import Task
 
 
 @dataclass
@@ -53,15 +51,15 @@ class Fitting(lightning.LightningModule):
     no other. It is written after everything that belongs to its update, validation included.
     """
 
-    model: Writer
+    model: Any  # a `Writer` or a `Classifier`; the task makes it
 
-    def __init__(self, run: Run, corpora: Corpora, bar: Bar) -> None:
+    def __init__(self, run: Run, task: Task, corpora: Corpora, bar: Bar) -> None:
         super().__init__()
         self.automatic_optimization = False  # gradients are divided by the tokens of all processes before the step
-        self.run, self.corpora, self.bar = run, corpora, bar
+        self.run, self.task, self.corpora, self.bar = run, task, corpora, bar
         self.settings = run.recipe.training
         self.standing = Standing()
-        self.metrics = Metrics(run.metrics)
+        self.metrics = Metrics(run.metrics, task.column)
         self.snapshots = Snapshots(run.checkpoints, self.settings.average)
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: Graphs | None = None
@@ -74,15 +72,15 @@ class Fitting(lightning.LightningModule):
     def configure_model(self) -> None:
         if hasattr(self, "model"):
             return
-        recipe, tokenizers = self.run.recipe, self.corpora.tokenizers
+        recipe = self.run.recipe
         torch.manual_seed(recipe.seed)  # the same weights on every process …
-        self.model = Writer(recipe.writer(len(tokenizers.source), len(tokenizers.target)))
+        self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and dropout of its own
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         first, second = self.settings.betas
         return torch.optim.AdamW(
-            self.parameters(),
+            [parameter for parameter in self.parameters() if parameter.requires_grad],
             lr=self.settings.rate,
             betas=(first, second),
             eps=1e-9,
@@ -213,62 +211,47 @@ class Fitting(lightning.LightningModule):
     # Validation
 
     def _validate(self, update: int) -> None:
-        """Loss and beam BLEU; every process takes its part and knows the result."""
+        """The loss and what the task measures; every process takes its part and knows the result."""
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
         with torch.no_grad(), self._whole():
-            nll, texts = self._valid_nll(), self._all_translations()
+            nll, score = self.validated(self.model, self.global_rank, self.trainer.world_size)
         self.model.train()
-        bleu = self.score(texts)
-        self._record({"update": update, "valid_nll": nll, "valid_bleu": bleu})
-        self._judge(update, bleu)
-        self._figures = f"BLEU {bleu:.2f}, best {self.standing.best:.2f}"
-        self.bar.say(f"update {update:,}: validation loss {nll:.3f}, BLEU {bleu:.2f}")
+        self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
+        self._judge(update, score)
+        shown = self.task.shown(score)
+        self._figures = f"{shown}, best {self.task.shown(self.standing.best)}"
+        self.bar.say(f"update {update:,}: validation loss {nll:.3f}, {shown}")
         self._since += time.perf_counter() - began
 
-    def _valid_nll(self) -> float:
-        tokens = max(self.settings.tokens, self.run.recipe.data.longest)
-        share = Batches(self.corpora.valid, tokens=tokens, rank=self.global_rank, world=self.trainer.world_size)
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for batch in share:
-            loss = self.model.loss(batch.to(self.device))
+    @torch.no_grad()
+    def validated(self, model: Any, rank: int = 0, world: int = 1) -> tuple[float, float]:
+        """A model's loss and score on the validation set, of which each process does a part."""
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for batch in self.task.checks(self.corpora.valid, rank=rank, world=world):
+            loss = model.loss(batch.to(device))
             sums += torch.stack([loss.nll.double(), loss.tokens.double()])
-        if self.trainer.world_size > 1:
+        pairs = self.corpora.valid_pairs
+        answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
+        if world > 1:
             torch.distributed.all_reduce(sums)
+            shares: list[list[str]] = [[]] * world
+            torch.distributed.all_gather_object(shares, answers)
+            answers = [""] * len(pairs)
+            for number, share in enumerate(shares):
+                answers[number::world] = share
         nll, count = sums.tolist()
-        return float(nll / count)
+        return nll / count, self.task.score(answers, pairs, nll / count)
 
-    def translations(self, model: Writer, rank: int = 0, world: int = 1) -> list[str]:
-        """Of the validation set, or of one process's part of it, by the recipe's search."""
-        sources = [pair.source for pair in self.corpora.valid_pairs[rank::world]]
-        how = self.run.recipe.search.model_dump()
-        return [found.text for found in translate(model, self.corpora.tokenizers, sources, **how)]
-
-    def score(self, texts: list[str]) -> float:
-        """BLEU of translations of the validation set."""
-        references = [pair.target for pair in self.corpora.valid_pairs]
-        return scores.bleu(texts, references, tokenised=self.run.recipe.data.tokenised).value
-
-    def _all_translations(self) -> list[str]:
-        world = self.trainer.world_size
-        mine = self.translations(self.model, self.global_rank, world)
-        if world == 1:
-            return mine
-        shares: list[list[str]] = [[]] * world
-        torch.distributed.all_gather_object(shares, mine)
-        texts = [""] * len(self.corpora.valid_pairs)
-        for number, share in enumerate(shares):
-            texts[number::world] = share
-        return texts
-
-    def _judge(self, update: int, bleu: float) -> None:
+    def _judge(self, update: int, score: float) -> None:
         standing = self.standing
-        if bleu > standing.best:
+        if score > standing.best:
             weights = self._weights()
             if self.global_rank == 0:
                 self.snapshots.take_best(update, weights)
-            standing.best, standing.best_update, standing.poor, standing.since_cut = bleu, update, 0, 0
+            standing.best, standing.best_update, standing.poor, standing.since_cut = score, update, 0, 0
             return
         standing.poor += 1
         standing.since_cut += 1

@@ -4,60 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator, with_config
+from pydantic import AfterValidator, Field, model_validator, with_config
 
 from ..models import config
+from .material import Data, OfText, Reads
+from .section import STRICT, Count, Positive, Section, Share
+from .tasks import Name  # noqa: TC001  pydantic reads it
 
-STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-for _part in (*config.ENCODERS.values(), *config.DECODERS.values()):
+for _part in (*config.ENCODERS.values(), *config.DECODERS.values(), config.Head):
     with_config(STRICT)(_part)  # the model room's own plain dataclasses, checked as strictly as ours
-
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-Source = str | Annotated[list[str], Field(min_length=2, max_length=2)]
-
-
-class Section(BaseModel):
-    model_config = STRICT
-
-
-class Files(Section):
-    """Pairs from files: TSV, JSONL, Parquet or a `datasets` folder, or two line-aligned files; plain, gz or xz."""
-
-    kind: Literal["files"] = "files"
-    root: str = Field(
-        default="${REGARD_DATA:-../shared/data}", description="where the paths below start; ${NAME:-else} is read"
-    )
-    train: list[Source] = Field(description="corpora: a file, or [source file, target file], lines side by side")
-    valid: list[Source]
-    test: list[Source] = []
-    columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
-        default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
-    )
-    tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
-    on_bad: Literal["error", "skip"] = Field(
-        default="error", description="what a bad row does: stop, or be skipped and counted"
-    )
-    longest: Positive = Field(
-        default=256, description="pairs with more tokens than this on a side are left out, and counted"
-    )
-
-
-class PhraseBook(Section):
-    """Pairs with gold alignments from regard's own English–French grammar; nothing to download."""
-
-    kind: Literal["phrasebook"] = "phrasebook"
-    train: Positive = Field(default=20_000, description="how many pairs")
-    valid: Positive = 200
-    test: Positive = 1000
-    seed: Count = Field(default=0, description="of the grammar's choices; the same pairs for every training seed")
-    tokenised: bool = True
-    longest: Positive = Field(
-        default=256, description="pairs with more tokens than this on a side are left out, and counted"
-    )
 
 
 class Tokenizer(Section):
@@ -77,19 +34,20 @@ class Training(Section):
     smoothing: Share = Field(default=0.1, description="of the labels")
     rate: float = Field(default=1e-3, gt=0, description="the highest learning rate")
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = Field(
-        default="cosine", description="after the warm-up; plateau cuts when BLEU stops rising"
+        default="cosine", description="after the warm-up; plateau cuts when the validation gets no better"
     )
     warmup: Count = Field(default=0, description="updates over which the rate rises linearly from 0")
+    floor: Share = Field(default=0.0, description="cosine: the rate falls to this share of the highest")
     cut: float = Field(default=0.5, gt=0, lt=1, description="plateau: the rate is multiplied by this …")
-    hold: Positive = Field(default=2, description="… after this many validations without a better BLEU")
+    hold: Positive = Field(default=2, description="… after this many validations that got no better")
     betas: Annotated[list[Share], Field(min_length=2, max_length=2)] = Field(default=[0.9, 0.98], description="of Adam")
     decay: float = Field(default=0.0, ge=0, description="of the weights, decoupled (AdamW)")
     clip: float = Field(default=1.0, ge=0, description="largest norm of the gradient; 0 does not clip")
-    validate_every: Positive = Field(default=500, description="updates between validations (beam BLEU and loss)")
+    validate_every: Positive = Field(default=500, description="updates between validations")
     save_every: Positive = Field(default=100, description="updates between checkpoints")
     log_every: Positive = Field(default=10, description="updates between lines of metrics.csv")
     average: Positive = Field(default=10, description="the last so many checkpoints are averaged at the end")
-    patience: Count = Field(default=0, description="stop after this many validations without a better BLEU; 0 goes on")
+    patience: Count = Field(default=0, description="stop after this many validations that got no better; 0 goes on")
     precision: Literal["auto", "32-true", "bf16-mixed", "64-true"] = Field(
         default="auto", description="bf16-mixed on a GPU, 32-true elsewhere"
     )
@@ -105,21 +63,21 @@ class Training(Section):
 
 
 class Search(Section):
-    """How the validation set is decoded, and what `translate` and `evaluate` do unless told otherwise."""
+    """How what is written is searched for, in validation and by the commands unless told otherwise."""
 
     beams: Positive = 5
     length_penalty: float = Field(default=1.0, ge=0, description="α of Wu et al. 2016; 0 does not normalise")
     coverage_penalty: float = Field(default=0.0, ge=0, description="β of Wu et al. 2016")
 
 
-def _sensible(part: config.Encoder | config.Decoder) -> config.Encoder | config.Decoder:
+def _sensible(part: Any) -> Any:
     """What the plain dataclasses do not say about themselves."""
-    wrong = []
-    for field in fields(part):
+    wrong: list[str] = []
+    for field in fields(part) if part is not None else ():
         value = getattr(part, field.name)
         if isinstance(value, bool):
             continue
-        if isinstance(value, int) and value < (0 if field.name == "key_heads" else 1):
+        if isinstance(value, int) and value < field.metadata.get("least", 0 if field.default == 0 else 1):
             wrong.append(f"{field.name} = {value} is too small")
         if isinstance(value, float) and not (math.isfinite(value) and 0 <= value < 1):
             wrong.append(f"{field.name} = {value} is not in 0 ≤ {field.name} < 1")
@@ -146,40 +104,25 @@ class Recipe(Section):
     name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
     about: str = ""
     seed: Count = 1
+    task: Name = Field(default="translate", description="translate, write, classify, caption or spell")
     tied: Literal["none", "decoder", "all"] = Field(
         default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
     )
-    data: Annotated[Files | PhraseBook, Field(discriminator="kind")]
+    data: Data
+    source: Reads = OfText()
     tokenizer: Tokenizer = Tokenizer()
     encoder: Annotated[config.Encoder, Field(discriminator="kind"), AfterValidator(_sensible)]
-    decoder: Annotated[config.Decoder, Field(discriminator="kind"), AfterValidator(_sensible)]
+    decoder: Annotated[config.Decoder | None, Field(discriminator="kind"), AfterValidator(_sensible)] = None
+    head: Annotated[config.Head | None, AfterValidator(_sensible)] = None
     training: Training = Training()
     search: Search = Search()
 
     @model_validator(mode="after")
     def _together(self) -> Recipe:
         """What no section can know alone, and the model or the corpus would say only after the tokenising."""
-        wrong = []
-        encoder, decoder = self.encoder, self.decoder
-        widths = [getattr(part, "embedding", getattr(part, "width", 0)) for part in (encoder, decoder)]
-        if self.tied == "all" and not self.tokenizer.joint:
-            wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
-        if self.tied == "all" and widths[0] != widths[1]:
-            wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
-        if isinstance(decoder, config.RecurrentDecoder):
-            memory = getattr(encoder, "width", 0) * (2 if getattr(encoder, "bidirectional", False) else 1)
-            if decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:
-                wrong.append(
-                    f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is '
-                    f'{decoder.width}, and they are {memory} wide; change one, or use "general"'
-                )
-            if decoder.attention == "luong" and self.tied != "none" and decoder.embedding != decoder.width:
-                wrong.append(
-                    f'tied = "{self.tied}" with attention = "luong" needs decoder.embedding = decoder.width, '
-                    f"and they are {decoder.embedding} and {decoder.width}"
-                )
-            if decoder.attention == "none" and self.search.coverage_penalty:
-                wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        wrong = _apart(self)
+        if self.decoder is not None:
+            wrong += _paired(self, self.encoder, self.decoder)
         if self.training.schedule == "inverse-square-root" and not self.training.warmup:
             wrong.append(
                 'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
@@ -196,6 +139,7 @@ class Recipe(Section):
 
     def writer(self, source_vocabulary: int, target_vocabulary: int) -> config.Writer:
         """The model's config, now that the sizes of the vocabularies are known."""
+        assert self.decoder is not None
         return config.Writer(
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
@@ -205,9 +149,70 @@ class Recipe(Section):
             longest=self.data.longest,
         )
 
+    def classifier(self, source_vocabulary: int, classes: int) -> config.Classifier:
+        """The same for a classifier."""
+        assert self.head is not None
+        return config.Classifier(
+            source_vocabulary=source_vocabulary,
+            classes=classes,
+            encoder=self.encoder,
+            head=self.head,
+            longest=self.data.longest,
+        )
+
     def to_dict(self) -> dict[str, object]:
-        values = self.model_dump()
-        return {**values, "encoder": asdict(self.encoder), "decoder": asdict(self.decoder)}
+        parts = {name: getattr(self, name) for name in ("encoder", "decoder", "head")}
+        return {**self.model_dump(), **{name: part and asdict(part) for name, part in parts.items()}}
+
+
+def _apart(recipe: Recipe) -> list[str]:
+    """Sections that a task needs, and what its source must be."""
+    wrong, task, reads = [], recipe.task, recipe.source.kind
+    needed, other = ("head", "decoder") if task == "classify" else ("decoder", "head")
+    if getattr(recipe, needed) is None:
+        wrong.append(f'task = "{task}" needs a section [{needed}]')
+    if getattr(recipe, other) is not None:
+        wrong.append(f'task = "{task}" has no use for a section [{other}]; remove it')
+    wanted = {"translate": ("text",), "write": ("none",), "caption": ("picture",), "spell": ("sound",)}
+    if reads not in wanted.get(task, ("text", "sound")):
+        wrong.append(
+            f'task = "{task}" reads {" or ".join(wanted.get(task, ("text", "sound")))}; source.kind = "{reads}"'
+        )
+    kind = recipe.encoder.kind
+    heard = getattr(recipe.encoder, "reads", {"none": "none"}.get(kind, "picture"))
+    if heard != reads:
+        wrong.append(f'source.kind = "{reads}", and the encoder, of kind "{kind}", reads {heard}')
+    if (recipe.data.kind in ("text", "phrases")) != (task == "write"):
+        wrong.append(f'task = "{task}" does not go with data.kind = "{recipe.data.kind}"')
+    return wrong
+
+
+def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) -> list[str]:
+    """What an encoder and a decoder need of each other."""
+    wrong = []
+    widths = [getattr(part, "embedding", getattr(part, "width", 0)) for part in (encoder, decoder)]
+    if recipe.tied == "all" and (recipe.source.kind != "text" or not recipe.tokenizer.joint):
+        wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
+    if recipe.tied == "all" and widths[0] != widths[1]:
+        wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
+    if not isinstance(decoder, config.RecurrentDecoder):
+        return wrong
+    memory = getattr(encoder, "width", 0) * (2 if getattr(encoder, "bidirectional", False) else 1)
+    if decoder.attention != "none" and encoder.kind == "none":
+        wrong.append(f'decoder.attention = "{decoder.attention}" has nothing to attend to; set it to "none"')
+    elif decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:
+        wrong.append(
+            f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is '
+            f'{decoder.width}, and they are {memory} wide; change one, or use "general"'
+        )
+    if decoder.attention == "luong" and recipe.tied != "none" and decoder.embedding != decoder.width:
+        wrong.append(
+            f'tied = "{recipe.tied}" with attention = "luong" needs decoder.embedding = decoder.width, '
+            f"and they are {decoder.embedding} and {decoder.width}"
+        )
+    if decoder.attention == "none" and recipe.search.coverage_penalty:
+        wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+    return wrong
 
 
 # What the keys of [encoder] and [decoder] mean; the other sections say it where they are defined.

@@ -25,6 +25,8 @@ def written(recipe: Recipe) -> str:
         value = getattr(recipe, name)
         if name == "about" and value:
             head.insert(0, f"# {CONTROL.sub(' ', value)}")  # a comment is one line
+        if value is None:  # a section that this task has no use for
+            continue
         if isinstance(value, bool | int | float | str):
             head.append(_line(name, value, type(recipe).model_fields[name].description))
         else:

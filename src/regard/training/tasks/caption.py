@@ -1,0 +1,46 @@
+"""Captioning: BLEU-4 over all the captions that people gave a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .. import caption_scores
+from .translate import Translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...data import Pair, Tokenizers
+
+
+class Caption(Translate):
+    """Several pairs may have one picture: it is described once, and all of them are its references."""
+
+    measure: ClassVar[str] = "BLEU"
+    command: ClassVar[str] = "regard caption --model FOLDER picture.png"
+    tag: ClassVar[str] = "image-to-text"
+
+    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+        once = list({pair.source: pair for pair in pairs}.values())
+        said = dict(zip((pair.source for pair in once), super().answers(model, tokenizers, once), strict=True))
+        return [said[pair.source] for pair in pairs]
+
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        return caption_scores.bleu(*gathered(answers, pairs))[3]
+
+    def figures(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair], nll: float) -> dict[str, float]:
+        answers, references = gathered(self.answers(model, tokenizers, pairs), pairs)
+        figures = {f"BLEU-{n}": value for n, value in enumerate(caption_scores.bleu(answers, references), 1)}
+        figures |= {
+            "CIDEr": caption_scores.cider(answers, references),
+            "chrF": caption_scores.chrf(answers, references),
+        }
+        return {**figures, "loss": nll}
+
+
+def gathered(answers: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
+    """One caption for each picture, and everything it may be compared with."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for answer, pair in zip(answers, pairs, strict=True):
+        found.setdefault(pair.source, (answer, []))[1].append(pair.target)
+    return [answer for answer, _ in found.values()], [references for _, references in found.values()]

@@ -1,0 +1,65 @@
+"""What a system is to the trainer: a model, batches to learn from, and what a validation measures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...data import Batches
+from ...models import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ...data import Batch, Encoded, Pair, Tokenizers
+    from ...models.saved import Saved
+    from ..recipe import Recipe
+    from ..updates import Epoch
+
+
+class Task(ABC):
+    """One file per task under this folder; the trainer is the same for all."""
+
+    measure: ClassVar[str]  # what `score` measures, as people name it
+    command: ClassVar[str]  # how a model of this task is used, on its card
+    tag: ClassVar[str]  # the Hugging Face hub's name for it
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+
+    def model(self, tokenizers: Tokenizers, train: Encoded) -> Saved:
+        """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
+        return Writer(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
+
+    def batches(self, encoded: Encoded, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Epoch:
+        """What one process learns from in one epoch."""
+        tokens = self.recipe.training.tokens
+        return Batches(
+            encoded, tokens=tokens, seed=seed, epoch=epoch, rank=rank, world=world, fixed_shapes=fixed_shapes
+        )
+
+    def checks(self, encoded: Encoded, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
+        """The validation set in batches, each pair once."""
+        tokens = max(self.recipe.training.tokens, self.recipe.data.longest)
+        return Batches(encoded, tokens=tokens, rank=rank, world=world)
+
+    @abstractmethod
+    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+        """What the model says to the source of each pair."""
+
+    @abstractmethod
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        """How good that is; more is better. `nll` is the loss per token on the same pairs."""
+
+    def shown(self, score: float) -> str:
+        return f"{self.measure} {score:.2f}"
+
+    @property
+    def column(self) -> str:
+        """Of metrics.csv."""
+        return f"valid_{self.measure.lower().replace(' ', '_')}"
+
+    def figures(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair], nll: float) -> dict[str, float]:
+        """Everything worth knowing of a model on a test set, for `regard evaluate`."""
+        answers = self.answers(model, tokenizers, pairs)
+        return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}
