@@ -98,3 +98,23 @@ export function painter(draw) {
   };
   return ask;
 }
+
+/** The page's colours and letters, as they are where `node` is. */
+export function inks(node) {
+  const style = getComputedStyle(node);
+  const of = (name) => style.getPropertyValue(name).trim();
+  return {
+    ink: of("--ink"), soft: of("--soft"), paper: of("--paper"), accent: of("--accent"), onAccent: of("--on-accent"),
+    faint: of("--faint"), line: of("--line"), font: of("--sans"),
+  };
+}
+
+/** A label that fits: cut at the end, with "…", where it is wider. */
+export function shortened(ctx, text, width) {
+  if (text.length * 4 < width) return text;
+  const whole = ctx.measureText(text).width;
+  if (whole <= width) return text;
+  let end = Math.max(1, Math.floor((text.length * width) / whole));
+  while (end > 1 && ctx.measureText(`${text.slice(0, end)}…`).width > width) end--;
+  return `${text.slice(0, end)}…`;
+}

@@ -2,6 +2,7 @@
 //
 // A link is {head, query, key, weight, alpha}. Its line's opacity is its weight where a token was chosen; where those of
 // every query are drawn, on top of one another, the weight over the cube root of how many heads are on.
+import { shortened } from "./dom.js";
 
 export const ROW = 22; // pixels of a token
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
@@ -170,11 +171,4 @@ function stripes(ctx, scene, side, links, first, last, x, width) {
     ctx.fillRect(x + slot.get(head) * w, middle(scene, side, at) - ROW / 2 + 1, w, ROW - 2);
   }
   ctx.globalAlpha = 1;
-}
-
-function shortened(ctx, text, width) {
-  if (text.length * 5 < width || ctx.measureText(text).width <= width) return text;
-  let end = Math.max(1, Math.floor((text.length * width) / ctx.measureText(text).width));
-  while (end > 1 && ctx.measureText(`${text.slice(0, end)}…`).width > width) end--;
-  return `${text.slice(0, end)}…`;
 }

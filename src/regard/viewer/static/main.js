@@ -1,7 +1,7 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time.
 //
 // A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
-// ("translate", "classify", …), or "nothing". `mount` returns
+// ("translate", "classify", …), or "nothing"; `tokensOnly` says that it shows no words. `mount` returns
 //
 //   update(state)   the state, the level or the theme changed: draw again
 //   destroy()       end every request and listener
@@ -173,6 +173,7 @@ class Shell {
     this.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
     this.hint.textContent = known.hint;
     this.bar.classList.toggle("bare", known.needs !== "trace");
+    this.levels.hidden = Boolean(known.tokensOnly);
     this.levels.show(this.level);
     this.picker.value = this.traceId() ?? "";
     this.proof.show(this.trace, this.state.get().call);

@@ -1,5 +1,5 @@
 // Heads: lines between two columns of tokens, one colour per head.
-import { choice, el, fit, painter, slider, tick } from "../dom.js";
+import { choice, el, fit, inks, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
 import { number, sideOf } from "../tokens.js";
@@ -286,7 +286,7 @@ class Heads {
       under.clearRect(0, 0, width, height);
       drawLines(under, scene, shown.links);
     } else drawLines(ctx, scene, shown.links);
-    drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, ink(this.box));
+    drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, inks(this.box));
     this.list(shown);
   }
 
@@ -384,7 +384,7 @@ class Heads {
 
   picture() {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
-    const colors = ink(this.box);
+    const colors = inks(this.box);
     return {
       width, height,
       draw: (ctx) => {
@@ -437,10 +437,4 @@ function unique(labels) {
 
 function count(n, noun) {
   return `${n} ${noun}${n === 1 ? "" : "s"}`;
-}
-
-function ink(node) {
-  const style = getComputedStyle(node);
-  const of = (name) => style.getPropertyValue(name).trim();
-  return { ink: of("--ink"), soft: of("--soft"), paper: of("--paper"), accent: of("--accent"), faint: of("--faint"), font: of("--sans") };
 }
