@@ -36,9 +36,10 @@ class Labelled(Protocol):
 
 @dataclass
 class Classified:
-    """Logits of the classes, and the weight each place had, where asked for and where there is one."""
+    """Logits of the classes; and the weight each place had, where asked for and where there is one."""
 
     logits: Float[Tensor, "batch classes"]
+    places: Int[Tensor, "batch"]  # that are real; of sound, fewer than samples
     weights: Float[Tensor, "batch places"] | None
 
 
@@ -78,7 +79,17 @@ class Classifier(Saved):
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"], *, weights: bool = False) -> Classified:
         seen = self.encode(source, lengths)
         z, w = self.pooling(seen.vectors, seen.lengths, seen.summary, source, weights=weights)
-        return Classified(self.output(self.dropout(z)) + self.bias, w)
+        return Classified(self.output(self.dropout(z)) + self.bias, seen.lengths, w)
+
+    def rarity(
+        self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]
+    ) -> Float[Tensor, "batch places"] | None:
+        """The TF-IDF weights of texts, whatever this model pools with; None of what is no text."""
+        if self.static is None:
+            return None
+        nothing = torch.zeros(*source.shape, 1, device=source.device)
+        weights: Tensor = self.static(nothing, lengths, nothing[:, 0], source, weights=True)[1]
+        return weights
 
     def loss(self, batch: Labelled, *, smoothing: float = 0.0) -> Loss:
         """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7). A filler row has no label."""
