@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import compare, demo, evaluate, export, patterns, phrasebook, recipes, see, train, translate
+from . import compare, demo, evaluate, export, generate, patterns, phrasebook, recipes, see, train, translate
 from .app import app
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "demo",
     "evaluate",
     "export",
+    "generate",
     "patterns",
     "phrasebook",
     "recipes",

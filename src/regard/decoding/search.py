@@ -12,6 +12,7 @@ from .beam import NEVER, Beam, Ranking, advance
 from .hypothesis import Hypothesis
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from jaxtyping import Float, Int
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..models import Writer
     from ..models.annotations import Annotations
+    from ..models.decoder import State
     from .beam import Advanced
     from .sample import Sample
 
@@ -98,7 +100,6 @@ def _walk(
     sample: Sample | None,
 ) -> History:
     device = annotations.vectors.device
-    generator = None if sample is None else sample.generator(device)
     places = None
     if ranking.coverage:
         places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
@@ -106,32 +107,51 @@ def _walk(
     steps = int(limits.max()) + 1  # </s> is a step too
     state = decoder.start(annotations, beams=beams, steps=steps)
     history = History(steps, len(limits), beams, device)
-    alive = torch.arange(len(limits), device=device)  # which sentences the rows of the beam are
+    generator = None if sample is None else sample.generator(device)
+    for at, alive, advanced in walk(decoder, state, beam, steps, ranking, sample, generator):
+        history.write(at, alive, advanced)
+    return history
+
+
+def walk(
+    decoder: Decoder[Any],
+    state: State,
+    beam: Beam,
+    steps: int,
+    ranking: Ranking,
+    sample: Sample | None,
+    generator: torch.Generator | None,
+) -> Iterator[tuple[Int[Tensor, "1"], Int[Tensor, "rows"], Advanced]]:
+    """One token after the other, from a state and the tokens to feed it next, until all have ended or `steps` are done.
+
+    Each step comes as its number, which sentences the rows of the beam are, and what became of them.
+    """
+    beams, device = beam.tokens.shape[1], beam.tokens.device
+    alive = torch.arange(len(beam.tokens), device=device)
     # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
     at = torch.zeros(1, dtype=torch.int64, device=device)
     for step in range(steps):
-        features, state, seen = decoder.step(beam.tokens.flatten(), state, weights=places is not None)
-        if places is not None:
+        features, state, seen = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
+        if beam.coverage is not None:
             seen = _mean(seen).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
         logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
         advanced = advance(beam, logits, seen, at, ranking, sample, generator)
-        history.write(at, alive, advanced)
+        yield at, alive, advanced
         beam, parents, at = advanced.beam, advanced.parents, at + 1
         done = beam.done(ranking, prune=sample is None)
         if device.type == "cpu":
             # A sentence that is done costs as much as any other, and to leave it out costs a copy of the state.
             finished = int(done.sum())
             if finished == len(alive):
-                break
+                return
             if finished * 8 >= len(alive):
                 going = (~done).nonzero().squeeze(1)
                 alive, beam, parents, state = alive[going], beam.select(going), parents[going], state.keep(going)
         elif step % UNSEEN == UNSEEN - 1 and bool(done.all()):  # the one question a GPU is asked
-            break
+            return
         if beams > 1 and sample is None:
             first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
             state = state.reorder((first + parents).flatten())
-    return history
 
 
 class History:

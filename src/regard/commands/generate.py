@@ -1,0 +1,71 @@
+"""`regard generate`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .app import app
+from .options import Device, Model, find_device
+
+WRITER = "shakespeare-transformer"  # the language model that ships
+LONGEST = 1 << 20  # characters of a prompt from a pipe
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="What to go on with; - reads it from a pipe. [default: a new line]")
+    ] = "",
+    model: Model = None,
+    tokens: Annotated[int, typer.Option(metavar="N", min=1, help="How many tokens to write.")] = 500,
+    temperature: Annotated[
+        float, typer.Option(metavar="X", min=0.0, help="1 draws as the model says, less is safer, 0 the likeliest.")
+    ] = 0.8,
+    top_k: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Draw from so many likeliest tokens only; 0: from all.")
+    ] = 0,
+    top_p: Annotated[
+        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability.")
+    ] = 1.0,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is drawn.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Go on with a text as a language model would.
+
+    Every token is shown as it is drawn; Ctrl-C ends the text.
+
+    \b
+    Examples:
+      regard generate
+      regard generate "ROMEO:" --tokens 300 --seed 1
+      regard generate --temperature 0.5 --top-p 0.9 "Good morrow"
+      regard generate --model runs/lstm-shakespeare-1 --temperature 0 "The king"
+      head -c 200 play.txt | regard generate -
+    """
+    if temperature == 0 and (top_k, top_p, seed) != (0, 1.0, None):
+        raise ValueError("--top-k, --top-p and --seed are for drawing; at --temperature 0 nothing is drawn")
+    if prompt == "-":
+        prompt = sys.stdin.read(LONGEST + 1)
+        if len(prompt) > LONGEST:
+            raise ValueError(f"the prompt has more than {LONGEST:,} characters; its end is all a model can read")
+    from ..decoding import Sample, pretrained
+    from ..decoding.generate import generate as write
+    from ..models import Writer
+
+    loaded = pretrained.load(model or WRITER, find_device(device))
+    if not isinstance(loaded.model, Writer):
+        raise ValueError(f"{model} writes no text")
+    sample = Sample(temperature, top_k, top_p, seed) if temperature else None
+    pieces = write(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)
+    first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
+    print(prompt, end="")
+    print(first if prompt else first.lstrip(" "), end="", flush=True)
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        pass
+    print(flush=True)
