@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..layers import Dropout
+from ..layers import Dropout, FeedForward
 from ..layers.plane import Plane
 from .annotations import Annotations
 from .encoder import Encoder
@@ -21,15 +21,16 @@ STRIDE = 8
 
 
 class Cells(nn.Module):
-    """x ↦ GELU(norm(conv(x))), the norm over the channels of each cell alone (Ba et al. 2016).
+    """x ↦ GELU(norm(conv(x))) at half the size, the norm over the channels of each cell alone (Ba et al. 2016).
 
-    A norm over the whole map would tell every cell about all the others, and where a model looks would say less about
-    what it sees.
+    A window of 4 at every second place has its middle in the middle of its cell; a window of 3 would be half a place
+    off, and what a cell sees would not be where the cell is. A norm over the whole map would tell every cell about all
+    the others, and where a model looks would say less about what it sees.
     """
 
-    def __init__(self, inputs: int, outputs: int, size: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.convolution = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        self.convolution = nn.Conv2d(inputs, outputs, 4, stride=2, padding=1, bias=False)
         self.norm = nn.LayerNorm(outputs)
 
     def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
@@ -38,7 +39,7 @@ class Cells(nn.Module):
 
 
 class GridEncoder(Encoder):
-    """Four convolutions; a cell of the result stands for 8 × 8 pixels and sees 25 × 25, so that what it says is local.
+    """Three convolutions and a feed-forward part; a cell stands for 8 × 8 pixels and sees 22 × 22 around its middle.
 
     Where it stands is added to it (`Plane`): nothing else could tell above from below.
     """
@@ -52,20 +53,15 @@ class GridEncoder(Encoder):
             )
         self.size, self.width = config.size, config.width
         half, quarter = config.width // 2, config.width // 4
-        self.layers = nn.Sequential(
-            Cells(3, quarter, 5, 2),
-            Cells(quarter, half, 3, 2),
-            Cells(half, half, 3, 1),
-            Cells(half, config.width, 3, 2),
-        )
-        self.project = nn.Linear(config.width, config.width)
+        self.layers = nn.Sequential(Cells(3, quarter), Cells(quarter, half), Cells(half, config.width))
+        self.feed = FeedForward(config.width, 2 * config.width, config.dropout)
         self.places = Plane(config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:
         check(source, self.size)
-        pixels = source.to(self.project.weight.dtype).permute(0, 3, 1, 2) / 127.5 - 1
-        cells = self.project(self.layers(pixels).permute(0, 2, 3, 1))  # [batch, rows, columns, width]
+        pixels = source.to(next(self.parameters()).dtype).permute(0, 3, 1, 2) / 127.5 - 1
+        cells = self.feed(self.layers(pixels).permute(0, 2, 3, 1))  # [batch, rows, columns, width]
         return annotated(self.dropout(self.places(cells)))
 
 

@@ -149,7 +149,8 @@ class TellDecoder(Decoder[TellState]):
             told = real.any(1)  # a row that only fills the batch has looked at nothing
             return self.config.penalty * ((1 - seen).square().sum(1) * told).sum()
         with torch.no_grad():
-            log_p = torch.log_softmax(self.readout(decoded.features).float(), -1)  # [batch, target, vocabulary]
+            logits = self.readout(decoded.features)  # [batch, target, vocabulary]
+            log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
             reward = (log_p.gather(-1, wanted[..., None])[..., 0] * real).sum(1)  # log p(y | s)
             drawn = decoded.drawn & real.any(1)
             better = (reward - self.baseline) * drawn
