@@ -45,7 +45,9 @@ export class MapAside {
     const pending = panels.reduce((sum, panel) => sum + panel.tiles.pending, 0);
     const failed = panels.map((panel) => panel.tiles.failed(level)).find(Boolean);
     const cell = level === 0 ? "Each cell is one weight." : `Each cell is the ${POOLS[pool]} of ${side} × ${side} weights.`;
-    const waiting = pending ? ` Computing ${pending} tile${pending > 1 ? "s" : ""}; coarser until they are here.` : "";
+    const share = Math.floor(100 * Math.min(...panels.map((panel) => panel.tiles.computed)));
+    const walk = pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
+    const waiting = walk ? walk : pending ? ` Computing ${pending} tile${pending > 1 ? "s" : ""}; coarser until they are here.` : "";
     const text = cell + (failed ? ` Coarser where they are missing: ${failed}` : waiting);
     if (this.caption.textContent !== text) this.caption.textContent = text;
     this.reading.replaceChildren(...this.readingOf());

@@ -1,7 +1,8 @@
 // Where the page gets its data: a server, a notebook's kernel, or the file the page is in. All answer alike:
 //
 //   await source.get(path, params, signal)    → JSON
-//   await source.array(path, params, signal)  → {data, shape, type, peaks}: Float32Array, or Uint8Array for "uint8"
+//   await source.array(path, params, signal)  → {data, shape, type, peaks, computed, note}: `data` a Float32Array, or a
+//       Uint8Array for "uint8"; `computed` is below 1 while a part is still to come, `note` says what is not all there is
 //   await source.post(path, body, signal)     → JSON; `body` is an object, or a Blob
 //
 // Paths are those of the HTTP API, "/api/traces/…". What goes wrong is an Error whose message says what to do.
@@ -20,7 +21,9 @@ export class HttpSource {
     const answer = await this.answer(path, params, { signal });
     const [shape, type] = [numbers(answer.headers.get("X-Shape")), answer.headers.get("X-Type")];
     const data = decoded(await answer.arrayBuffer(), type);
-    return { data, shape, type, peaks: numbers(answer.headers.get("X-Peaks")) };
+    const computed = Number(answer.headers.get("X-Computed") ?? 1);
+    const note = answer.headers.get("X-Note") ?? "";
+    return { data, shape, type, peaks: numbers(answer.headers.get("X-Peaks")), computed, note };
   }
 
   async post(path, body, signal) {
@@ -64,9 +67,10 @@ export class WidgetSource {
   }
 
   async array(path, params, signal) {
-    const { shape, type, peaks, buffer } = await this.ask("GET", keyOf(path, params), null, signal);
+    const found = await this.ask("GET", keyOf(path, params), null, signal);
+    const { shape, type, peaks = [], computed = 1, note = "", buffer } = found;
     const bytes = new Uint8Array(buffer.buffer ?? buffer, buffer.byteOffset ?? 0, buffer.byteLength);
-    return { data: decoded(bytes.slice().buffer, type), shape, type, peaks };
+    return { data: decoded(bytes.slice().buffer, type), shape, type, peaks, computed, note };
   }
 
   async post(path, body, signal) {
@@ -141,10 +145,10 @@ export function keyOf(path, params = {}) {
   return parts.length ? `${path}?${parts.join("&")}` : path;
 }
 
-async function unpack({ shape, type, peaks, data }) {
+async function unpack({ shape, type, peaks, note = "", data }) {
   const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks };
+  return { data: decoded(await new Response(stream).arrayBuffer(), type), shape, type, peaks, computed: 1, note };
 }
 
 /** Some heads, rows and columns of [heads, rows, columns]. */
@@ -161,7 +165,7 @@ function part({ data, shape }, { heads, rows, cols }) {
       out.set(data.subarray(start + left, start + right), at);
       at += right - left;
     }
-  return { data: out, shape: [chosen.length, bottom - top, right - left], type: "float32" };
+  return { data: out, shape: [chosen.length, bottom - top, right - left], type: "float32", computed: 1, note: "" };
 }
 
 /** A rectangle of one head as [height, width] cells, each the largest or the mean of what it covers. */
@@ -181,7 +185,7 @@ function pooled({ data, shape }, { head, top, left, bottom, right, height, width
         }
       out[y * width + x] = pool === "mean" ? sum / Math.max(1, (b - a) * (d - c)) : most;
     }
-  return { data: out, shape: [height, width], type: "float32" };
+  return { data: out, shape: [height, width], type: "float32", computed: 1, note: "" };
 }
 
 function cell(from, to, at, count, limit) {

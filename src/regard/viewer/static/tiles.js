@@ -6,6 +6,7 @@
 export const SIDE = 256; // cells along a tile
 const KEPT = 160; // of a head's tiles: 256 KiB of numbers and as much of colours each
 const AT_ONCE = 4;
+const AGAIN = 120; // milliseconds until the rest of a tile is asked for
 
 /** The level whose cells are between one and two pixels wide where a weight is `scale` pixels wide. */
 export function levelAt(scale) {
@@ -49,8 +50,14 @@ export class Tiles {
       running.abort();
       this.running.delete(name);
     }
-    this.waiting = list.filter((at) => !this.kept.has(at.join("/")) && !this.running.has(at.join("/")));
+    const here = (name) => (this.kept.get(name)?.computed ?? 0) >= 1 || this.kept.get(name)?.error;
+    this.waiting = list.filter((at) => !here(at.join("/")) && !this.running.has(at.join("/")));
     this.next();
+  }
+
+  /** The share of the whole head that is computed, as far as the coarsest tile tells. */
+  get computed() {
+    return this.kept.get(`${this.top}/0/0`)?.computed ?? 0;
   }
 
   /** How many are being computed or waited for. */
@@ -74,8 +81,14 @@ export class Tiles {
     this.running.set(name, control);
     const asked = { ...this.params, ...bounds(level, row, column, this.call.queries, this.call.keys) };
     try {
-      const { data, shape } = await this.source.array(`${this.path}/tile`, asked, control.signal);
-      this.keep(name, { level, row, column, data, height: shape[0], width: shape[1] });
+      for (;;) {
+        const { data, shape, computed = 1 } = await this.source.array(`${this.path}/tile`, asked, control.signal);
+        this.keep(name, { level, row, column, data, height: shape[0], width: shape[1], computed });
+        if (computed >= 1) break;
+        this.changed(); // a part of it; the rest is computed meanwhile, and asked for again
+        await new Promise((resume) => setTimeout(resume, AGAIN));
+        if (control.signal.aborted) return;
+      }
     } catch (error) {
       if (error.name === "AbortError") return;
       this.keep(name, { level, row, column, error: error.message });

@@ -7,6 +7,7 @@ import { MapPanel } from "../map_panel.js";
 import { SHADES } from "../shade.js";
 import { levelAt } from "../tiles.js";
 import { plain } from "../tokens.js";
+import { callChoice, callOf, callPath } from "../weights.js";
 
 export const map = {
   name: "map",
@@ -56,7 +57,7 @@ class MapView {
     const own = at === 0 || !given.trace || given.trace === this.context.trace.id;
     const trace = own ? this.context.trace : this.others.get(given.trace);
     if (!trace) return null;
-    const call = trace.calls.find((one) => String(one.id) === String(given.call)) ?? trace.calls[0];
+    const call = callOf(trace, given);
     const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
     return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
   }
@@ -103,10 +104,9 @@ class MapView {
     const key = JSON.stringify([trace.id, call.id, head, entry, pool]);
     if (this.shown[at] === key) return;
     this.shown[at] = key;
-    const path = `/api/traces/${encodeURIComponent(trace.id)}/calls/${encodeURIComponent(call.id)}`;
     const tokens = (side) => trace.sides?.[side] ?? trace.tokens?.[entry] ?? [];
     const sides = { query: tokens(call.query_side), key: tokens(call.key_side) };
-    panel.show(this.context.source, path, call, { head, entry, pool }, sides, () => this.redraw());
+    panel.show(this.context.source, callPath(trace, call), call, { head, entry, pool }, sides, () => this.redraw());
   }
 
   /** What the panels and the aside draw. */
@@ -223,11 +223,10 @@ class MapView {
     const traces = this.context.about.traces.map((trace) => [trace.id, trace.title]);
     const which = at === 1 && traces.length > 1 ? [choice("Trace", traces, this.settings.other.trace, (id) => set({ trace: id, call: null, head: 0 }))] : [];
     if (!target) return which;
-    const { calls } = target.trace;
     const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
     return [
       ...which,
-      choice("Layer", calls.map((call, i) => [i, call.name]), calls.indexOf(target.call), (i) => set({ call: calls[i].id })),
+      callChoice(target.trace, target.call, (id) => set({ call: id })),
       choice("Head", heads, target.head, (head) => set({ head: Number(head) })),
     ];
   }
