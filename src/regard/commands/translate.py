@@ -88,7 +88,7 @@ def translate(
     from ..decoding import pretrained
 
     where = find_device(device)
-    loaded = pretrained.load(model or pretrained.DEFAULT, where, engine)
+    loaded = pretrained.load(model or pretrained.DEFAULT, where, engine, wanted=("translate",))
     how = settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
         how["longest"] = longest

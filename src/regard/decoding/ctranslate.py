@@ -70,7 +70,7 @@ class CTranslate2:
         self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
 
-    def __call__(self, sources: list[list[int]], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+    def __call__(self, sources: list[Any], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
         if how.get("weights"):
             raise ValueError("the engine ctranslate2 gives no weights to show; use the engine torch")
         sample = how.get("sample")

@@ -1,39 +1,51 @@
-"""Finding a trained translator: a run's folder, a model's folder, or one that ships with regard."""
+"""Finding a trained model: a run's folder, a model's folder, or one that ships with regard."""
 
 from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from ..data import Tokenizers
-    from ..models import Writer
     from .search import Settings
-    from .translate import Engine
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
+COMMANDS = {
+    "translate": "translate",
+    "write": "generate",
+    "classify": "classify",
+    "caption": "caption",
+    "spell": "classify",
+}
 
 
 @dataclass
 class Pretrained:
-    """A translator with all it needs; `search` is how its recipe says to decode, where it came with one."""
+    """A model with all it needs; `search` is how its recipe says to decode, where it came with one."""
 
-    model: Writer | Engine
+    model: Any  # a Writer, a Classifier, or another engine's copy
     tokenizers: Tokenizers
     folder: Path
     run: Path | None
     search: Settings
 
 
-def load(name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch") -> Pretrained:
-    """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine."""
-    from ..data import Tokenizers
-    from ..models import Writer
+def load(
+    name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch", *, wanted: Collection[str] = ()
+) -> Pretrained:
+    """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine.
 
-    model: Writer | Engine
+    One whose task is not `wanted` is refused, with the command that is for it.
+    """
+    from ..data import Tokenizers
+    from ..models import load as load_model
+
+    model: Any
     if engine == "ctranslate2":
         from .ctranslate import CTranslate2
 
@@ -43,8 +55,24 @@ def load(name: str | Path = DEFAULT, device: str = "cpu", engine: str = "torch")
     else:
         folder, run = find(name)
         tokenizers = Tokenizers.load(folder)
-        model = Writer.from_pretrained(folder).eval().to(device)
+        model = load_model(folder).to(device)
+    task = task_of(model)
+    if wanted and task not in wanted:
+        raise ValueError(f"{name} is a model for `regard {COMMANDS[task]}`; give one that can {' or '.join(wanted)}")
     return Pretrained(model, tokenizers, folder, run, _search(run))
+
+
+def task_of(model: Any) -> str:
+    """What a model does: translate, write, classify, caption or spell."""
+    from ..models import Classifier, Writer
+
+    if isinstance(model, Classifier):
+        return "classify"
+    encoder = model.config.encoder if isinstance(model, Writer) else None
+    if encoder is None:  # another engine's: those translate
+        return "translate"
+    reads = getattr(encoder, "reads", "nothing" if encoder.kind == "none" else "picture")
+    return {"text": "translate", "sound": "spell", "nothing": "write", "picture": "caption"}[reads]
 
 
 def find(name: str | Path) -> tuple[Path, Path | None]:

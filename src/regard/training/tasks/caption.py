@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .. import caption_scores
+from ..caption_scores import bleu, chrf, cider
 from .translate import Translate
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ class Caption(Translate):
         return [said[pair.source] for pair in pairs]
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
-        return caption_scores.bleu(*gathered(answers, pairs))[3]
+        return bleu(*gathered(answers, pairs))[3]
 
     def figures(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair], nll: float) -> dict[str, float]:
         answers, references = gathered(self.answers(model, tokenizers, pairs), pairs)
-        figures = {f"BLEU-{n}": value for n, value in enumerate(caption_scores.bleu(answers, references), 1)}
+        figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(answers, references), 1)}
         figures |= {
-            "CIDEr": caption_scores.cider(answers, references),
-            "chrF": caption_scores.chrf(answers, references),
+            "CIDEr": cider(answers, references),
+            "chrF": chrf(answers, references),
         }
         return {**figures, "loss": nll}
 

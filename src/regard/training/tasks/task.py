@@ -29,7 +29,9 @@ class Task(ABC):
 
     def model(self, tokenizers: Tokenizers, train: Encoded) -> Saved:
         """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
-        return Writer(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
+        model = Writer(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
+        model.encoder.pretrain()
+        return model
 
     def batches(self, encoded: Encoded, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Epoch:
         """What one process learns from in one epoch."""
