@@ -95,6 +95,12 @@ def _sensible(part: Any) -> Any:
             wrong.append(f'scope = "{part.scope}" needs attention = "luong", and it is "{part.attention}"')
         if part.readout == "maxout" and part.attention == "luong":
             wrong.append('readout = "maxout" is not for attention = "luong", which reads out h̃; set it to "plain"')
+    if isinstance(part, config.GridEncoder) and (part.width % 4 or part.size % 8):
+        wrong.append(f"width = {part.width} and size = {part.size} must be multiples of 4 and of 8")
+    if isinstance(part, config.EfficientNetEncoder) and part.size % 32:
+        wrong.append(f"size = {part.size} must be a multiple of 32")
+    if isinstance(part, config.TellDecoder) and part.penalty and part.attention != "soft":
+        wrong.append(f'penalty = {part.penalty} needs attention = "soft", and it is "{part.attention}"; set it to 0')
     if wrong:
         raise ValueError("; ".join(wrong))
     return part
@@ -182,6 +188,9 @@ def _apart(recipe: Recipe) -> list[str]:
     heard = getattr(recipe.encoder, "reads", {"none": "none"}.get(kind, "picture"))
     if heard != reads:
         wrong.append(f'source.kind = "{reads}", and the encoder, of kind "{kind}", reads {heard}')
+    sizes = [getattr(part, "size", None) for part in (recipe.source, recipe.encoder)]
+    if heard == reads == "picture" and sizes[0] != sizes[1]:
+        wrong.append(f"source.size = {sizes[0]}, and encoder.size = {sizes[1]}: pictures have one size")
     if (recipe.data.kind in ("text", "phrases")) != (task == "write"):
         wrong.append(f'task = "{task}" does not go with data.kind = "{recipe.data.kind}"')
     return wrong
@@ -225,10 +234,15 @@ MODEL_NOTES = {
     "key_heads": "fewer heads for keys and values; 0: as many as heads",
     "norm": "layer norms before (pre) or after (post) each part",
     "positions": "sinusoidal, learned, rotary or alibi",
-    "attention": "none: one context vector; bahdanau: look, then step; luong: step, then look",
+    "attention": "rnn: none, bahdanau (look, then step), luong (step, then look); tell: none, soft, hard",
     "energy": "additive, dot, general or concat",
     "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",
     "window": "D of local attention: it looks at 2D + 1 places",
     "input_feeding": "feed what attention found into the next step",
     "readout": "plain, or maxout over pairs",
+    "size": "of the pictures, in pixels a side",
+    "tuned": "whether weights that others trained learn on",
+    "penalty": "λ of Xu et al. 2015: every place is to be looked at once in all; of soft attention",
+    "reward": "λ_r of Xu et al. 2015: how much hard attention learns from how well its draws did",
+    "entropy": "λ_e of Xu et al. 2015: how much hard attention is kept open",
 }

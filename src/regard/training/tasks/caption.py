@@ -35,6 +35,9 @@ class Caption(Translate):
             "CIDEr": cider(answers, references),
             "chrF": chrf(answers, references),
         }
+        if self.recipe.data.kind == "scenes":
+            looked = pointing(model, tokenizers, pairs)
+            figures |= {} if looked is None else {"pointing": looked}
         return {**figures, "loss": nll}
 
 
