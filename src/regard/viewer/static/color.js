@@ -20,6 +20,8 @@ export function makePalette(theme) {
   return {
     theme,
     ramp: (x) => css(ramp, x),
+    /** Black or white, whichever is easier to read on `ramp(x)`. */
+    over: (x) => over(ramp, x),
     signed: (x) => css(signed, (x + 1) / 2),
     /** The ramp as bytes, 256 × RGB, for filling images. */
     bytes: ramp,
@@ -43,6 +45,16 @@ function table(stops) {
 function css(bytes, x) {
   const at = 3 * Math.round(Math.min(1, Math.max(0, x || 0)) * (STEPS - 1));
   return `rgb(${bytes[at]},${bytes[at + 1]},${bytes[at + 2]})`;
+}
+
+/** By the contrast ratio of WCAG 2: the better of the two is never below 4.5. */
+function over(bytes, x) {
+  const at = 3 * Math.round(Math.min(1, Math.max(0, x || 0)) * (STEPS - 1));
+  const [r, g, b] = [0, 1, 2].map((c) => {
+    const v = bytes[at + c] / 255;
+    return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
 }
 
 function headColor(i, n, theme) {

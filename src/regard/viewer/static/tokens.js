@@ -4,53 +4,40 @@
 
 /** Tokens as people read them: WordPiece's ##, SentencePiece's ▁ and byte-level Ġ, Ċ are marks of joining, not text. */
 export function plain(token) {
-  const text = token.replace(/^##/, "").replace(/▁/g, " ").replace(/Ġ/g, " ").replace(/Ċ/g, "↵");
-  return text.trim() === "" ? (text === "" ? "∅" : "␣") : text.replace(/\n/g, "↵");
+  const text = token.replace(/^##(?=.)/, "").replace(/[▁Ġ]/g, " ").replace(/[Ċ\n]/g, "↵").trim();
+  return text || (token ? "␣" : "∅");
 }
 
-/** The side of a call: {labels, groups: one list of positions per label, special: bools, part: number per label}.
+/** The side of a call: {labels, groups: one list of positions per label, special: bools, parts: which sentence}.
  *
  * `which` is "query" or "key"; `level` is "token" or "word".
  */
-export function sideOf(trace, call, which, level, entry = 0) {
+export function sideOf(trace, call, which, level) {
   const name = which === "query" ? call.query_side : call.key_side;
   const count = which === "query" ? call.queries : call.keys;
-  const given = (name && trace.sides && trace.sides[name]) || (trace.tokens && trace.tokens[entry]) || [];
-  const main = !name || !trace.sides || given.length === (trace.tokens?.[entry] ?? []).length;
+  const given = trace.sides[name] ?? [];
   const tokens = Array.from({ length: count }, (_, i) => given[i] ?? `#${i}`);
-  const special = main ? (trace.special?.[entry] ?? []) : [];
-  const parts = main ? (trace.sentences?.[entry] ?? []) : [];
-  const words = main ? trace.words?.[entry] : null;
-  const groups = level === "word" ? grouped(tokens, words) : tokens.map((_, i) => [i]);
+  const groups = level === "word" ? grouped(tokens, trace.side_words[name]) : tokens.map((_, i) => [i]);
+  const special = trace.side_special[name] ?? [];
+  const parts = trace.side_sentences?.[name] ?? [];
   return {
-    name: name ?? "tokens",
+    name,
     tokens,
     groups,
-    labels: groups.map((group) => (group.length === 1 ? plain(tokens[group[0]]) : joined(tokens, group))),
+    labels: groups.map((group) => plain(group.map((i) => tokens[i].replace(/^##/, "")).join(""))),
     special: groups.map((group) => Boolean(special[group[0]])),
     parts: groups.map((group) => parts[group[0]] ?? 0),
   };
 }
 
+/** Neighbours of the same word. */
 function grouped(tokens, words) {
   const groups = [];
-  let last = null;
-  tokens.forEach((token, i) => {
-    const word = words ? words[i] : continues(token, i) ? last : i;
-    if (word != null && word === last && word >= 0) groups[groups.length - 1].push(i);
+  tokens.forEach((_, i) => {
+    if (i > 0 && words[i] != null && words[i] === words[i - 1]) groups[groups.length - 1].push(i);
     else groups.push([i]);
-    last = word;
   });
   return groups;
-}
-
-/** Without a list of words: WordPiece marks the pieces that go on. */
-function continues(token, i) {
-  return i > 0 && token.startsWith("##");
-}
-
-function joined(tokens, group) {
-  return plain(group.map((i) => tokens[i].replace(/^##/, "")).join(""));
 }
 
 /** Weights over tokens [queries of one group][keys] → over the key groups: mean over rows, sum over columns. */

@@ -1,8 +1,9 @@
 // The views, in the order of their tabs: keys 1 to 9, then 0.
+import { generation } from "./views/generation.js";
 import { heads } from "./views/heads.js";
 import { lookup } from "./views/lookup.js";
 import { map } from "./views/map.js";
 import { model } from "./views/model.js";
 import { neuron } from "./views/neuron.js";
 
-export const views = [heads, model, neuron, map, lookup];
+export const views = [heads, model, neuron, map, generation, lookup];

@@ -1,4 +1,5 @@
 // Heads: lines between two columns of tokens, one colour per head.
+import { barRow } from "../bars.js";
 import { choice, el, fit, inks, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
@@ -74,8 +75,8 @@ class Heads {
     }
     if (!this.links || this.level !== this.context.level) {
       this.level = this.context.level;
-      this.querySide = sideOf(this.trace, call, "query", this.level, entry);
-      this.keySide = sideOf(this.trace, call, "key", this.level, entry);
+      this.querySide = sideOf(this.trace, call, "query", this.level);
+      this.keySide = sideOf(this.trace, call, "key", this.level);
       this.links = new Links(this.rows, this.querySide, this.keySide);
       this.showParts();
     }
@@ -328,15 +329,9 @@ class Heads {
   }
 
   listRow({ at, weight, head, most }, side, name, best) {
-    const bar = el("span.fill");
-    bar.style.width = `${(100 * weight) / best}%`;
-    const dot = el("span.dot", { title: `most by head ${head}: ${number(most)}` });
-    dot.style.background = this.colors[head];
-    return el(
-      "button.barrow",
-      { type: "button", "data-at": at, title: `token ${at}; most by head ${head}: ${number(most)}`, onclick: () => this.bring({ side: name, at }) },
-      bar, dot, el("span.word", {}, side.labels[at], el("small", {}, ` ${at}`)), el("span.value", {}, number(weight)),
-    );
+    const title = `token ${at}; most by head ${head}: ${number(most)}`;
+    const run = () => this.bring({ side: name, at });
+    return barRow({ label: side.labels[at], at, weight, share: weight / best, color: this.colors[head], title, run });
   }
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */

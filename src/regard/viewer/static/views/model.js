@@ -81,14 +81,15 @@ class Model {
 
   addStats(found) {
     for (const cell of this.cells) {
-      const one = found.calls.find((call) => call.id === cell.call.id);
+      const one = found.calls.find((of) => of.call === cell.call.id);
       for (const name of Object.keys(STATISTICS)) if (one?.[name]) cell.values[name] = one[name][cell.head];
     }
     this.update(this.context.state.get());
   }
 
   addPatterns(found) {
-    this.thresholds = found.thresholds;
+    this.thresholds = found.thresholds ?? {};
+    this.why = found.why;
     for (const head of found.heads) {
       const cell = this.cells.find((one) => one.call.id === head.call && one.head === head.head);
       if (cell) Object.assign(cell, { scores: head.scores, labels: head.labels, p: head.p });
@@ -261,6 +262,7 @@ class Model {
     ];
     if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
     if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
+    if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
     this.aside.replaceChildren(...parts);
   }
 

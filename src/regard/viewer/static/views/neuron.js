@@ -8,6 +8,12 @@ const ROW = 24;
 const TOP = 78; // the query and the titles stay above the rows
 const BLOCK = 64; // keys in one answer
 
+const FORMULAS = {
+  dot: ({ scale, q }) => `energy = ${number(scale)} · Σ qᵢ kⱼ over ${q.length} numbers`,
+  tanh: ({ q }) => `energy = Σ w · tanh(qᵢ + kⱼ) over ${q.length} numbers`,
+  function: () => "the energy is a function of (q, k) that is no sum of terms",
+};
+
 export const neuron = {
   name: "neuron",
   title: "Neuron",
@@ -59,8 +65,8 @@ class Neuron {
     const query = Math.min(state.query ?? 1, call.queries - 1);
     if (call !== this.call) {
       this.call = call;
-      this.querySide = sideOf(this.trace, call, "query", "token", entry);
-      this.keySide = sideOf(this.trace, call, "key", "token", entry);
+      this.querySide = sideOf(this.trace, call, "query", "token");
+      this.keySide = sideOf(this.trace, call, "key", "token");
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
       this.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
     }
@@ -71,7 +77,7 @@ class Neuron {
       this.ending.abort();
       this.ending = new AbortController();
       this.blocks.clear();
-      Object.assign(this, { asked, head, entry, query, peaks: { q: 0, k: 0, product: 0, energy: 0, weight: 0 } });
+      Object.assign(this, { asked, head, entry, query, peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 } });
     }
     this.paint();
   }
@@ -102,12 +108,10 @@ class Neuron {
 
   /** Colours and bars are on the scale of the largest number met so far, which the titles name. */
   widen(found) {
-    const most = (rows) => rows.flat().reduce((a, b) => Math.max(a, Number.isFinite(b) ? Math.abs(b) : 0), 0);
+    const most = (rows) => (rows ?? []).flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
     for (const name of Object.keys(this.peaks)) this.peaks[name] = Math.max(this.peaks[name], most(found[name]));
-    this.words = found.formula ?? "e = q · k";
-    const scale = found.scale == null ? "" : `, scale ${number(found.scale)}`;
-    const more = found.modified ? ", then biased or capped" : "";
-    this.formula.textContent = `${this.words}${scale}${more}; ${found.q.length} numbers wide`;
+    this.normalizer = found.normalizer;
+    this.formula.textContent = FORMULAS[found.kind](found);
   }
 
   // Pointing
@@ -203,7 +207,7 @@ class Neuron {
     const { peaks } = this;
     const titles = {
       k: `key kⱼ (±${number(peaks.k)})`, product: `product (±${number(peaks.product)})`,
-      energy: "energy", weight: "weight",
+      energy: "energy", weight: `weight${this.normalizer ? ` (${this.normalizer})` : ""}`,
     };
     for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
     ctx.textAlign = "right";
@@ -248,15 +252,15 @@ class Neuron {
     const found = this.key(row);
     if (!found) return;
     const { block, at: n } = found;
-    const [energy, weight] = [block.energy[n], block.weight[n]];
+    const [energy, weight] = [block.modified[n], block.weight[n]]; // null where the mask closes it
     this.rows.push({ key: row, energy, weight });
     this.strip(ctx, block.k[n], at.k, y + 3, at.strip, ROW - 6, this.peaks.k);
-    this.strip(ctx, block.product[n], at.product, y + 3, at.strip, ROW - 6, this.peaks.product);
+    if (block.product) this.strip(ctx, block.product[n], at.product, y + 3, at.strip, ROW - 6, this.peaks.product);
     ctx.font = `12.5px ${colors.font}`;
-    if (Number.isFinite(energy)) {
+    if (energy != null) {
       const half = (at.bar - 58) / 2;
       const x = at.energy + half;
-      const length = (half * energy) / (this.peaks.energy || 1);
+      const length = (half * energy) / (this.peaks.modified || 1);
       ctx.fillStyle = this.context.palette.signed(Math.sign(energy) * 0.62);
       ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), ROW - 12);
     }
@@ -264,7 +268,7 @@ class Neuron {
     ctx.fillRect(at.weight, y + 6, ((at.bar - 58) * weight) / (this.peaks.weight || 1), ROW - 12);
     ctx.fillStyle = colors.ink;
     ctx.textAlign = "right";
-    ctx.fillText(Number.isFinite(energy) ? energy.toFixed(2) : "masked", at.energy + at.bar - 4, middle);
+    ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);
     ctx.fillText(number(weight), at.weight + at.bar - 4, middle);
   }
 
@@ -290,9 +294,11 @@ class Neuron {
     }
     const { block, at } = found;
     const names = `${this.querySide.labels[this.query]} → ${this.keySide.labels[hover.row]}`;
-    const total = `energy ${number(block.energy[at])}, weight ${number(block.weight[at])}`;
-    const of = hover.d == null ? "" : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}, product ${number(block.product[at][hover.d])}; `;
-    this.line.textContent = `${names}: ${of}${total}`;
+    const [sum, energy] = [block.energy[at], block.modified[at]];
+    const after = energy == null ? ", masked" : Math.abs(energy - sum) > 1e-4 ? `, ${number(energy)} after biases and caps` : "";
+    const product = block.product ? `, product ${number(block.product[at][hover.d])}` : "";
+    const of = hover.d == null ? "" : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
+    this.line.textContent = `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
   }
 
   // Export and tests
@@ -316,7 +322,7 @@ class Neuron {
     const head = ["key", "token", "energy", "weight", ...dimensions.map((d) => `k${d}`), ...dimensions.map((d) => `product${d}`)];
     const rows = this.rows.map(({ key, energy, weight }) => {
       const { block, at } = this.key(key);
-      return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...block.product[at]];
+      return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...(block.product?.[at] ?? [])];
     });
     return [head, ...rows];
   }
@@ -325,7 +331,7 @@ class Neuron {
     const q = this.key(0)?.block.q ?? null;
     const rows = this.rows.map(({ key, energy, weight }) => {
       const { block, at } = this.key(key);
-      return { key, energy, weight, k: block.k[at], product: block.product[at] };
+      return { key, energy, weight, k: block.k[at], product: block.product?.[at] ?? null };
     });
     return { call: this.call.id, head: this.head, query: this.query, q, rows };
   }
