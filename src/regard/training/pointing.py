@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def pointing(model: Writer, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> float | None:
     """The share, in percent, of the words with a place that are pointed at, by `seeing/pointing.py`.
 
-    The captions are the true ones, word by word, and the model is in evaluation mode. A Transformer points with the mean of its maps. None where the model has no attention.
+    The captions are the true ones, word by word, and the model is in evaluation mode. A Transformer points with the
+    mean of its maps. None where the model has no attention.
     """
     encoded = Encoded.build([replace(pair, row=row) for row, pair in enumerate(pairs)], tokenizers)
     device, hits, total = next(model.parameters()).device, 0, 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..caption_scores import bleu, chrf, cider
+from ..pointing import pointing
 from .translate import Translate
 
 if TYPE_CHECKING:
