@@ -3,7 +3,7 @@ import { inks, makeBoard, place } from "./board.js";
 import { exact } from "./map_aside.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
-const EDGE = { left: 110, top: 84, right: 30, bottom: 8 };
+const EDGE = { left: 110, top: 72, right: 30, bottom: 8 };
 const LONGEST = 15;
 
 /** `pointed({row, column} | null)` as the pointer or the arrow keys go from cell to cell. */

@@ -1,7 +1,7 @@
 // One model's translation: both sentences, the alignment between them, and how the search found it, step by step.
 //
 // POST /api/translate answers {translations: [{model, title, translation, source: pieces, source_words: the word of each,
-// target, target_words, weights: [target][source] or null, fidelity, steps: [{prefix, alternatives: [{piece, logprob}],
+// target, target_words, weights: [target][source] or null, the mean of `maps`, fidelity, steps: [{prefix, alternatives: [{piece, logprob}],
 // beam: [{text, score}]}]}]}; the last piece of either side is the end of the sentence.
 import { Alignment } from "./alignment.js";
 import { el, slider } from "./dom.js";
@@ -43,14 +43,15 @@ export class TranslationCard {
     this.answer = answer;
     this.table = gathered(answer, level);
     const { rows, columns, weights } = this.table;
+    const maps = answer.maps > 1 ? ` · mean of ${answer.maps} heads` : "";
     const faith = answer.fidelity ? ` · W·v off by ${number(answer.fidelity.error)}` : "";
-    this.title.replaceChildren(answer.title ?? answer.model, el("span.quietly", {}, faith));
+    this.title.replaceChildren(answer.title, el("span.quietly", {}, weights ? maps + faith : " · without attention"));
     this.words("source", columns);
     this.words("target", rows);
     this.stage.hidden = !weights;
     if (weights) {
       this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
-      this.alignment.show(rows, columns, weights, answer.title ?? answer.model);
+      this.alignment.show(rows, columns, weights, answer.title);
       this.stage.style.height = `${Math.min(560, this.alignment.height)}px`;
     }
     this.showSteps(step);

@@ -5,5 +5,9 @@ import { lookup } from "./views/lookup.js";
 import { map } from "./views/map.js";
 import { model } from "./views/model.js";
 import { neuron } from "./views/neuron.js";
+import { picture } from "./views/picture.js";
+import { read } from "./views/read.js";
+import { sound } from "./views/sound.js";
+import { translate } from "./views/translate.js";
 
-export const views = [heads, model, neuron, map, generation, lookup];
+export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read];

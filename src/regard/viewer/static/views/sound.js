@@ -16,7 +16,7 @@ export const sound = {
   mount: (root, context) => new SoundView(root, context),
 };
 
-const EDGE = { left: 20, right: 20, top: 16, bottom: 34 };
+const EDGE = { left: 34, right: 34, top: 16, bottom: 34 };
 
 class SoundView {
   constructor(root, context) {

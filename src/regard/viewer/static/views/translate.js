@@ -35,7 +35,7 @@ class TranslateView {
 
   build(root) {
     const { text, beams } = this.settings;
-    this.input = el("textarea", { rows: 2, value: text, "aria-label": "Sentence to translate", maxlength: this.context.about.limits?.text, oninput: () => this.typed() });
+    this.input = el("textarea", { rows: 1, value: text, "aria-label": "Sentence to translate", maxlength: this.context.about.limits?.text, oninput: () => this.typed() });
     this.ticks = this.models.map((model) => [model.name, tick(model.title ?? model.name, true, (on) => this.choose(model.name, on))]);
     this.beams = el("input", { type: "number", min: 1, max: this.context.about.limits?.beams ?? 16, value: beams, onchange: () => this.set({ beams: Number(this.beams.value) || 1 }) });
     this.level = segments("Level", [["word", "Words"], ["token", "Pieces"]], "word", (level) => this.set({ pieces: level === "token" || null }));
@@ -95,7 +95,7 @@ class TranslateView {
     }));
     this.columns.replaceChildren(...this.cards.map((card) => card.root));
     this.show();
-    if (answers.length) this.context.announce(answers.map((answer) => `${answer.title ?? answer.model}: ${answer.translation}`).join(". "));
+    if (answers.length) this.context.announce(answers.map((answer) => `${answer.title}: ${answer.translation}`).join(". "));
   }
 
   show() {
@@ -140,7 +140,7 @@ class TranslateView {
         pen.save();
         pen.translate(x, 0);
         Object.assign(pen, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
-        pen.fillText(card.answer.title ?? card.answer.model, 16, 22);
+        pen.fillText(card.answer.title, 16, 22);
         pen.font = `14px ${font}`;
         pen.fillText(card.answer.translation, 16, 42);
         pen.translate(0, 52);
@@ -154,7 +154,7 @@ class TranslateView {
 
   table() {
     return this.cards.flatMap(({ answer, table }) => [
-      [answer.title ?? answer.model, answer.translation],
+      [answer.title, answer.translation],
       ["", ...table.columns],
       ...(table.weights ?? []).map((row, r) => [table.rows[r], ...row]),
     ]);
