@@ -86,19 +86,42 @@ class Reader:
         seen.model = self.name
         return seen
 
+    @torch.no_grad()
+    def write(self, text: Text, tokens: int) -> Seen:
+        """Go on with the text, always by the likeliest token, and see every step; for readers loaded with `writes`."""
+        device = next(self.model.parameters()).device
+        ids = text.ids[None].to(device)
+        room = min(tokens, self.longest - len(text))
+        if room < 1:
+            raise ValueError(
+                f"the text has {len(text)} tokens, and {self.name} takes {self.longest}; give a shorter one"
+            )
+        with watch(self.model) as seen:
+            # One more than is shown: the last token written is never read, so it has no row.
+            found = self.model.generate(  # type: ignore[operator]
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=room + 1, do_sample=False
+            )
+        seen.tokens = [self.tokenizer.convert_ids_to_tokens(found[0].tolist())[: seen[0].shape[-2]]]
+        seen.model = self.name
+        return seen
 
-def load(name: str, device: str = "cpu") -> Reader:
-    """ "minilm", "smollm2", a folder that `save_pretrained` wrote, or a name on the Hugging Face hub."""
+
+def load(name: str, device: str = "cpu", writes: bool = False) -> Reader:
+    """ "minilm", "smollm2", a folder that `save_pretrained` wrote, or a name on the Hugging Face hub.
+
+    `writes`: with the head by which a language model goes on with a text.
+    """
     if find_spec("transformers") is None:
         raise ValueError("reading models of others needs transformers; install it with: pip install 'regard[see]'")
     where, gguf = _place(name)
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {} if gguf is None else {"gguf_file": gguf, "dtype": torch.float32}
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(where, **({} if gguf is None else {"gguf_file": gguf}))
-            model = AutoModel.from_pretrained(where, **options).eval().to(device)
+            kind = AutoModelForCausalLM if writes else AutoModel
+            model = kind.from_pretrained(where, **options).eval().to(device)
     except (OSError, ValueError, ImportError) as error:
         first = " ".join(str(error).split())[:300]
         raise ValueError(

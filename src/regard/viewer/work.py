@@ -1,0 +1,123 @@
+"""Work: a request's computations, done at the desk while somebody waits for them; when nobody does, they end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import limits
+from .answers import Array, Refused
+from .cache import Cache
+from .desk import URGENT, USUAL, Busy, Desk
+from .headmap import HeadMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fastapi import Request
+
+    from .headmap import Pool, Tile
+    from .shelf import Shelf
+    from .shown import Shown
+
+T = TypeVar("T")
+PATIENCE = 1.0
+"""Seconds after which a tile is given as far as it is computed."""
+
+
+class Gone(Exception):
+    """Nobody waits any more."""
+
+
+@dataclass
+class Work:
+    """What the routes share."""
+
+    shelf: Shelf
+    desk: Desk = field(default_factory=lambda: Desk("numbers"))
+    models: Desk = field(default_factory=lambda: Desk("models"))
+    maps: Cache[HeadMap] = field(default_factory=lambda: Cache(limits.MEMORY))
+    answers: Cache[Array] = field(default_factory=lambda: Cache(limits.MEMORY // 4))
+
+    def close(self) -> None:
+        self.desk.close()
+        self.models.close()
+
+    async def do(self, request: Request, work: Callable[[], T], urgency: int = USUAL, desk: Desk | None = None) -> T:
+        """Wait for its turn and for the result; if the client goes first, its turn never comes."""
+        try:
+            future = (desk or self.desk).submit(work, urgency)
+        except Busy as error:
+            raise Refused(503, str(error)) from None
+        waited: asyncio.Future[T] = asyncio.wrap_future(future)
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            both: set[asyncio.Future[Any]] = {waited, gone}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not waited.done():
+                raise Gone
+            return waited.result()
+        finally:
+            gone.cancel()
+            if not waited.done():
+                future.cancel()
+
+    def map(self, trace: Shown, call: int, entry: int, head: int) -> HeadMap:
+        """What is known of one head; at the desk only."""
+        key = trace.id, call, entry, head
+        found = self.maps.get(key)
+        if found is None:
+            found = HeadMap(trace.weights(call, entry)[head])
+            self.maps.put(key, found, found.nbytes)
+        return found
+
+    async def know(self, request: Request, trace: Shown, call: int, entry: int, heads: list[int], rows: range) -> None:
+        """Find the row states of these heads a band at a time, so that it can end between them."""
+        for head in heads:
+
+            def one(head: int = head) -> bool:
+                found = self.map(trace, call, entry, head)
+                unknown = found.unknown(rows)
+                if len(rows) * found.keys > found.keys * found.band and unknown:
+                    found.know(unknown[0])
+                    return len(unknown) > 1
+                return False
+
+            while await self.do(request, one):
+                pass
+
+    async def tile(
+        self, request: Request, trace: Shown, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
+    ) -> Array:
+        key: Hashable = (trace.id, call, entry, head, tile, pool, type)
+        kept = self.answers.get(key)
+        if kept is not None:
+            return kept
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+
+        def step(last: bool) -> Array | None:
+            found = self.map(trace, call, entry, head)
+            missing = found.missing(tile)
+            if missing and not last:
+                found.walk(missing[0])
+                self.maps.put((trace.id, call, entry, head), found, found.nbytes)
+                return None
+            edges = found.edges(tile)
+            note = "" if edges == tile.edges else f"cells moved to multiples of {found.block}"
+            share = 1 - len(missing) / len(found.bands(tile.rows))
+            return Array.of(found.tile(tile, pool), type, share, note)
+
+        answer = await self.do(request, lambda: step(False), URGENT)
+        while answer is None:
+            last = loop.time() > until
+            answer = await self.do(request, lambda last=last: step(last), URGENT if last else USUAL)  # type: ignore[misc]
+        if answer.computed == 1:
+            self.answers.put(key, answer, len(answer.data))
+        return answer
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
