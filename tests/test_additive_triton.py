@@ -16,7 +16,7 @@ skip_without_triton()
 with interpreted():
     from regard.attention.kernels import additive_triton
     from regard.attention.kernels import additive_triton_few as few_kernels
-    from regard.attention.kernels import additive_triton_forward as forward_kernels
+    from regard.attention.kernels import pieces_triton
     from regard.attention.kernels.additive import additive, additive_backward
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     whole = ours(inputs)
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
-    monkeypatch.setattr(forward_kernels, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(pieces_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
     monkeypatch.setattr(few_kernels, "_backwards", {})

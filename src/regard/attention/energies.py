@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .forms import DotForm, Form, PairForm
+from .forms import DistanceForm, DotForm, Form, PairForm, distance, wide
 from .numbers import positive
 from .transforms import traced
 
@@ -89,7 +89,7 @@ class InverseDistance(Energy):
     """e_ij = 1/|q_i − k_j| (Shepard 1968). Use with `normalize=Proportional()`: an equal key then gives its value."""
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return q, k, PairForm(_inverse_distance, foreign=False)
+        return q, k, DistanceForm(inverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,45 +102,22 @@ class Gaussian(Energy):
         positive("Gaussian's sigma", self.sigma)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        # Scaling the inputs instead of the result keeps one function for every σ.
-        return _wide(q) / self.sigma, _wide(k) / self.sigma, PairForm(_half_square, foreign=False)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """float32 at least: half precision overflows where its squares and quotients do."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        # Scaling the inputs instead of the result keeps one form for every σ.
+        return wide(q) / self.sigma, wide(k) / self.sigma, DistanceForm()
 
 
 def _unit(x: Tensor) -> Tensor:
     """x / |x|, at any magnitude; a zero vector stays zero, with a gradient that is finite."""
-    x = _wide(x)
+    x = wide(x)
     largest = x.detach().abs().amax(dim=-1, keepdim=True)
     x = x / largest.where(largest > 0, 1)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / length.where(length > 0, 1)
 
 
-def _distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
-    # cdist never builds [..., q, k, d]. Its matrix-product mode is refused: |a|² + |b|² − 2ab cancels badly for
-    # near neighbours, which are the ones that matter here. It has no half precision on CPU.
-    return torch.cdist(_wide(a), _wide(b), p=p, compute_mode="donot_use_mm_for_euclid_dist")
-
-
 def _equal(a: Tensor, b: Tensor) -> Tensor:
     # The 0-norm counts the components that differ.
-    return (_distance(a.detach(), b.detach(), p=0.0) == 0).to(a.dtype)
-
-
-# Distances below this count as equal. 1/d² still fits float32 there, so the gradient does not overflow either.
-_NEAR = 2.0**-60
-
-
-def _inverse_distance(a: Tensor, b: Tensor) -> Tensor:
-    return 1 / _distance(a, b).clamp_min(_NEAR)
-
-
-def _half_square(a: Tensor, b: Tensor) -> Tensor:
-    return _distance(a, b).square() * -0.5
+    return (distance(a.detach(), b.detach(), p=0.0) == 0).to(a.dtype)
 
 
 def split(energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
@@ -155,7 +132,7 @@ def check_pairwise(form: PairForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "
     """Refuse a function whose energy of a query and a key depends on where in a block they stand."""
     if not form.foreign or traced() or 0 in a.shape or a.shape[1] < 2:
         return
-    a, b = _wide(a[:1, :2]), _wide(b[:1, :16])
+    a, b = wide(a[:1, :2]), wide(b[:1, :16])
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         second = form(a, b)[..., 1, :]
         alone, again = (form(a[:, 1:], b)[..., 0, :] for _ in range(2))

@@ -1,8 +1,8 @@
-"""Forms: the three ways two projected vectors become one energy.
+"""Forms: the four ways two projected vectors become one energy.
 
 An energy is a projection of each side followed by one of these, and kernels differ only by form, so a kernel
 written for a form serves every energy that has it: `Dot`, `ScaledDot`, `Cosine` and `General` all end in a dot
-product, `Additive` and `Concat` in a tanh.
+product, `Additive` and `Concat` in a tanh, `Gaussian` and `InverseDistance` in a distance.
 """
 
 from __future__ import annotations
@@ -47,6 +47,35 @@ class TanhForm:
         return width
 
 
+NEAR = 2.0**-60
+"""Distances below this count as equal. 1/d² still fits float32 there, so the gradient does not overflow either."""
+
+
+@dataclass(frozen=True)
+class DistanceForm:
+    """e_ij = −|a_i − b_j|² / 2, or where `inverse` 1 / |a_i − b_j|"""
+
+    inverse: bool = False
+
+    def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        apart = distance(a, b)
+        return 1 / apart.clamp_min(NEAR) if self.inverse else apart.square() * -0.5
+
+    def cost(self, width: int) -> int:
+        return 1
+
+
+def distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
+    # cdist never builds [..., q, k, d]. Its matrix-product mode is refused: |a|² + |b|² − 2ab cancels badly for
+    # near neighbours, which are the ones that matter here. It has no half precision on CPU.
+    return torch.cdist(wide(a), wide(b), p=p, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def wide(x: Tensor) -> Tensor:
+    """float32 at least: half precision overflows where its squares and quotients do."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 @dataclass(frozen=True)
 class PairForm:
     """e_ij = function(a_i, b_j), any function that looks at one query and one key at a time."""
@@ -68,4 +97,4 @@ class PairForm:
         return width if self.foreign else 1
 
 
-Form = DotForm | TanhForm | PairForm
+Form = DotForm | TanhForm | DistanceForm | PairForm

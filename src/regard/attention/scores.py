@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .energies import split
-from .forms import DotForm, PairForm, TanhForm
+from .forms import DistanceForm, DotForm, PairForm, TanhForm
 from .indices import grid, positions, unravel
 from .kernels.additive_cpu import energies as tanh_energies
 from .transforms import exact, traced
@@ -132,13 +132,20 @@ class Scores:
         return self.finished(e, n, rows, cols, absent)
 
     def _has_kernel(self) -> bool:
-        """Whether energies can be had without the [n, rows, cols, d] tensor of the formula; no graph goes through."""
-        if not isinstance(self.form, TanhForm) or torch.is_grad_enabled() or traced():
+        """Whether energies can be had without the [n, rows, cols, d] tensor of the formula, or faster than by it; no
+        graph goes through."""
+        if not isinstance(self.form, TanhForm | DistanceForm) or torch.is_grad_enabled() or traced():
             return False
         device = self.a.device.type
-        return device == "cpu" or (device == "cuda" and TRITON and self.precision == torch.float32)
+        if device == "cpu":
+            return isinstance(self.form, TanhForm)
+        return device == "cuda" and TRITON and self.precision == torch.float32
 
     def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
+        if isinstance(self.form, DistanceForm):
+            from .kernels import distance_triton
+
+            return distance_triton.pairwise(a, b, self.form.inverse)
         assert isinstance(self.form, TanhForm)
         if a.device.type == "cpu":
             return tanh_energies(a, b, self.form.weight.to(a.dtype))

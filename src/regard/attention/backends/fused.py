@@ -1,4 +1,4 @@
-"""Ours: what PyTorch has no kernel for. The additive op where it applies, blocks of the formula everywhere else."""
+"""Ours: what PyTorch has no kernel for. The additive and distance ops where they apply, else the formula in blocks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..forms import TanhForm
+from ..forms import DistanceForm, TanhForm
 from ..kernels.additive import attention
+from ..kernels.distance import distance
 from ..masks import Padding, interval
-from ..normalizers import Softmax
+from ..normalizers import Proportional, Softmax
 from ..scores import TRITON
+from ..transforms import transformed
 from . import blocked
 
 if TYPE_CHECKING:
@@ -28,42 +30,54 @@ def refusal(request: Request) -> str | None:
 def how(request: Request) -> str:
     why_not, _ = _op(request)
     if why_not is None:
-        return "the additive kernel, in O(T) memory"
+        return f"{_kernel(request.scores)}, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" ({why_not})" if why_not else "")
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     why_not, bounds = _op(request)
-    return _additive(request, bounds) if why_not is None else blocked.run(request)
+    if why_not is not None:
+        return blocked.run(request)
+    return _additive(request, bounds) if isinstance(request.scores.form, TanhForm) else _distance(request, bounds)
+
+
+def _kernel(scores: Scores) -> str:
+    return "the additive kernel" if isinstance(scores.form, TanhForm) else "the distance kernel"
 
 
 def _op(request: Request) -> tuple[str | None, Interval | None]:
-    """Why the additive op does not apply: None if it does, "" where nobody would expect it to; and its intervals."""
+    """Why no op applies: None if one does, "" where nobody would expect it to; and its intervals."""
     scores = request.scores
     why_not = _refused(request)
     bounds = None
     if why_not is None and scores.mask is not None:
         bounds = _interval(scores)
         if bounds is None:
-            why_not = "the additive kernel takes masks that are one interval of keys per query"
+            why_not = f"{_kernel(scores)} takes masks that are one interval of keys per query"
     return why_not, bounds
 
 
 def _refused(request: Request) -> str | None:
-    scores = request.scores
-    if not isinstance(scores.form, TanhForm):
+    scores, kernel = request.scores, _kernel(request.scores)
+    device, normalize = scores.a.device.type, type(request.normalize).__name__
+    by_distance = isinstance(scores.form, DistanceForm)
+    if not isinstance(scores.form, TanhForm | DistanceForm) or (by_distance and device == "cpu"):
         return ""
-    device = scores.a.device.type
     if device not in ("cpu", "cuda"):
-        return f"the additive kernel runs on CPU and CUDA, not {device}"
+        return f"{kernel} runs on {'CUDA' if by_distance else 'CPU and CUDA'}, not {device}"
     if device == "cuda" and not TRITON:
-        return "the additive kernel needs Triton on CUDA"
+        return f"{kernel} needs Triton on CUDA"
     if device == "cuda" and scores.precision == torch.float64:
-        return "the additive kernel on CUDA computes in float32"
-    if not isinstance(request.normalize, Softmax):
-        return f"the additive kernel has softmax only, not {type(request.normalize).__name__}"
+        return f"{kernel} on CUDA computes in float32"
+    if isinstance(scores.form, DistanceForm) and scores.form.inverse:
+        if not isinstance(request.normalize, Proportional):
+            return f"{kernel} has proportional weights only for inverse distances, not {normalize}"
+    elif not isinstance(request.normalize, Softmax):
+        return f"{kernel} has softmax only, not {normalize}"
     if scores.modifiers:
-        return "the additive kernel has no score modifiers"
+        return f"{kernel} has no score modifiers"
+    if by_distance and transformed():
+        return f"{kernel} is not made for torch.func"
     return None
 
 
@@ -84,8 +98,6 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
     start, stop = bounds or (None, None)
-    # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
-    seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
     out, lse = attention(
         scores.a,
         scores.b,
@@ -93,8 +105,32 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
         v,
         start,
         stop,
-        seed,
+        _seed(request),
         1 / normalize.temperature,
         request.dropout,
     )
     return out.reshape(*scores.batch, *out.shape[1:]), lse.reshape(*scores.batch, scores.queries)
+
+
+def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
+    scores, v = request.scores.flat(), request.flat_values
+    assert isinstance(scores.form, DistanceForm)
+    start, stop = bounds or (None, None)
+    scale = 1 / request.normalize.temperature if isinstance(request.normalize, Softmax) else 1.0
+    out, state = distance(
+        scores.a,
+        scores.b,
+        v,
+        start,
+        stop,
+        _seed(request),
+        scale,
+        scores.form.inverse,
+        request.dropout,
+    )
+    return out.reshape(*scores.batch, *out.shape[1:]), state.reshape(*scores.batch, scores.queries)
+
+
+def _seed(request: Request) -> Tensor | None:
+    """Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere."""
+    return torch.randint(2**62, (), device=request.v.device) if request.dropout else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import additive_triton_backward as many_backward
 from . import additive_triton_few as few
 from . import additive_triton_forward as many
+from .pieces_triton import intervals
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -26,7 +27,7 @@ def forward(
     seed: Int[Tensor, ""] | None,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    start, stop = _interval(start, stop, a)
+    start, stop = intervals(start, stop, *a.shape[:2])
     run = few.forward if few.applies(a, v) else many.forward
     return run(a, b, w, v, start, stop, scale, dropout, seed)
 
@@ -48,16 +49,8 @@ def backward(
     seed: Int[Tensor, ""] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
-    start, stop = _interval(start, stop, a)
+    start, stop = intervals(start, stop, *a.shape[:2])
     out, lse = out.contiguous(), lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     run = few.backward if few.applies(a, v) else many_backward.backward
     return run(grad, grad_lse, a, b, w, v, out, lse, start, stop, scale, dropout, seed)
-
-
-def _interval(
-    start: Int[Tensor, "_ _"] | None, stop: Int[Tensor, "_ _"] | None, a: Float[Tensor, "n q d"]
-) -> tuple[Int[Tensor, "n q"] | None, Int[Tensor, "n q"] | None]:
-    """One start and stop per row; what was shared stays shared, by a stride of 0."""
-    n, q, _ = a.shape
-    return (None, None) if start is None or stop is None else (start.expand(n, q), stop.expand(n, q))

@@ -1,12 +1,10 @@
 """Additive attention on the GPU, backward: everything is recomputed from the log-sum-exp, nothing is kept but it.
 
-    p_ij = e^{E_ij − lse_i}     dp_ij = grad_i·v_j     ds_ij = scale · p_ij (dp_ij − δ_i)    δ_i = grad_i·out_i − dlse_i
     da_id = Σ_j ds_ij w_d (1 − t²)     db_jd = Σ_i ds_ij w_d (1 − t²)     dw_d = Σ_ij ds_ij t     t = tanh(a_id + b_jd)
 
-Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
-Energies and slopes ds exist one bounded piece at a time. Then `_contract` runs twice: for da a thread keeps its rows
-and entries d and walks along the keys, for db it keeps keys and walks along the rows. So every sum has one owner and
-one order: no atomics, and two runs give the same bits.
+Energies and slopes ds exist one bounded piece at a time (`pieces_triton.py`). Then `_contract` runs twice: for da a
+thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along the rows. So every
+sum has one owner and one order: no atomics, and two runs give the same bits.
 """
 
 from __future__ import annotations
@@ -17,57 +15,16 @@ import torch
 import triton
 import triton.language as tl
 
-from . import launch
-from .additive_triton_energies import (
-    BLOCK,
-    LIMIT,
-    LOG2E,
-    energies,
-    meets,
-    padded,
-    reciprocal,
-    shrink,
-    side,
-    spans_of,
-)
-from .additive_triton_forward import kept, pieces, strides, workspace
+from . import launch, pieces_triton
+from .additive_triton_energies import LIMIT, energies, padded, reciprocal, shrink, side
+from .pieces_triton import BLOCK, meets
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from .additive_triton_energies import Side
-
-LOG2E_ = tl.constexpr(LOG2E)
-
-
-@triton.jit
-def _slopes(
-    e, dp, e_n, e_i, lse, lse_n, delta, delta_n, start, start_n, start_i, stop, stop_n, stop_i, seed,
-    q, k, n0, i0, scale, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """In place: energies become p_ij with dropout, dp_ij becomes ds_ij; both 0 where row i does not see key j."""
-    n = tl.program_id(2).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    seen = (i < q)[:, None] & (j < k)[None, :]
-    if INTERVAL:
-        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
-        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
-        seen = seen & (j[None, :] >= first) & (j[None, :] < last)
-    state = tl.load(lse + n * lse_n + i, i < q, 0.0)[:, None]
-    drift = tl.load(delta + n * delta_n + i, i < q, 0.0)[:, None]
-    at = n * e_n + i[:, None] * e_i + j[None, :]
-    p = tl.where(seen, tl.exp2(tl.load(e + at, seen, 0.0) - state * LOG2E_), 0.0)  # [BLOCK, BLOCK]
-    slope = tl.load(dp + at, seen, 0.0)
-    weight = p
-    if DROPOUT:
-        factor = kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
-        weight = p * factor
-        slope = slope * factor
-    tl.store(e + at, weight)
-    tl.store(dp + at, tl.where(seen, p * (slope - drift) * scale, 0.0))
+    from .pieces_triton import Spans
 
 
 @triton.jit
@@ -159,45 +116,24 @@ def backward(
     seed: Int[Tensor, ""] | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
-    n, q, k, kinds = *a.shape[:2], b.shape[1], [x.dtype for x in (a, b, w, v)]
-    da, db, dw, dv = (
-        torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w, v)
-    )
-    across, along, weight, spans = (
-        (side(a, True), side(b, True)),
-        (side(a, False), side(b, False)),
-        padded(w),
-        spans_of(start, stop),
-    )
-    grad, v = grad.float(), v.float()
-    delta = (grad * out.float()).sum(-1)
-    if grad_lse is not None:
-        delta -= grad_lse
-    room, slopes = workspace(n, q, k, a), workspace(n, q, k, a)
-    keys = slice(0, k)
-    for m, i in pieces(n, q, k):
-        count, rows, blocks = m.stop - m.start, i.stop - i.start, slice(i.start // BLOCK, triton.cdiv(i.stop, BLOCK))
-        e, ds = room[:count], slopes[:count]
-        first, last, span = (
-            (None, None, None) if start is None else (start[m, i], stop[m, i], spans[m, blocks])  # type: ignore[index]
-        )
-        energies(across[0].part(m, i), across[1].part(m, keys), weight, span, scale, e)
-        torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
-        launch.start(
-            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), count),
-            e, ds, *e.stride()[:2], lse[m, i], lse.stride(0), delta[m, i], delta.stride(0), first, *strides(first),
-            last, *strides(last), seed, rows, k, m.start, i.start, scale, dropout,
-            start is not None, dropout > 0, BLOCK, num_warps=4,
-        )  # fmt: skip
-        dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
+    da, db, dw = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w))
+    across, along = (side(a, True), side(b, True)), (side(a, False), side(b, False))
+    weight, keys = padded(w), slice(0, b.shape[1])
+
+    def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
+        energies(across[0].part(m, i), across[1].part(m, keys), weight, spans, scale, e)
+
+    def contract(m: slice, i: slice, spans: Spans | None, ds: Tensor) -> None:
         left, right = along[0].part(m, i), along[1].part(m, keys)
-        dw += _contracted(left, right, weight, ds, span, da[m, i], keys=False)
-        _contracted(right, left, weight, ds, span, db[m], keys=True)
-    return tuple(g.to(t) for g, t in zip((da, db, dw, dv), kinds, strict=True))  # type: ignore[return-value]
+        dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
+        _contracted(right, left, weight, ds, spans, db[m], keys=True)
+
+    dv = pieces_triton.backward(piece, contract, grad, grad_lse, v, out, lse, start, stop, scale, dropout, seed)
+    return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
 def _contracted(
-    own: Side, other: Side, w: Tensor, ds: Tensor, spans: Tensor | None, out: Tensor, keys: bool
+    own: Side, other: Side, w: Tensor, ds: Tensor, spans: Spans | None, out: Tensor, keys: bool
 ) -> Float[Tensor, " d"]:
     """Add this piece's part of da (or, for keys, db) to `out`, and return its part of dw (zeros for keys)."""
     n, count, d = own.rows.shape

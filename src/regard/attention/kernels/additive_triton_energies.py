@@ -19,13 +19,13 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from . import launch
+from .pieces_triton import BLOCK, COMPILED, LOG2E, meets
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
 
-BLOCK = 64
-"""Rows or keys in one tile, and per entry of the tables `bound` and `spans`."""
+    from .pieces_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: the sum of w r drifts to Σw/2 and would lose digits if carried along."""
@@ -33,12 +33,7 @@ GROUP = 16
 LIMIT = tl.constexpr(21.5)
 """(e^{2·21.5} + 1)² = 2e37 is a float32 whose reciprocal is a float32 too."""
 
-LOG2E = 1.4426950408889634
-LN2 = tl.constexpr(0.6931471805599453)
 TWICE_LOG2E = tl.constexpr(2 * LOG2E)
-
-COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
-"""The interpreter runs the same kernels on a CPU, but has no inline assembly."""
 
 
 @triton.jit
@@ -86,23 +81,6 @@ def _exponentials(x, x_n, x_t, x_d, out, out_n, out_t, out_d, bound, bound_n, t,
         # Zero past the end: e^{2x}·0 + 1 = 1, which the zero in w there multiplies.
         tl.store(out + n * out_n + at, tl.where(inside, _exponential(here), 0.0), (cols < d_pad)[None, :])
     tl.store(bound + n * bound_n + block, tl.max(largest))
-
-
-@triton.jit
-def _spans(start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, q, BLOCK: tl.constexpr):
-    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    i = block * BLOCK + tl.arange(0, BLOCK)
-    low = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 2**31 - 1)
-    high = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)
-    tl.store(spans + n * spans_n + 2 * block, tl.min(low).to(tl.int32))
-    tl.store(spans + n * spans_n + 2 * block + 1, tl.max(high).to(tl.int32))
-
-
-@triton.jit
-def meets(spans, spans_n, n, row_block, key_block, BLOCK: tl.constexpr):
-    """Whether some row of the block of rows may see some key of the block of keys."""
-    at = spans + n * spans_n + 2 * row_block
-    return (tl.load(at) < (key_block + 1) * BLOCK) & (tl.load(at + 1) > key_block * BLOCK)
 
 
 @triton.jit
@@ -187,20 +165,7 @@ def padded(w: Float[Tensor, " d"]) -> Float[Tensor, " d_pad"]:
     return pad(w.float(), (0, more)) if more else w.float().contiguous()
 
 
-def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) -> Int[Tensor, "n blocks 2"] | None:
-    """The first key and one past the last that some row of each block sees."""
-    if start is None or stop is None:
-        return None
-    n, q = start.shape
-    spans = start.new_empty((n, triton.cdiv(q, BLOCK), 2), dtype=torch.int32)
-    grid = (n, spans.shape[1], 1)
-    launch.start(_spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
-    return spans
-
-
-def energies(
-    a: Side, b: Side, w: Float[Tensor, " d_pad"], spans: Int[Tensor, "n blocks 2"] | None, scale: float, out: Tensor
-) -> None:
+def energies(a: Side, b: Side, w: Float[Tensor, " d_pad"], spans: Spans | None, scale: float, out: Tensor) -> None:
     """log₂e · scale · w·tanh(a_i + b_j) into `out` [n, q_pad, k_pad]; blocks that no row sees stay unwritten."""
     n, q, d = a.rows.shape
     k = b.rows.shape[1]
