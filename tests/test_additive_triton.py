@@ -14,9 +14,8 @@ import regard as r
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import additive_triton
+    from regard.attention.kernels import additive_triton, pieces_triton
     from regard.attention.kernels import additive_triton_few as few_kernels
-    from regard.attention.kernels import pieces_triton
     from regard.attention.kernels.additive import additive, additive_backward
 
 if TYPE_CHECKING:
