@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .app import app
 from .screen import screen
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ..training.results import Row
 
 
 @app.command()
@@ -32,6 +37,7 @@ def compare(
 
     from ..seeing.figure import check
     from ..training import results
+    from ..training.figures import Figures
     from .evaluate import plot
 
     if save_plot is not None:
@@ -43,12 +49,16 @@ def compare(
     rows = [row for row in results.compare(scored) if data in (None, row.data)]
     if not rows:
         raise ValueError(f"none of these runs was evaluated on {data}")
+    if any(isinstance(row.evaluation, Figures) for row in rows):
+        screen().print(_figures(rows))
+        return
     headings = ("run", "data", "BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
     table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns[2:]:
         column.justify = "right"
     for row in rows:
         found = row.evaluation
+        assert not isinstance(found, Figures)
         table.add_row(
             row.run,
             row.data,
@@ -64,5 +74,23 @@ def compare(
     if save_plot is not None:
         if len({row.data for row in rows}) > 1:
             raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
-        plot({row.run: row.evaluation for row in rows}, save_plot)
+        plot({row.run: row.evaluation for row in rows if not isinstance(row.evaluation, Figures)}, save_plot)
         typer.echo(f"wrote {save_plot}")
+
+
+def _figures(rows: list[Row]) -> Table:
+    """Runs of other tasks: a column for each figure that one of them has."""
+    from rich.table import Table
+
+    from ..training.figures import Figures
+
+    found = [(row, row.evaluation.values) for row in rows if isinstance(row.evaluation, Figures)]
+    names = list(dict.fromkeys(name for _, values in found for name in values))
+    table = Table("run", "data", *names, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row, values in found:
+        cells = (f"{values[name]:.4f}" if name == "loss" else f"{values[name]:.2f}" for name in names if name in values)
+        filled = iter(cells)
+        table.add_row(row.run, row.data, *(next(filled) if name in values else "" for name in names))
+    return table

@@ -41,7 +41,7 @@ def evaluate(
     device: Device = "auto",
     tokens: Tokens = None,
 ) -> None:
-    """Score a model: BLEU, chrF, perplexity, alignments, speed.
+    """Score a model: a translator by BLEU, chrF, perplexity, alignments and speed, others by what their task measures.
 
     Without a file, on the test pairs of the run's recipe. Gold alignment links, where there are some, give the
     alignment error rate. A run keeps what it scored in results.json, for `regard compare`.
@@ -52,6 +52,7 @@ def evaluate(
       regard evaluate runs/transformer-multi30k-1 --beams 1 --save-plot lengths.png
       regard evaluate tatoeba-transformer-en-fr pairs.tsv
       regard evaluate runs/luong-dot-tatoeba-1 hansards.tsv --columns 0,1,2,3 --tokenised
+      regard evaluate runs/soft-scenes-1
     """
     from ..decoding import pretrained
     from ..training import results
@@ -63,6 +64,9 @@ def evaluate(
         check(save_plot)
     where = find_device(device)
     loaded = pretrained.load(run, where, engine)
+    if pretrained.task_of(loaded.model) != "translate":
+        _other(loaded, file, split, columns)
+        return
     how = settings(loaded, beams, length_penalty, coverage_penalty)
     data, pairs, tokenised = _pairs(loaded, file, split, columns, tokenised)
     evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
@@ -106,7 +110,30 @@ def _pairs(
     from ..training.run import Run
 
     recipe = Run.open(loaded.run).recipe
-    return split, read(recipe.data, split), recipe.data.tokenised
+    return split, read(recipe.data, split, recipe.source.kind), recipe.data.tokenised
+
+
+def _other(loaded: Pretrained, file: Path | None, split: Literal["test", "valid"], columns: str) -> None:
+    """Classifiers, captioners, spellers and language models."""
+    from rich.table import Table
+
+    from ..training import results
+    from ..training.figures import figures
+    from ..training.run import Run
+    from ..training.tasks import task_of
+
+    if loaded.run is None:
+        raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
+    data, pairs, _ = _pairs(loaded, file, split, columns, False)
+    found = figures(task_of(Run.open(loaded.run).recipe), loaded.model, loaded.tokenizers, pairs)
+    written = results.record(loaded.run, data, found)
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in found.values.items():
+        table.add_row(name, f"{value:.4f}" if name == "loss" else f"{value:.2f}")
+    console = screen()
+    console.print(f"{data}: {found.items:,} pairs", style="bold")
+    console.print(table)
+    typer.echo(f"wrote {written}")
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:

@@ -106,13 +106,11 @@ def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen
 
 def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
     from ..decoding import pretrained, translate
-    from ..models import Writer
     from ..seeing import watch
 
     if second is not None:
         raise ValueError(f"{name} translates one sentence; --with is for models that read pairs")
-    loaded = pretrained.load(name, device)
-    assert isinstance(loaded.model, Writer)
+    loaded = pretrained.load(name, device, wanted=("translate",))
     with watch(loaded.model) as seen:
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.model, seen.tokens = name, [found.pieces]

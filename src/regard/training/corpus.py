@@ -15,7 +15,7 @@ from ..data.lines import text
 from .material import Digits, Files, Generated, Phrases, Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .material import Data, Photos
 
@@ -25,15 +25,18 @@ Split = Literal["train", "valid", "test"]
 class Corpus:
     """The files of a split, one after the other; each iteration reads them anew. `row` counts through all of them.
 
-    Where the sources are names of files, they start at `root`.
+    Where the sources are names of files, they start at `root`. `keeps` says which rows belong to the split.
     """
 
-    def __init__(self, parts: list[Pairs], root: Path | None = None) -> None:
-        self.parts, self.root = parts, root
+    def __init__(
+        self, parts: list[Pairs], root: Path | None = None, keeps: Callable[[int], bool] = lambda row: True
+    ) -> None:
+        self.parts, self.root, self.keeps = parts, root, keeps
 
     def __iter__(self) -> Iterator[Pair]:
         for row, pair in enumerate(chain.from_iterable(self.parts)):
-            yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
+            if self.keeps(row):
+                yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
 
     @property
     def skipped(self) -> int:
@@ -44,7 +47,10 @@ class Corpus:
 def read(data: Data, split: Split, source: str = "text") -> Corpus:
     """What the recipe names for a split; `source` is the kind of what its source side is."""
     if isinstance(data, Files):
-        return Corpus(list(_files(data, split)), None if source == "text" else folder(data.root))
+        root, every = None if source == "text" else folder(data.root), data.hold_out
+        if not every or split == "test":
+            return Corpus(list(_files(data, split)), root)
+        return Corpus(list(_files(data, "train")), root, lambda row: (row % every == 0) == (split == "valid"))
     if isinstance(data, Generated):
         return Corpus([_generated(data, split)])
     if isinstance(data, Text | Phrases):

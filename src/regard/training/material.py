@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .section import Count, Positive, Section
 
@@ -34,10 +34,22 @@ class Files(Material):
     root: str = ROOT
     train: list[Source] = Field(description="corpora: a file, or [source file, target file], lines side by side")
     valid: list[Source]
+    hold_out: Count = Field(
+        default=0, description="where `valid` is empty: every so-manieth row of `train` is left out there and validates"
+    )
     test: list[Source] = Field(default=[])
     columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
         default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
     )
+
+    @model_validator(mode="after")
+    def _validates(self) -> Files:
+        if bool(self.valid) == bool(self.hold_out) or self.hold_out == 1:
+            raise ValueError(
+                f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out every "
+                "tenth row of `train`, say; one of them"
+            )
+        return self
 
 
 class Generated(Material):

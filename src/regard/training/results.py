@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .evaluate import Evaluation
+from .figures import Figures
 from .scores import Bin, Score
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ NAME = "results.json"
 LARGEST = 1 << 24  # bytes; a file that large was not written by us
 
 
-def record(run: Path, data: str, evaluation: Evaluation) -> Path:
+def record(run: Path, data: str, evaluation: Evaluation | Figures) -> Path:
     """Adds an evaluation to a run's results, in place of an earlier one on the same data."""
     file = run / NAME
     known = _read(file) if file.exists() else {}
@@ -28,7 +29,7 @@ def record(run: Path, data: str, evaluation: Evaluation) -> Path:
     return file
 
 
-def load(run: Path) -> dict[str, Evaluation]:
+def load(run: Path) -> dict[str, Evaluation | Figures]:
     """What a run scored, by data."""
     file = run / NAME
     if not file.is_file():
@@ -45,7 +46,7 @@ class Row:
 
     run: str
     data: str
-    evaluation: Evaluation
+    evaluation: Evaluation | Figures
 
 
 def compare(runs: Iterable[Path]) -> list[Row]:
@@ -67,6 +68,8 @@ def _read(file: Path) -> dict[str, Any]:
     return found
 
 
-def _evaluation(values: dict[str, Any]) -> Evaluation:
+def _evaluation(values: dict[str, Any]) -> Evaluation | Figures:
+    if "task" in values:
+        return Figures(**values)
     scored = {name: Score(**values[name]) for name in ("bleu", "tokenised_bleu", "chrf")}
     return Evaluation(**{**values, **scored, "by_length": [Bin(**each) for each in values["by_length"]]})

@@ -1,0 +1,45 @@
+"""What a model of any task scores on pairs: a few named numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..data import Pair, Tokenizers
+    from .tasks.task import Task
+
+
+@dataclass
+class Figures:
+    """What `regard evaluate` prints of a model that does not translate, and results.json keeps."""
+
+    task: str
+    items: int
+    values: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@torch.no_grad()
+def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair]) -> Figures:
+    """The scores of a model in evaluation mode, whatever its task measures."""
+    pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+    if not pairs:
+        raise ValueError("there is nothing to evaluate on")
+    device = next(model.parameters()).device
+    encoded = Encoded.build(pairs, tokenizers)
+    if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":
+        raise ValueError(f"a pair takes {widest} tokens, and the recipe was for {task.recipe.data.longest}: cut it")
+    nll = count = 0.0
+    for batch in task.checks(encoded):
+        loss = model.loss(batch.to(device))
+        nll, count = nll + float(loss.nll), count + float(loss.tokens)
+    return Figures(task.recipe.task, len(pairs), task.figures(model, tokenizers, pairs, nll / count))
