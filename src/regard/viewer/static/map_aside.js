@@ -2,7 +2,6 @@
 import { inks, makeBoard, place } from "./board.js";
 import { el } from "./dom.js";
 import { marks, shader } from "./shade.js";
-import { plain } from "./tokens.js";
 
 const AROUND = 6; // tokens of context
 export const POOLS = { max: "largest", mean: "mean" };
@@ -15,7 +14,7 @@ export function exact(weight) {
   return weight >= 1e-3 ? weight.toFixed(5) : weight.toExponential(3).replace("e-", "e−");
 }
 
-/** `look()` is {panels, titles, camera, cross, pool, shade, palette, level}. */
+/** `look()` is {panels, titles, camera, cross, pool, shade, palette, level, coarse: why it is not by words}. */
 export class MapAside {
   constructor(look, jump) {
     this.look = look;
@@ -40,7 +39,7 @@ export class MapAside {
   }
 
   write() {
-    const { panels, level, pool } = this.look();
+    const { panels, level, pool, coarse } = this.look();
     const side = count(2 ** level);
     const pending = panels.reduce((sum, panel) => sum + panel.tiles.pending, 0);
     const failed = panels.map((panel) => panel.tiles.failed(level)).find(Boolean);
@@ -48,7 +47,7 @@ export class MapAside {
     const share = Math.floor(100 * Math.min(...panels.map((panel) => panel.tiles.computed)));
     const walk = pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
     const waiting = walk ? walk : pending ? ` Computing ${pending} tile${pending > 1 ? "s" : ""}; coarser until they are here.` : "";
-    const text = cell + (failed ? ` Coarser where they are missing: ${failed}` : waiting);
+    const text = cell + coarse + (failed ? ` Coarser where they are missing: ${failed}` : waiting);
     if (this.caption.textContent !== text) this.caption.textContent = text;
     this.reading.replaceChildren(...this.readingOf());
   }
@@ -121,7 +120,7 @@ function around(name, from, many, tokens) {
   const first = Math.max(0, from - AROUND);
   const words = tokens.slice(first, from + 1 + AROUND).map((token, i) => {
     const here = first + i >= from && first + i < from + many;
-    return el(here ? "mark" : "span", {}, plain(token));
+    return el(here ? "mark" : "span", {}, token);
   });
   return [el("h3", {}, `${name} ${range}`), el("p.map-context", {}, ...words.flatMap((word) => [word, " "]))];
 }

@@ -1,8 +1,7 @@
 // One head as a map: tiles under a camera, tokens on the axes, a cross where one looks.
 import { inks, makeBoard } from "./board.js";
 import { colored, shader } from "./shade.js";
-import { SIDE, Tiles, levelAt } from "./tiles.js";
-import { plain } from "./tokens.js";
+import { SIDE, levelAt } from "./tiles.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
 const WORD = 13; // pixels a row needs to have its token written beside it
@@ -16,11 +15,10 @@ export class MapPanel {
     this.board = makeBoard(host, { tabindex: "0", role: "application" }, (pen) => this.draw(pen));
   }
 
-  /** Another head, or another pooling. `sides` are the tokens of rows and columns; `changed()`: a tile has come. */
-  show(source, path, call, params, sides, changed) {
+  /** Another head, pooling or level. `sides` are those of rows and columns; `tiles` answers for them. */
+  show(tiles, sides) {
     this.tiles?.close();
-    Object.assign(this, { call, sides });
-    this.tiles = new Tiles(source, path, call, params, changed);
+    Object.assign(this, { tiles, call: tiles.call, sides: { query: sides.query.labels, key: sides.key.labels } });
   }
 
   /** Where the matrix is drawn. */
@@ -162,8 +160,8 @@ export class MapPanel {
   }
 
   name(tokens, i, step) {
-    const token = plain(tokens[i] ?? "").slice(0, LONGEST);
-    return step === 1 ? token : `${i.toLocaleString("en")} ${token}`;
+    const token = (tokens[i] ?? "").slice(0, LONGEST);
+    return step === 1 || token === String(i) ? token : `${i.toLocaleString("en")} ${token}`;
   }
 
   drawCross(pen, { ink, paper }) {

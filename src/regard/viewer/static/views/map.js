@@ -5,9 +5,10 @@ import { MapAside, POOLS, exact } from "../map_aside.js";
 import { MapCamera } from "../map_camera.js";
 import { MapPanel } from "../map_panel.js";
 import { SHADES } from "../shade.js";
-import { levelAt } from "../tiles.js";
-import { plain } from "../tokens.js";
+import { Tiles, levelAt } from "../tiles.js";
+import { sideOf } from "../tokens.js";
 import { callChoice, callOf, callPath } from "../weights.js";
+import { MOST, WordTiles } from "../word_tiles.js";
 
 export const map = {
   name: "map",
@@ -101,12 +102,18 @@ class MapView {
     const panel = this.panels[at];
     panel.board.node.setAttribute("aria-label", `Map of ${title.textContent}: arrow keys move, plus and minus zoom`);
     const { pool } = this.settings;
-    const key = JSON.stringify([trace.id, call.id, head, entry, pool]);
+    const words = this.byWords(call);
+    const key = JSON.stringify([trace.id, call.id, head, entry, pool, words]);
     if (this.shown[at] === key) return;
     this.shown[at] = key;
-    const tokens = (side) => trace.sides?.[side] ?? trace.tokens?.[entry] ?? [];
-    const sides = { query: tokens(call.query_side), key: tokens(call.key_side) };
-    panel.show(this.context.source, callPath(trace, call), call, { head, entry, pool }, sides, () => this.redraw());
+    const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
+    const asked = [this.context.source, callPath(trace, call), call, { head, entry, pool }];
+    const redraw = () => this.redraw();
+    panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), { query, key: side });
+  }
+
+  byWords(call) {
+    return this.context.level === "word" && call.queries * call.keys <= MOST;
   }
 
   /** What the panels and the aside draw. */
@@ -115,7 +122,8 @@ class MapView {
     const { palette } = this.context;
     const camera = this.camera.now;
     const titles = this.panels.map((_, at) => this.columns[at].firstChild.textContent);
-    return { panels: this.panels, titles, camera, level: this.level(camera), cross: this.cross, pool, shade, palette };
+    const coarse = this.context.level === "word" && !this.byWords(this.target(0).call) ? " Tokens: there are too many for words." : "";
+    return { panels: this.panels, titles, camera, level: this.level(camera), cross: this.cross, pool, shade, palette, coarse };
   }
 
   level(camera) {
@@ -156,7 +164,7 @@ class MapView {
     const { query, key } = this.panels[0].sides;
     const [rows, columns] = reading.cell;
     const many = rows * columns > 1 ? `, ${POOLS[this.settings.pool]} of ${rows} by ${columns}` : "";
-    const names = `query ${reading.row} ${plain(query[reading.row] ?? "")}, key ${reading.column} ${plain(key[reading.column] ?? "")}`;
+    const names = `query ${reading.row} ${query[reading.row]}, key ${reading.column} ${key[reading.column]}`;
     this.context.announce(`${names}: ${exact(reading.value)}${many}`);
   }
 
@@ -265,7 +273,7 @@ class MapView {
       const start = Math.max(0, Math.floor(from / cell)) * cell;
       return Array.from({ length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) }, (_, i) => start + i * cell);
     };
-    const name = (tokens, i) => `${i} ${plain(tokens[i] ?? "")}`;
+    const name = (tokens, i) => `${i} ${tokens[i]}`;
     return this.panels.flatMap((panel, at) => {
       const { area, call, sides } = panel;
       const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
