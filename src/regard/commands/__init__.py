@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from . import compare, demo, evaluate, export, generate, patterns, phrasebook, recipes, see, train, translate
+from . import (
+    caption,
+    compare,
+    demo,
+    evaluate,
+    export,
+    generate,
+    patterns,
+    phrasebook,
+    recipes,
+    scenes,
+    see,
+    train,
+    translate,
+    view,
+)
 from .app import app
 
 __all__ = [
     "app",
+    "caption",
     "compare",
     "demo",
     "evaluate",
@@ -15,7 +31,9 @@ __all__ = [
     "patterns",
     "phrasebook",
     "recipes",
+    "scenes",
     "see",
     "train",
     "translate",
+    "view",
 ]

@@ -37,11 +37,11 @@ def save_weights(
     figure = Figure(figsize=(1.5 + 0.35 * len(cols), 1.2 + 0.35 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     picture = axes.imshow(weights.float().cpu().numpy(), cmap="gray", vmin=0, vmax=1, aspect="equal")
-    axes.set_xticks(range(len(cols)), labels=[_plain(name) for name in cols], rotation=90)
-    axes.set_yticks(range(len(rows)), labels=[_plain(name) for name in rows])
+    axes.set_xticks(range(len(cols)), labels=[plain(name) for name in cols], rotation=90)
+    axes.set_yticks(range(len(rows)), labels=[plain(name) for name in rows])
     axes.xaxis.tick_top()
     figure.colorbar(picture, ax=axes, shrink=0.8)
-    _save(figure, file)
+    save(figure, file)
 
 
 def save_curves(file: str | Path, curves: Mapping[str, Sequence[tuple[float, float]]], across: str, up: str) -> None:
@@ -51,14 +51,14 @@ def save_curves(file: str | Path, curves: Mapping[str, Sequence[tuple[float, flo
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = figure.add_subplot()
     for (name, points), marker in zip(curves.items(), "os^Dv<>Pp*" * len(curves), strict=False):
-        axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, markersize=4, label=_plain(name))
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, markersize=4, label=plain(name))
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()
-    _save(figure, file)
+    save(figure, file)
 
 
 def save_grids(file: str | Path, grids: Mapping[str, Float[Tensor, "layers heads"]], most: float = 1.0) -> None:
@@ -74,21 +74,21 @@ def save_grids(file: str | Path, grids: Mapping[str, Float[Tensor, "layers heads
     for axes, (name, scores) in zip(every, grids.items(), strict=False):
         axes.imshow(scores.float().cpu().numpy(), cmap="viridis", vmin=0, vmax=most, aspect="equal")
         layer, head = divmod(int(scores.argmax()), heads)
-        axes.set_title(f"{_plain(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
+        axes.set_title(f"{plain(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
         axes.tick_params(labelsize=6)
     for axes in every[len(grids) :]:
         axes.axis("off")
     figure.supxlabel("head", fontsize=8)
     figure.supylabel("layer", fontsize=8)
     figure.colorbar(every[0].images[0], ax=every.tolist(), shrink=0.8)
-    _save(figure, file)
+    save(figure, file)
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     return name.replace("$", r"\$")  # which would begin a formula
 
 
-def _save(figure: Any, file: str | Path) -> None:
+def save(figure: Any, file: str | Path) -> None:
     import matplotlib
 
     file = check(file)

@@ -1,0 +1,48 @@
+"""`regard scenes`."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
+from typing import Annotated
+
+import typer
+
+from .app import app
+
+
+@app.command()
+def scenes(
+    count: Annotated[int, typer.Argument(metavar="N", min=0, help="How many pictures.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other pictures.")] = 0,
+    test: Annotated[
+        bool, typer.Option("--test", help="Pictures whose captions are never in the training part.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write them there as scene-1.png, scene-2.png, …")
+    ] = None,
+    size: Annotated[int, typer.Option(metavar="PIXELS", min=16, max=1024, help="Of the files, a side.")] = 256,
+) -> None:
+    """Small pictures of coloured shapes and what they show, one a line: its name, a tab, its caption.
+
+    A name is all there is to a picture: `regard caption` draws it again. With --save it is the file's.
+
+    \b
+    Examples:
+      regard scenes 5
+      regard scenes 3 --test --save examples
+    """
+    from ..data import scenes as album
+
+    if save is not None:
+        from PIL import Image
+
+        save.mkdir(parents=True, exist_ok=True)
+    for number, pair in enumerate(album.pairs(count, seed=seed, split="test" if test else "train"), 1):
+        name = pair.source
+        if save is not None:
+            file = save / f"scene-{number}.png"
+            unfinished = file.with_suffix(".unfinished")
+            Image.fromarray(album.picture(pair.source, size)).save(unfinished, "PNG")
+            unfinished.replace(file)
+            name = str(file)
+        typer.echo(f"{name}\t{pair.target}")

@@ -1,0 +1,118 @@
+"""`regard scenes` and `regard caption`, as a newcomer meets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from regard.commands import app
+from regard.data import Tokenizer, Tokenizers, scenes
+from regard.data.pictures import Pictures
+from regard.models import Writer, config
+from regard.seeing.overlay import shaded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = {"hidden": 8, "embedding": 8, "width": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captioners that have learned nothing, with all that the commands need."""
+    made = tmp_path_factory.mktemp("models")
+    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(200))))
+    torch.manual_seed(0)
+    for attention in ("none", "soft"):
+        decoder = config.TellDecoder(attention=attention, **SMALL)  # type: ignore[arg-type]
+        Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), decoder)).save_pretrained(
+            made / attention
+        )
+        sides.save(made / attention)
+    return made
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_scenes_are_listed_and_written(tmp_path: Path) -> None:
+    _, listed, _ = run("scenes", 3, "--test")
+    assert [line.split("\t") for line in listed.splitlines()] == [
+        [pair.source, pair.target] for pair in scenes.pairs(3, split="test")
+    ]
+    _, written, _ = run("scenes", 3, "--test", "--save", tmp_path / "new" / "pictures", "--size", 64)
+    files = [line.split("\t")[0] for line in written.splitlines()]
+    assert sorted(str(path) for path in (tmp_path / "new" / "pictures").iterdir()) == files
+    with Image.open(files[1]) as image:
+        assert (np.asarray(image) == scenes.picture("scene:test:0:1")).all()
+
+
+def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
+    run("scenes", 2, "--save", tmp_path, "--size", 64)
+    model = ("--model", folder / "soft")
+    _, from_file, _ = run("caption", *model, tmp_path / "scene-1.png")
+    _, by_name, _ = run("caption", *model, "scene:train:0:0")
+    assert from_file == by_name
+    assert by_name.strip()
+    assert len(by_name.splitlines()) == 1
+    (tmp_path / "broken.png").write_text("no picture")
+    code, several, wrong = run("caption", *model, "scene:train:0:0", tmp_path / "broken.png", "scene:train:0:1")
+    assert code == 1
+    lines = [line.split("\t") for line in several.splitlines()]
+    assert [line[0] for line in lines] == ["scene:train:0:0", str(tmp_path / "broken.png"), "scene:train:0:1"]
+    assert lines[0][1] == by_name.strip()
+    assert lines[1][1] == ""
+    assert (
+        wrong.strip()
+        == f"regard: {tmp_path / 'broken.png'}: is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
+    )
+
+
+def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "looked.png"
+    _, text, said = run("caption", "--model", folder / "soft", "scene:train:0:0", "--save-plot", plot)
+    assert said.strip() == f"wrote {plot}"
+    with Image.open(plot) as image:
+        width, height = image.size
+    panels = len(text.split()) + 1
+    assert width / height == pytest.approx(1.6 * min(panels, 5) / (1.8 * -(-panels // 5)), rel=0.02)
+    with pytest.raises(ValueError, match="draws one picture, and 2 are given"):
+        run("caption", "--model", folder / "soft", "scene:train:0:0", "scene:train:0:1", "--save-plot", plot)
+    with pytest.raises(ValueError, match="no attention, so there is nothing to show"):
+        run("caption", "--model", folder / "none", "scene:train:0:0", "--save-plot", tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_a_picture_is_bright_where_the_weight_is() -> None:
+    weights = torch.zeros(4, 4)
+    weights[1, 2] = 1
+    shown = shaded(np.full((64, 64, 3), 200, np.uint8), weights)
+    assert shown.shape == (64, 64, 3)
+    row, column = divmod(int(shown[..., 0].argmax()), 64)
+    assert (row // 16, column // 16) == (1, 2)
+    assert shown.max() == 200
+    assert shown[40:, :16].max() == 30
+
+
+def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.png: No such file"):
+        run("caption", "--model", folder / "soft", tmp_path / "none.png")
+    with pytest.raises(ValueError, match="is a model for `regard translate`"):
+        run("caption", "--model", "tatoeba-bahdanau-en-fr", tmp_path / "none.png")
+    with pytest.raises(ValueError, match="is no scene; scenes are called"):
+        run("caption", "--model", folder / "soft", "scene:1")
+
+
+def test_help_shows_examples() -> None:
+    for command in ("caption", "scenes"):
+        _, text, _ = run(command, "--help")
+        assert f"  regard {command} " in text
