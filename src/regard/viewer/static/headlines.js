@@ -6,7 +6,7 @@ import { shortened } from "./dom.js";
 
 export const ROW = 22; // pixels of a token
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
-const FOG = 0.02; // fainter than this, thousands of lines together hide the others
+const FOG = 0.03; // fainter than this, thousands of lines together hide the others
 const SPREAD = 14; // pixels over which the lines of different heads lie side by side
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 

@@ -10,18 +10,18 @@
 //   drawn()         optional: what was drawn, as numbers, for tests
 //   keys            optional: bindings for keyboard.js
 //
-// and gets context = {source, about, trace, state, theme, level, palette, announce, open(patch), fail(error)}, of which
-// theme, level and palette are always those of the moment. `open` changes state as a person would, from one view to
-// another; `fail` shows an error on the page.
+// and gets context = {source, about, trace, state, theme, level, palette, announce, read(), fail(error)}, of which theme,
+// level and palette are always those of the moment. `read` opens the dialog for another text, `fail` shows an error.
 import { makeAnnouncer } from "./announce.js";
 import { makePalette } from "./color.js";
-import { el, segments } from "./dom.js";
+import { choice, el, segments } from "./dom.js";
 import { csvOf, pngOf, save, svgOf } from "./export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { proofButton } from "./proof.js";
 import { readDialog } from "./reading.js";
 import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
+import { firstUse, makeTour } from "./tour.js";
 import { views } from "./views.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
@@ -44,8 +44,9 @@ class Shell {
     this.announce = makeAnnouncer(root);
     this.keyboard = makeKeyboard(page ? document : root, root);
     this.keyboard.add("Everywhere", this.shortcuts());
+    this.tour = makeTour(root, this.state, (name) => !this.missing(views.find((view) => view.name === name)));
+    this.welcome = page && firstUse();
     this.stop = this.state.on((now, before) => this.changed(now, before));
-    this.traces = new Map();
     this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
   }
 
@@ -74,7 +75,8 @@ class Shell {
       { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", onclick: () => this.keyboard.help() },
       "?",
     );
-    this.tools = el("div.tools", {}, this.exportMenu, this.themeButton, helpButton);
+    const tourButton = el("button.quiet", { type: "button", title: "A short tour", onclick: () => this.tour.start() }, "Tour");
+    this.tools = el("div.tools", {}, this.exportMenu, tourButton, this.themeButton, helpButton);
     this.picker = el("select", { "aria-label": "Trace", onchange: () => this.pick(this.picker.value) });
     this.levels = segments(
       "Level",
@@ -82,12 +84,14 @@ class Shell {
       "token",
       (level) => this.state.set({ level: level === "word" ? "word" : null }),
     );
+    this.entryBox = el("span");
     this.proof = proofButton();
     this.hint = el("p.hint");
     this.bar = el(
       "div.bar",
       {},
       el("label.field", {}, el("span", {}, "Trace"), this.picker),
+      this.entryBox,
       this.levels,
       this.proof,
       this.hint,
@@ -112,7 +116,9 @@ class Shell {
     if (!views.some((known) => known.name === view)) {
       const first = this.about.traces.length ? "heads" : "translate";
       this.state.set({ view: (views.find((known) => known.name === first) ?? views[0]).name });
-    } else await this.mount();
+    } else this.mounting = this.mount();
+    await this.mounting;
+    if (this.welcome) this.tour.start();
   }
 
   listTraces() {
@@ -131,19 +137,19 @@ class Shell {
     if (id === "+") {
       this.picker.value = this.traceId() ?? "";
       this.reading.open();
-    } else this.state.set(OF_TRACE(id));
+    } else this.state.set(ofTrace(id));
   }
 
   async added(id) {
     this.about = await this.source.get("/api/about");
     this.listTraces();
-    this.state.set(OF_TRACE(id));
+    this.state.set(ofTrace(id));
   }
 
   // What changes
 
   changed(now, before) {
-    if (now.view !== before.view || now.trace !== before.trace) this.mount();
+    if (["view", "trace", "entry"].some((key) => now[key] !== before[key])) this.mounting = this.mount();
     else {
       this.showBar();
       this.view?.update(now);
@@ -176,8 +182,17 @@ class Shell {
     this.levels.hidden = Boolean(known.tokensOnly);
     this.levels.show(this.level);
     this.picker.value = this.traceId() ?? "";
+    this.showEntries();
     this.proof.show(this.trace, this.state.get().call);
     document.title = `${known.title} – regard`;
+  }
+
+  /** Which text of the batch. */
+  showEntries() {
+    const count = this.trace?.batch ?? 1;
+    const options = Array.from({ length: count }, (_, i) => [i, `${i + 1} of ${count}`]);
+    const changed = (entry) => this.state.set({ ...ofTrace(this.traceId()), entry: Number(entry) || null });
+    this.entryBox.replaceChildren(...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []));
   }
 
   async mount() {
@@ -190,7 +205,7 @@ class Shell {
     this.stage.replaceChildren();
     this.stage.dataset.view = known.name;
     try {
-      this.trace = await this.load(this.traceId());
+      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0);
     } catch (error) {
       this.trace = null;
       if (turn === this.generation && known.needs === "trace") this.fail(error);
@@ -206,14 +221,15 @@ class Shell {
     this.announce(`${known.title}: ${known.hint}`);
   }
 
-  async load(id) {
+  /** One at a time is kept: the tokens of long texts are large. */
+  async load(id, entry) {
     if (id == null) return null;
-    if (!this.traces.has(id)) {
-      const found = await this.source.get(`/api/traces/${encodeURIComponent(id)}`);
-      this.traces.clear(); // one at a time: tokens of long texts are large
-      this.traces.set(id, found);
+    const key = `${id}/${entry}`;
+    if (this.loaded?.key !== key) {
+      const trace = await this.source.get(`/api/traces/${encodeURIComponent(id)}`, entry ? { entry } : {});
+      this.loaded = { key, trace };
     }
-    return this.traces.get(id);
+    return this.loaded.trace;
   }
 
   /** What stands instead of a view that has nothing to show. */
@@ -247,7 +263,7 @@ class Shell {
         return shell.palettes[shell.theme.shown];
       },
       announce: this.announce,
-      open: (patch) => this.state.set(patch),
+      read: this.reading.possible ? () => this.reading.open() : null,
       fail: (error) => this.fail(error),
     };
   }
@@ -346,7 +362,7 @@ class Shell {
 }
 
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
-function OF_TRACE(id) {
+function ofTrace(id) {
   return { trace: id, call: null, head: null, heads: null, query: null, entry: null, pins: null, step: null };
 }
 

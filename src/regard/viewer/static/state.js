@@ -3,17 +3,16 @@
 // Shared keys: view, trace (id), entry (of the batch), call (id), head, query (row), level ("token" or "word").
 // A view adds its own; null removes a key.
 
-const PLAIN = /^[A-Za-z_][\w.\- /:]*$/;
-const WORDS = new Set(["true", "false", "null"]);
+const BARE = /^[\w.\- /:]+$/;
 
-/** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=[0,3]". */
+/** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=[0,3]": JSON, and words that are no JSON as they are. */
 export function encode(state) {
   const parts = Object.entries(state)
     .filter(([, value]) => value != null)
     .map(([key, value]) => {
-      const bare = typeof value === "string" && PLAIN.test(value) && !WORDS.has(value);
-      const text = bare ? value : JSON.stringify(value);
-      return `${encodeURIComponent(key)}=${encodeURIComponent(text).replace(/%(2C|5B|5D|3A|2F)/g, decodeURIComponent)}`;
+      const bare = typeof value === "string" && BARE.test(value) && read(value) === value;
+      const text = encodeURIComponent(bare ? value : JSON.stringify(value));
+      return `${encodeURIComponent(key)}=${text.replace(/%(2C|5B|5D|3A|2F|22)/g, decodeURIComponent)}`;
     });
   return parts.join("&");
 }
@@ -24,14 +23,21 @@ export function decode(text) {
   for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
     const cut = part.indexOf("=");
     try {
-      const value = decodeURIComponent(part.slice(cut + 1));
-      state[decodeURIComponent(part.slice(0, cut))] =
-        PLAIN.test(value) && !WORDS.has(value) ? value : JSON.parse(value);
+      const value = read(decodeURIComponent(part.slice(cut + 1)));
+      if (value != null) state[decodeURIComponent(part.slice(0, cut))] = value;
     } catch {
       continue;
     }
   }
   return state;
+}
+
+function read(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 /** `linked`: keep the state in the address of the page; a notebook has none of its own. */

@@ -24,8 +24,9 @@ class Generation {
     Object.assign(this, { context, trace: context.trace, playing: 0 });
     this.wrote = this.trace.calls.filter((call) => call.steps.length > 1);
     if (!this.wrote.length) {
-      const words = "Nothing was generated in this trace: the model read its text in one pass. Read a text with a model that writes, or watch model.generate(…).";
-      root.append(el("div.empty", {}, el("p", {}, words)));
+      const words = "Nothing was written in this trace: the model read its text in one pass. Choose a model that writes, or watch model.generate(…).";
+      const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
+      root.append(el("div.empty", {}, el("p", {}, words), button));
       return;
     }
     this.paint = painter(() => this.draw());
@@ -112,9 +113,9 @@ class Generation {
     this.out.replaceChildren(...this.outs);
   }
 
-  /** Whether a label of the keys was written by the model, not given to it. */
+  /** Whether a label of the keys was written by the model, not given to it: a decoder is given its first token. */
   made(at) {
-    return this.call.kind === "self" && this.keySide.groups[at][0] >= this.trace.prompt;
+    return this.call.kind === "self" && this.keySide.groups[at][0] >= this.call.steps[0];
   }
 
   // Time
@@ -223,11 +224,11 @@ class Generation {
   }
 
   promptShare(weights) {
-    if (!weights || this.call.kind === "cross") return null;
+    if (!weights || this.call.query_side === "target") return null; // a translator has a source, no prompt
     let [on, all] = [0, 0];
     this.keySide.groups.forEach((group, at) => {
       all += weights[at];
-      if (group[0] < this.trace.prompt) on += weights[at];
+      if (group[0] < this.call.steps[0]) on += weights[at];
     });
     return all ? on / all : null;
   }
@@ -319,7 +320,7 @@ function written(trace, call, side) {
   if (call.query_side === "target") return side.labels.map((label, row) => ({ label, row, after: null }));
   const labels = (trace.sides[call.query_side] ?? side.tokens).map(plain); // the last is written and never read
   const out = [];
-  for (let at = trace.prompt; at < labels.length && at <= call.queries; at++)
+  for (let at = call.steps[0]; at < labels.length && at <= call.queries; at++)
     out.push({ label: labels[at], row: at - 1, after: labels[at - 1] });
   return out;
 }

@@ -47,12 +47,12 @@ class Model {
       cell.badge = el("span.label");
       cell.value = el("span.figure");
       cell.name = `${callName(this.trace, cell.call)}.${cell.head}`;
+      cell.caption = el("span.caption", {}, el("span", {}, cell.name), cell.value);
       cell.button = el(
         "button.thumb",
         { type: "button", onclick: () => this.choose(cell), ondblclick: () => this.go(cell, "heads") },
         cell.canvas,
-        el("span.caption", {}, el("span", {}, cell.name), cell.value),
-        cell.badge,
+        cell.caption,
       );
     }
   }
@@ -136,6 +136,7 @@ class Model {
       const score = sort ? this.score(cell, sort) : null;
       cell.value.textContent = score == null ? "" : number(score);
       cell.badge.textContent = cell.labels[0] ?? "";
+      (sort ? cell.button : cell.caption).append(cell.badge);
       const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...cell.labels];
       cell.button.setAttribute("aria-label", score == null ? words.join(", ") : `${words.join(", ")}: ${sort} ${number(score)}`);
       cell.button.title = words.join(", ");
@@ -161,7 +162,7 @@ class Model {
   }
 
   go(cell, view) {
-    this.context.open({ view, call: cell.call.id, head: cell.head, heads: view === "heads" ? [cell.head] : null });
+    this.context.state.set({ view, call: cell.call.id, head: cell.head, heads: view === "heads" ? [cell.head] : null });
   }
 
   rove(event) {

@@ -17,7 +17,7 @@ const FORMULAS = {
 export const neuron = {
   name: "neuron",
   title: "Neuron",
-  hint: "How a weight comes about: query, key, product, sum, weight. Click a token on the left to ask for it",
+  hint: "How a weight comes about: click a token on the left to choose the query",
   needs: "trace",
   tokensOnly: true,
   mount: (root, context) => new Neuron(root, context),

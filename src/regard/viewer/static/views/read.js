@@ -1,0 +1,184 @@
+// Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
+import { el, inks, tick } from "../dom.js";
+import { drawFlow, shade } from "../flow.js";
+import { number, plain } from "../tokens.js";
+
+const KINDS = [
+  ["weights", "Learned: where it looked"],
+  ["static", "TF-IDF: how rare the words are"],
+];
+
+export const read = {
+  name: "read",
+  title: "Read",
+  hint: "A text, the label a classifier gives it, and the weight of every word",
+  needs: "classify",
+  mount: (root, context) => new Read(root, context),
+};
+
+class Read {
+  constructor(root, context) {
+    Object.assign(this, { context, results: [], asked: null, ending: new AbortController() });
+    this.models = context.about.models.filter((model) => model.task === "classify");
+    this.build(root);
+    this.update(context.state.get());
+  }
+
+  build(root) {
+    const { state } = this.context;
+    this.input = el("textarea", { rows: 3, "aria-label": "Text", placeholder: "A sentence to be named", maxlength: this.context.about.limits?.text });
+    this.ticks = this.models.map((model) => [model, tick(model.title ?? model.name, true, (on) => this.choose(model.name, on))]);
+    this.status = el("p.status", { role: "status" });
+    const form = el(
+      "form.asking",
+      {
+        onsubmit: (event) => {
+          event.preventDefault();
+          state.set({ text: this.input.value.trim() || null });
+        },
+      },
+      this.input,
+      el("div.controls.inline", {}, el("button.primary", { type: "submit" }, "Read"), ...this.ticks.map(([, field]) => field)),
+    );
+    this.input.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && !event.shiftKey) {
+        event.preventDefault();
+        form.requestSubmit();
+      }
+    });
+    this.cards = el("div.cards");
+    root.append(el("div.drawing.plain", {}, form, this.status, this.cards));
+  }
+
+  chosen() {
+    return this.context.state.get().models ?? this.models.map((model) => model.name);
+  }
+
+  choose(name, on) {
+    const now = this.chosen().filter((one) => one !== name);
+    const next = this.models.map((model) => model.name).filter((one) => now.includes(one) || (on && one === name));
+    this.context.state.set({ models: next.length === this.models.length ? null : next });
+  }
+
+  update(state) {
+    const models = this.chosen();
+    this.ticks.forEach(([model, field]) => field.show(models.includes(model.name)));
+    if (document.activeElement !== this.input || !this.input.value) this.input.value = state.text ?? "";
+    const asked = JSON.stringify([state.text, models]);
+    if (asked !== this.asked) {
+      this.asked = asked;
+      this.ask(state.text, models);
+    } else this.show();
+  }
+
+  async ask(text, models) {
+    this.ending.abort();
+    this.ending = new AbortController();
+    this.results = [];
+    this.show();
+    if (!text || !models.length) {
+      this.status.textContent = text ? "Choose a model." : "";
+      return;
+    }
+    this.status.textContent = "Reading …";
+    const { signal } = this.ending;
+    try {
+      const found = await this.context.source.post("/api/classify", { text, models }, signal);
+      if (signal.aborted) return;
+      this.results = found.classifications;
+      this.status.textContent = "";
+      this.show();
+      this.context.announce(this.results.map((one) => `${one.title}: ${one.label}`).join(". "));
+    } catch (error) {
+      if (error.name !== "AbortError") this.status.textContent = error.message;
+    }
+  }
+
+  show() {
+    this.cards.replaceChildren(...this.results.map((result) => this.card(result)));
+  }
+
+  card(result) {
+    const bars = Object.entries(result.probabilities).map(([label, share]) => {
+      const fill = el("span.fill");
+      fill.style.width = `${100 * share}%`;
+      return el("div.barrow", {}, fill, el("span.word", {}, label), el("span.value", {}, number(share)));
+    });
+    const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
+      const amounts = shades(result[kind]);
+      const spans = result.words.map((word, at) => {
+        const span = el("span.token", { title: number(result[kind][at]) }, plain(word));
+        shade(span, amounts[at], this.context.palette);
+        return span;
+      });
+      return [el("h3.quietly", {}, title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
+    });
+    const none = texts.length ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
+    return el(
+      "section.card",
+      { "aria-label": result.title },
+      el("h2", {}, el("span.quietly", {}, `${result.title}: `), result.label),
+      el("div.bars", {}, ...bars),
+      ...texts,
+      ...none,
+    );
+  }
+
+  // Export and tests
+
+  picture() {
+    const [width, colors, { palette }] = [760, inks(this.cards), this.context];
+    const draw = (ctx) => {
+      let y = 16;
+      for (const result of this.results) {
+        ctx.font = `600 16px ${colors.font}`;
+        ctx.fillStyle = colors.ink;
+        ctx.textAlign = "left";
+        ctx.textBaseline = "middle";
+        ctx.fillText(`${result.title}: ${result.label} ${number(result.probabilities[result.label])}`, 16, y + 10);
+        y += 30;
+        for (const [kind, title] of KINDS.filter(([kind]) => result[kind])) {
+          ctx.font = `12px ${colors.font}`;
+          ctx.fillStyle = colors.soft;
+          ctx.fillText(title, 16, y + 8);
+          const amounts = shades(result[kind]);
+          y = drawFlow(ctx, result.words.map((word, at) => ({ label: plain(word), shade: amounts[at] })), 16, y + 20, width - 32, palette, colors);
+        }
+        y += 14;
+      }
+      return y;
+    };
+    const height = draw(el("canvas").getContext("2d"));
+    return {
+      width, height,
+      draw: (ctx) => {
+        ctx.fillStyle = colors.paper;
+        ctx.fillRect(0, 0, width, height);
+        draw(ctx);
+      },
+    };
+  }
+
+  table() {
+    const rows = this.results.flatMap((one) => one.words.map((word, at) => [one.title, one.label, at, word, one.weights?.[at], one.static?.[at]]));
+    return [["model", "label", "place", "word", "learned", "TF-IDF"], ...rows];
+  }
+
+  drawn() {
+    return { results: this.results, shades: this.results.map((one) => KINDS.map(([kind]) => one[kind] && shades(one[kind]))) };
+  }
+
+  destroy() {
+    this.ending.abort();
+  }
+}
+
+/** Weights as shares of the largest: a text's words are compared with one another. */
+function shades(weights) {
+  const most = weights.reduce((a, b) => Math.max(a, b), 0);
+  return weights.map((weight) => (most ? weight / most : 0));
+}
+
+function scale(weights) {
+  return el("p.quietly.small", {}, `Colours from 0 to ${number(weights.reduce((a, b) => Math.max(a, b), 0))}.`);
+}
