@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import limits
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from ..seeing import Seen
     from ..seeing.reader import Reader
 
+TASKS = {"write": "generate", "spell": "listen"}
+"""What the page calls the tasks that have another name among the commands."""
 LOADED = 3
 """Models kept in memory."""
 
@@ -46,6 +50,33 @@ def installed() -> list[Model]:
         tasks = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
         found += [Model(name, *tasks[name], name) for name in tasks if find_spec(PACKAGES[name][0]) is not None]
     return found
+
+
+def model_at(place: str) -> Model:
+    """The model of a run's folder, a model's folder, or a name, and what it can do."""
+    known = next((model for model in installed() if model.name == place), None)
+    if known is not None:
+        return known
+    name = Path(place).name if Path(place).is_dir() else place
+    kind = _kind(Path(place))
+    if kind is None:
+        return Model(name, "read", name, place)
+    from ..decoding import pretrained
+
+    task = pretrained.task_of(pretrained.load(place).model)
+    return Model(name, TASKS.get(task, task), name, place)
+
+
+def _kind(folder: Path) -> str | None:
+    """The model_type of one of ours, or None."""
+    for config in (folder / "model" / "config.json", folder / "config.json"):
+        if config.is_file():
+            try:
+                kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
+            except (ValueError, AttributeError):
+                raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
+            return kind if kind.startswith("regard-") else None
+    return None
 
 
 def _title(name: str) -> str:

