@@ -71,21 +71,23 @@ def theirs(like: config.Translator) -> Any:
         unk_id=0, pad_id=1, bos_id=2, eos_id=3, sep_id=None, lang_tags=[],
     )  # fmt: skip
     vocabularies = [
-        Vocabulary([f"w{n}" for n in range(size - 4)], special) for size in (like.source_vocabulary, like.target_vocabulary)
+        Vocabulary([f"w{n}" for n in range(size - 4)], special)
+        for size in (like.source_vocabulary, like.target_vocabulary)
     ]
     parts = []
     for part in (like.encoder, like.decoder):
         if isinstance(part, config.RecurrentEncoder | config.RecurrentDecoder):
             parts.append({
-                "type": "recurrent", "rnn_type": part.cell, "embeddings": {"embedding_dim": part.embedding, "scale": False},
-                "hidden_size": part.width, "bidirectional": True, "num_layers": part.layers, "dropout": part.dropout,
+                "type": "recurrent", "rnn_type": part.cell,
+                "embeddings": {"embedding_dim": part.embedding, "scale": False}, "hidden_size": part.width,
+                "bidirectional": True, "num_layers": part.layers, "dropout": part.dropout,
                 "hidden_dropout": part.dropout, "attention": "bahdanau", "input_feeding": True, "init_hidden": "bridge",
             })  # fmt: skip
         else:
             parts.append({
-                "type": "transformer", "embeddings": {"embedding_dim": part.width, "scale": True}, "hidden_size": part.width,
-                "ff_size": part.hidden, "num_layers": part.layers, "num_heads": part.heads, "dropout": part.dropout,
-                "layer_norm": part.norm,
+                "type": "transformer", "embeddings": {"embedding_dim": part.width, "scale": True},
+                "hidden_size": part.width, "ff_size": part.hidden, "num_layers": part.layers, "num_heads": part.heads,
+                "dropout": part.dropout, "layer_norm": part.norm,
             })  # fmt: skip
     model = build_model({"encoder": parts[0], "decoder": parts[1]}, *vocabularies)
     model.loss_function = ("crossentropy", 0.1)

@@ -32,7 +32,7 @@ SHAPE = {
 QUERIES = 1024
 
 
-def rows(tokens: int, layers: int, device: str) -> list[Row]:
+def rows(tokens: int, layers: int, device: str, rounds: int) -> list[Row]:
     from transformers import LlamaConfig, LlamaModel
 
     config = LlamaConfig(**SHAPE, num_hidden_layers=layers, max_position_embeddings=tokens)
@@ -41,21 +41,20 @@ def rows(tokens: int, layers: int, device: str) -> list[Row]:
         model = LlamaModel(config).to(torch.bfloat16).eval()
     zipf = 1 / torch.arange(1, SHAPE["vocab_size"] + 1)  # as often as words of a language repeat
     text = Text.plain(torch.multinomial(zipf, tokens, replacement=True, generator=torch.Generator().manual_seed(0)))
-    ids = text.ids[None].to(device)
 
     @torch.no_grad()
-    def plain() -> None:
-        model(ids, use_cache=False)
+    def plain(text: Text) -> None:
+        model(text.ids[None].to(device), use_cache=False)
 
     @torch.no_grad()
-    def watched() -> None:
+    def watched(text: Text) -> None:
         with watch(model):
-            model(ids, use_cache=False)
+            model(text.ids[None].to(device), use_cache=False)
 
     @torch.no_grad()
-    def asked() -> None:
+    def asked(text: Text) -> None:
         with watch(model) as seen:
-            model(ids, use_cache=False)
+            model(text.ids[None].to(device), use_cache=False)
         patterns = Patterns(rows=QUERIES)
         patterns.add(seen, text, top=8)
         assert len(patterns.heads()) == layers * SHAPE["num_attention_heads"]
@@ -63,22 +62,22 @@ def rows(tokens: int, layers: int, device: str) -> list[Row]:
 
     heads = layers * SHAPE["num_attention_heads"]
     name = f"Llama-shaped, {layers} layers, {tokens:,} tokens, bfloat16"
-    works: dict[str, Callable[[], None]] = {
+    works: dict[str, Callable[[Text], None]] = {
         "plain forward": plain,
         "regard: watched forward": watched,
         f"regard: watched, then entropies, top 8, sinks and patterns of all {heads} heads": asked,
     }
     found = []
     for by, work in works.items():
-        work()  # compiles what it needs
+        work(Text.plain(text.ids[: tokens // 8]))  # compiles what it needs
         _peak(device, reset=True)
         before, seconds = _peak(device), []
-        for _ in range(3):
+        for _ in range(rounds):
             start = time.perf_counter()
-            work()
+            work(text)
             _wait(device)
             seconds.append(time.perf_counter() - start)
-        quantiles = sorted(seconds)
+        quantiles = [sorted(seconds)[round(q * (rounds - 1))] for q in (0.2, 0.5, 0.8)]
         print(f"{name:60} {by:80} {quantiles[1]:8.2f} s {(_peak(device) - before):8.0f} MiB", flush=True)
         if device.startswith("cuda"):
             found.append(gpu_row(f"{name}, seconds", by, *quantiles, "s"))
@@ -106,8 +105,11 @@ if __name__ == "__main__":
     told.add_argument("--tokens", type=int, default=131072)
     told.add_argument("--layers", type=int, default=8)
     told.add_argument("--device", default="cuda")
+    told.add_argument(
+        "--rounds", type=int, default=3, help="after one over an eighth of the tokens that does not count"
+    )
     options = told.parse_args()
-    measured = rows(options.tokens, options.layers, options.device)
+    measured = rows(options.tokens, options.layers, options.device, options.rounds)
     if measured:
         write(measured)
         page.PAGE.write_text(page.page(), encoding="utf-8")

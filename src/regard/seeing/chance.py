@@ -51,12 +51,12 @@ def drawn(
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
         # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as places in the flattened rows.
-        picks[name] = row * keys + torch.cat([key[None], listed[begin[row] + which]])
+        picks[name] = (row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights._scores.a.device)
     part = weights.rows(queries.tolist())
     for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
-        tile = part[head].tile(slice(None), slice(None)).flatten().cpu()
+        tile = part[head].tile(slice(None), slice(None)).flatten()
         for name, at in picks.items():
-            sums[name].append(tile[at].sum(-1))
+            sums[name].append(tile[at].sum(-1).cpu())
     return {name: torch.stack(values) for name, values in sums.items()}
 
 
