@@ -76,7 +76,7 @@ def _group(chance: Random, start: float, depth: float, *, upright: bool) -> Grou
     count = chance.choice(list(COUNTS))
     things = []
     for slot in chance.sample(range(_SLOTS), count):
-        radius = (RADII[size] + chance.uniform(-0.4, 0.4)) / SIZE
+        radius = (RADII[size] + chance.uniform(-0.3, 0.3)) / SIZE
         along = chance.uniform(slot / _SLOTS + radius, (slot + 1) / _SLOTS - radius)
         deep = chance.uniform(start + radius, start + depth - radius)
         x, y = (along, deep) if upright else (deep, along)

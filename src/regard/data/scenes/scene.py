@@ -20,7 +20,7 @@ COLOURS = {
     "blue": (45, 85, 215),
     "purple": (140, 55, 165),
 }
-RADII = {"small": 5.0, "": 7.0, "large": 9.5}  # what is neither small nor large is not said to be anything
+RADII = {"small": 6.0, "": 8.0, "large": 10.0}  # what is neither small nor large is not said to be anything
 COUNTS = {1: "a", 2: "two", 3: "three"}
 PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses", "ring": "rings"}
 
@@ -70,13 +70,16 @@ class Group:
 
     @property
     def words(self) -> list[Word]:
-        """ "two small blue squares": every word of it is where the things are, but "a" is not about any place."""
+        """ "two small blue squares": the size, the colour and the shape are where the things are.
+
+        The number is nowhere in particular: no single place shows how many there are.
+        """
         boxes = tuple(thing.box for thing in self.things)
         count = len(self.things)
         texts = [self.size] if self.size else []
         texts += [self.colour, self.shape if count == 1 else PLURALS[self.shape]]
         number = "an" if count == 1 and texts[0] == "orange" else COUNTS[count]
-        return [Word(number, boxes if count > 1 else ()), *(Word(text, boxes) for text in texts)]
+        return [Word(number), *(Word(text, boxes) for text in texts)]
 
 
 @dataclass(frozen=True)
