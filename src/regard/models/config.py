@@ -65,6 +65,7 @@ class BagEncoder:
     """Embeddings and nothing else: words in no order, each the same wherever it stands."""
 
     kind: Literal["bag"] = "bag"
+    reads: Literal["text"] = "text"
     width: int = 0  # 0: as many as there are classes, so that what is pooled are the logits themselves
     dropout: float = 0.0
 
