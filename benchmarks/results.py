@@ -111,7 +111,7 @@ class Row:
     versions: str
 
 
-def _call(*arguments: str) -> None:
+def call(*arguments: str) -> None:
     code = "from regard.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -169,8 +169,8 @@ def run(experiment: Experiment, settings: list[str]) -> Row:
     folder = RUNS / experiment.name
     if not (folder / "model").exists():
         resumes = (folder / "recipe.toml").exists()
-        _call(*(["train", "--resume", str(folder)] if resumes else [*experiment.command, *settings]))
-    _call("evaluate", str(folder), *experiment.evaluation)
+        call(*(["train", "--resume", str(folder)] if resumes else [*experiment.command, *settings]))
+    call("evaluate", str(folder), *experiment.evaluation)
     return row(experiment, folder)
 
 
