@@ -1,0 +1,78 @@
+"""Every cell of the table of systems learns: what docs/systems.md says works is trained here."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from benchmarks import systems
+from regard.data import Batches, Encoded, Labels, Tokenizer, Tokenizers, opinions, phrasebook, scenes, tones
+from regard.data.pictures import Pictures
+from regard.data.reader import Nothing
+from regard.data.sounds import Sounds
+from regard.models import Classifier, Writer, config
+
+if TYPE_CHECKING:
+    from regard.data import Batch
+
+RATES = {"bag of words": 3e-2, "EfficientNet-Lite0": 2e-3}  # the last is 1280 wide
+STEPS = 40  # at most: most need four
+
+
+@cache
+def material(reads: str, labels: bool) -> tuple[Tokenizers, Batch]:
+    """A handful of pairs as one batch: enough to see whether a model learns them by heart."""
+    if reads == "text":
+        found = opinions.pairs(12) if labels else (p for p in phrasebook.pairs(80) if len(p.source.split()) < 8)
+        pairs = [pair for pair, _ in zip(found, range(12), strict=False)]
+        source = Tokenizer.train("word", 500, (pair.source for pair in pairs))
+    elif reads == "sound":
+        pairs, source = list(tones.pairs(6)), Sounds()
+    elif reads == "a picture":
+        pairs, source = list(scenes.pairs(8)), Pictures(64)
+    else:
+        pairs, source = list(phrasebook.pairs(12)), Nothing()
+    texts = [pair.target for pair in pairs]
+    target = Labels.train(texts) if labels else Tokenizer.train("word", 500, texts)
+    sides = Tokenizers(source, target)
+    (batch,) = Batches(Encoded.build(pairs, sides), sentences=len(pairs))
+    return sides, batch
+
+
+@pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
+def test_it_learns(reads: str, encoder: str, part: str) -> None:
+    head = systems.HEADS.get(part)
+    sides, batch = material(reads, head is not None)
+    torch.manual_seed(0)
+    below, words = systems.ENCODERS[reads, encoder], sides.source_size
+    model: Writer | Classifier
+    if head is not None:
+        model = Classifier(config.Classifier(words, len(sides.target.names), below, head))
+    else:
+        decoder = systems.paired(reads, systems.WRITERS[part])
+        model = Writer(config.Writer(words, len(sides.target), below, decoder))
+    learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(learns, lr=RATES.get(encoder, 1e-2))
+    losses = []
+    for _ in range(STEPS):
+        loss = model.loss(batch)
+        losses.append(float(loss.nll / loss.tokens))
+        if losses[-1] < 0.85 * losses[0]:
+            break
+        optimizer.zero_grad()
+        (loss.total / loss.tokens).backward()
+        optimizer.step()
+    else:
+        pytest.fail(f"the loss went from {losses[0]:.2f} to {losses[-1]:.2f} in {STEPS} steps")
+
+
+def test_the_page_is_what_the_code_says() -> None:
+    assert systems.PAGE.read_text(encoding="utf-8") == systems.page(), "run: python -m benchmarks.systems"
+
+
+def test_no_kind_is_missing_from_the_table() -> None:
+    assert {part.kind for part in systems.ENCODERS.values()} == set(config.ENCODERS)
+    assert {part.kind for part in systems.WRITERS.values()} == set(config.DECODERS)
