@@ -345,7 +345,7 @@ class TestCommand:
     def test_a_line_that_cannot_be_translated_is_named_and_the_others_are_translated(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(sys.modules["regard.decoding.translate"], "LONGEST", 20)
+        monkeypatch.setattr(sys.modules["regard.decoding.sources"], "LONGEST", 20)
         file, common = tmp_path / "in.txt", ("translate", "--model", str(folder))
         file.write_bytes(b"a worm\n\xff\n" + b"a worm " * 30 + b"\na worm\n")
         want = run(capsys, monkeypatch, *common, "a worm").strip()

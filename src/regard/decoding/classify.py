@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..data.batch import END, UNKNOWN
+from ..data.batch import UNKNOWN
+from .sources import batches, read, stacked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from jaxtyping import Float, Shaped
     from torch import Tensor
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ..data import Tokenizers
     from ..models.classifier import Classifier
 
-LONGEST = 2048  # tokens of a text; what is longer is a book, or an attack
 ON_CPU, ON_GPU = 4096, 65536  # tokens of a batch; of sound, hundredths of a second
 
 
@@ -33,7 +33,7 @@ class Classification:
     """
 
     source: str
-    numbers: Shaped[np.ndarray, "length"]  # ids, or samples
+    numbers: Shaped[np.ndarray, "length"] = field(default_factory=lambda: np.zeros(0, np.int64))  # ids, or samples
     probabilities: dict[str, float] = field(default_factory=dict)
     weights: Float[Tensor, "places"] | None = None
     static: Float[Tensor, "places"] | None = None
@@ -71,71 +71,33 @@ def classify(
         raise ValueError(f"classify needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sources, before = iter(sources), 0
     while names := list(islice(sources, window)):
-        read, reasons = _read(tokenizers.source, names)
+        given, reasons = read(tokenizers.source, names)
+        for i, one in enumerate(given):
+            if one is None:
+                reasons.setdefault(i, "is empty: there is nothing to name")
         for i, why in sorted(reasons.items()):
             if refused is None:
-                raise ValueError(f"source {before + i + 1} {why}" if len(names) > 1 else f"this source {why}")
+                raise ValueError(why if tokenizers.source.kind != "text" else f"text {before + i + 1} {why}")
             refused(before + i + 1, why)
-        found = [Classification(name, numbers) for name, numbers in zip(names, read, strict=True)]
-        chosen = [i for i in range(len(names)) if i not in reasons]
-        for batch in _batches([-(-len(one) // tokenizers.source.stride) for one in read], chosen, tokens):
+        found = [Classification(name) for name in names]
+        for batch in batches(given, tokens, tokenizers.source):
+            for i in batch:
+                found[i].numbers = np.asarray(given[i])
             _run(model, tokenizers.target.names, [found[i] for i in batch], weights)
         before += len(names)
         yield from found
-
-
-def _read(reader: Any, names: Sequence[str]) -> tuple[list[Shaped[np.ndarray, "length"]], dict[int, str]]:
-    """The numbers of each source, and why some have none."""
-    read, reasons = [np.zeros(1, np.int64)] * len(names), {}
-    for i, name in enumerate(names):
-        try:
-            if reader.kind == "text":
-                read[i] = np.array([*_words(reader, name), END])
-            else:
-                read[i] = reader.encode_batch([name])[0]
-        except ValueError as error:
-            reasons[i] = str(error) if reader.kind == "text" else f"cannot be heard: {error}"
-    return read, reasons
-
-
-def _words(reader: Any, text: str) -> list[int]:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:  # bytes of a command line that were none
-        raise ValueError(f"is not UTF-8: character {error.start + 1} is {text[error.start]!r}") from None
-    if not text.strip():
-        raise ValueError("is empty: there is nothing to name")
-    ids: list[int] = reader.encode_batch([text])[0]
-    if len(ids) >= LONGEST:
-        raise ValueError(f"has {len(ids):,} tokens; at most {LONGEST - 1:,} fit: split it")
-    return ids
-
-
-def _batches(widths: list[int], chosen: list[int], tokens: int) -> list[list[int]]:
-    """Batches of like width, of at most so many padded tokens, or one source."""
-    batches: list[list[int]] = []
-    for i in sorted(chosen, key=lambda i: widths[i]):  # the longest of a batch is its last
-        if batches and widths[i] * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return batches
 
 
 @torch.no_grad()
 def _run(model: Classifier, labels: list[str], batch: list[Classification], weights: bool) -> None:
     """Fill in what the model says of these."""
     device = next(model.parameters()).device
-    lengths = np.array([len(one.numbers) for one in batch])
-    padded = np.zeros((len(batch), lengths.max()), batch[0].numbers.dtype)
-    for row, one in zip(padded, batch, strict=True):
-        row[: len(one.numbers)] = one.numbers
-    source, long = torch.from_numpy(padded).to(device), torch.from_numpy(lengths).to(device)
+    source, lengths = (part.to(device) for part in stacked([one.numbers for one in batch]))
     training = model.training
     model.eval()
     try:
-        said = model(source, long, weights=weights)
-        static = model.rarity(source, long) if weights else None
+        said = model(source, lengths, weights=weights)
+        static = model.rarity(source, lengths) if weights else None
     finally:
         model.train(training)
     sure, places = torch.softmax(said.logits.double(), -1).cpu(), said.places.tolist()

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 
-from ..data.batch import END, PAD
+from ..data.batch import END
 from ..models import Writer
 from .hypothesis import Hypothesis
 from .search import search
+from .sources import batches, read, stacked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 
     from ..data import Tokenizers
     from .search import Settings
+    from .sources import Source
 
-    Source = list[int] | np.ndarray[Any, Any]
-    """Ids that end in </s>; or samples of a sound, or a picture's pixels."""
-
-LONGEST = 2048  # tokens of a sentence; what is longer is a text, or an attack
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
-PICTURE = 64  # tokens that a picture counts for
 
 
 @dataclass
@@ -121,7 +117,7 @@ def translate(
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0
     while texts := list(islice(sentences, window)):
-        sources, reasons = _read(tokenizers.source, texts)
+        sources, reasons = read(tokenizers.source, texts)
         for i, why in sorted(reasons.items()):
             if refused is None:
                 raise ValueError(why if tokenizers.source.kind != "text" else f"sentence {before + i + 1} {why}")
@@ -138,9 +134,9 @@ def translate(
 
         found: dict[int, list[Hypothesis]] = {}
         written = 0
-        for batch in _batches(sources, tokens, tokenizers.source):
-            read = [source for i in batch if (source := sources[i]) is not None]
-            found.update(zip(batch, run(read, **how), strict=True))
+        for batch in batches(sources, tokens, tokenizers.source):
+            given = [source for i in batch if (source := sources[i]) is not None]
+            found.update(zip(batch, run(given, **how), strict=True))
             # All that is ready and next in order goes out now, not when the window is through.
             while written < len(texts) and (written in found or sources[written] is None):
                 yield made(written, found.pop(written) if written in found else _nothing())
@@ -149,63 +145,6 @@ def translate(
             yield made(i, _nothing())
 
 
-def stacked(sources: list[Source]) -> tuple[Tensor, Tensor]:
-    """Sources as one tensor, padded with <pad> or silence, and their lengths; pictures have one shape already."""
-    if isinstance(sources[0], np.ndarray) and sources[0].ndim > 1:
-        return torch.from_numpy(np.stack(sources)), torch.full((len(sources),), sources[0].size)
-    lengths = torch.tensor([len(source) for source in sources])
-    flat = torch.from_numpy(np.concatenate([np.asarray(source) for source in sources]))
-    padded = torch.full((len(sources), int(lengths.max())), PAD, dtype=flat.dtype)
-    padded[torch.arange(padded.shape[1]) < lengths[:, None]] = flat
-    return padded, lengths
-
-
-def _read(reader: Any, texts: list[str]) -> tuple[list[Source | None], dict[int, str]]:
-    """Each source as numbers, None for one that is empty or cannot be read; and why it cannot."""
-    sources: list[Source | None] = [None] * len(texts)
-    if reader.kind != "text":
-        reasons = {}
-        for i, name in enumerate(texts):
-            try:
-                sources[i] = reader.encode_batch([name])[0]
-            except ValueError as error:
-                reasons[i] = str(error)
-        return sources, reasons
-    reasons = {i: why for i, text in enumerate(texts) if (why := _no_text(text))}
-    readable = ["" if i in reasons else text for i, text in enumerate(texts)]
-    for i, ids in enumerate(reader.encode_batch(readable)):
-        if len(ids) >= LONGEST:
-            reasons[i] = f"has {len(ids) + 1:,} tokens; at most {LONGEST:,} fit: split it"
-        elif readable[i].strip() and ids:
-            sources[i] = [*ids, END]
-    return sources, reasons
-
-
-def _no_text(text: str) -> str | None:
-    """Bytes that are not UTF-8 become halves of surrogate pairs on a command line; no tokenizer reads these."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        return f"is not UTF-8: character {error.start + 1} is {text[error.start]!r}"
-    return None
-
-
 def _nothing() -> list[Hypothesis]:
     """What an empty line becomes, with certainty."""
     return [Hypothesis([], 0.0, 0.0)]
-
-
-def _batches(sources: list[Source | None], tokens: int, reader: Any) -> list[list[int]]:
-    """Batches of like length, of at most so many padded tokens (or one sentence); the first in order come first."""
-    widths = {
-        i: PICTURE if reader.shape else -(-len(source) // reader.stride)
-        for i, source in enumerate(sources)
-        if source is not None
-    }
-    batches: list[list[int]] = []
-    for i in sorted(widths, key=widths.__getitem__):  # the longest of a batch is its last
-        if batches and widths[i] * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(i)
-        else:
-            batches.append([i])
-    return sorted(batches, key=min)
