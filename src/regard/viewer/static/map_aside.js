@@ -95,6 +95,7 @@ export class MapAside {
       pen.beginPath();
       pen.rect(0, 0, keys * scale, queries * scale);
       pen.clip();
+      pen.imageSmoothingEnabled = cell * scale < 1;
       pen.drawImage(panel.image(tile), 0, 0, tile.width * cell * scale, tile.height * cell * scale);
       pen.restore();
     }

@@ -1,7 +1,7 @@
 // The tour: a card beside each thing worth knowing, once on first use. The page stays usable under it.
 import { el } from "./dom.js";
 
-const KEY = "regard-toured";
+const KEY = "regard-tour";
 const STEPS = [
   { view: "lookup", at: ".stage", title: "Attention is a look-up", text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch." },
   { view: "translate", at: ".stage", title: "Where a translator looks", text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step." },
@@ -94,7 +94,7 @@ export function firstUse() {
 
 function remember() {
   try {
-    localStorage.setItem(KEY, "1");
+    localStorage.setItem(KEY, "done");
   } catch {
     // Nothing can be kept here; firstUse() is false there anyway.
   }

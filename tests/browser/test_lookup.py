@@ -1,0 +1,148 @@
+"""Look-up: the formula in the page against regard's, and the playground as a person uses it."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from looking import look
+
+import regard as r
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.viewer.server import Server
+
+ENERGIES = {
+    "Exact": r.Exact(), "InverseDistance": r.InverseDistance(), "Gaussian": r.Gaussian(0.7), "Cosine": r.Cosine(),
+    "Dot": r.Dot(), "ScaledDot": r.ScaledDot(),
+}  # fmt: skip
+NORMALIZERS = {
+    "Proportional": r.Proportional(), "Softmax": r.Softmax(0.4), "Sparsemax": r.Sparsemax(), "Entmax": r.Entmax(1.3),
+    "Hard": r.Hard(),
+}  # fmt: skip
+PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3}
+FORMULA = """async ([query, keys, values, mask, energy, normalize, parameters]) => {
+    const math = await import("/static/lookup_math.js");
+    const e = math.energies(energy, query, keys, mask, parameters);
+    const w = math.weights(normalize, e, parameters);
+    return [w, math.average(w, values)];
+}"""
+
+
+@pytest.fixture
+def playground(page: Page, server: Server) -> Page:
+    page.goto(f"{server.url}#view=lookup")
+    page.wait_for_selector(".lookup-table")
+    return page
+
+
+def test_formula_is_regards(playground: Page) -> None:
+    g = torch.Generator().manual_seed(0)
+    for energy, normalize in product(ENERGIES, NORMALIZERS):
+        if normalize == "Proportional" and energy in ("Gaussian", "Cosine", "Dot", "ScaledDot"):
+            continue  # energies below zero, which it refuses
+        q, k, v = (torch.randn(n, d, generator=g, dtype=torch.float64) for n, d in ((1, 3), (7, 3), (7, 2)))
+        k[2] = q[0]  # one key is equal, for Exact and for the distances
+        open_ = torch.tensor([True] * 6 + [False])
+        given = [q[0].tolist(), k.tolist(), v.tolist(), (~open_).tolist(), energy, normalize, PARAMETERS]
+        weights, z = playground.evaluate(FORMULA, given)
+        expected, w = r.attend(
+            q, k, v, energy=ENERGIES[energy], normalize=NORMALIZERS[normalize], mask=r.dense(open_[None]), weights=True
+        )
+        named = f"{energy} {normalize}"
+        torch.testing.assert_close(
+            torch.tensor([weights], dtype=torch.float64), w.dense(), atol=1e-12, rtol=1e-9, msg=named
+        )
+        torch.testing.assert_close(torch.tensor([z], dtype=torch.float64), expected, atol=1e-12, rtol=1e-9, msg=named)
+
+
+def test_nothing_to_see_gives_zeros_and_negative_energies_are_refused(playground: Page) -> None:
+    for normalize in NORMALIZERS:
+        weights, z = playground.evaluate(
+            FORMULA, [[1.0], [[1.0], [2.0]], [[3.0], [4.0]], [True, True], "Dot", normalize, PARAMETERS]
+        )
+        assert weights == [0, 0]
+        assert z == [0]
+    with pytest.raises(Exception, match="Proportional needs energies ≥ 0, got -2"):
+        playground.evaluate(FORMULA, [[1.0], [[-2.0]], [[3.0]], [False], "Dot", "Proportional", PARAMETERS])
+
+
+def test_boxes_by_dragging_typing_and_keys(playground: Page) -> None:
+    assert playground.evaluate("regard.drawn().z") == [36]
+    assert playground.inner_text(".result") == "z = 36"
+    plot = playground.locator(".lookup-stage canvas")
+    box = plot.bounding_box()
+    assert box is not None
+    playground.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    playground.mouse.down()
+    playground.mouse.move(box["x"] + box["width"] / 2 - 90, box["y"] + 60, steps=4)
+    playground.mouse.up()
+    query = float(playground.input_value("[aria-label='Query q']"))
+    assert 300 < query < 350
+    expected = r.lookup(query, {300: 30, 400: 40}, energy=r.InverseDistance())
+    assert playground.evaluate("regard.drawn().z[0]") == pytest.approx(expected, abs=1e-9)
+    plot.focus()
+    playground.keyboard.press("Shift+ArrowRight")
+    assert float(playground.input_value("[aria-label='Query q']")) == pytest.approx(query + 14, abs=1)
+    playground.fill("[aria-label='Query q']", "325")
+    playground.select_option("label:has-text('Energy') select", "Gaussian")
+    playground.select_option("label:has-text('Normalizer') select", "Softmax")
+    playground.fill("[aria-label='value 2']", "50")
+    expected = r.lookup(325, {300: 30, 400: 50}, energy=r.Gaussian(1), normalize=r.Softmax())
+    assert playground.evaluate("regard.drawn().z[0]") == pytest.approx(expected, abs=1e-9)
+
+
+def test_words_points_phones_and_what_cannot_be(playground: Page) -> None:
+    playground.get_by_role("button", name="Phone book").click()
+    assert playground.inner_text(".result") == "z = 555-5678"
+    playground.fill("[aria-label='Query q']", "Dan Brown")
+    assert "no key matches" in playground.inner_text(".result")
+    playground.select_option("label:has-text('Energy') select", "Dot")
+    assert "Dot compares numbers, and the query is not one" in playground.inner_text(".problem")
+    playground.get_by_role("button", name="Words", exact=True).click()
+    playground.get_by_role("button", name="catches", exact=True).click()
+    rows = playground.evaluate("regard.table()")[1:-1]
+    x = torch.tensor([[float(number) for number in row[0].split(",")] for row in rows])
+    z, w = r.attend(x, x, x, energy=r.Dot(), weights=True)
+    assert playground.evaluate("regard.drawn().weights") == pytest.approx(w.dense()[3].tolist(), abs=1e-6)
+    assert playground.evaluate("regard.drawn().z") == pytest.approx(z[3].tolist(), abs=1e-6)
+    playground.uncheck("[aria-label='see key 4']")
+    assert playground.evaluate("regard.drawn().weights[3]") == 0
+    assert sum(playground.evaluate("regard.drawn().weights")) == pytest.approx(1)
+    playground.get_by_role("button", name="remove entry 1").click()
+    assert len(playground.evaluate("regard.drawn().weights")) == 5
+
+
+def test_a_link_restores_it_and_a_bad_one_is_left_alone(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}#view=lookup")
+    page.get_by_role("button", name="Points").click()
+    page.fill("[aria-label='Query q']", "7, 5")
+    page.wait_for_function("() => decodeURIComponent(location.hash).includes('7, 5')")
+    drawn, link = page.evaluate("regard.drawn()"), page.url
+    page.goto("about:blank")
+    page.goto(link)
+    page.wait_for_selector(".lookup-table")
+    assert page.evaluate("regard.drawn()") == drawn
+    for bad in (
+        {"table": "boxes", "rows": 3},
+        {"table": "nothing"},
+        {**_boxes(), "rows": [{"key": 3, "value": "<b>"}]},
+    ):
+        assert look(page, server, view="lookup", lookup=bad)["z"] == [36]
+
+
+def test_export(playground: Page) -> None:
+    svg = playground.evaluate("regard.picture()")
+    assert svg.startswith("<svg")
+    assert "z = 36" in svg
+    table = playground.evaluate("regard.table()")
+    assert table[1][:2] == ["300", pytest.approx(1 / 60)]
+    assert table[-1] == ["z", "", "", "36"]
+
+
+def _boxes() -> dict[str, object]:
+    return {"table": "boxes", "energy": "Dot", "normalize": "Softmax", "query": "1", "rows": []}
