@@ -101,7 +101,8 @@ def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen
         raise ValueError(f"{name} reads one text and writes another: give what it writes with --with")
     source, target = found.text(text), found.written(second)
     start = str(found.tokenizer.convert_ids_to_tokens(found.start))
-    return found.read(source, target), _sides(source.tokens, target.tokens, [start, *target.tokens])
+    seen = found.read(source, target)
+    return seen, _sides(seen, source.tokens, target.tokens, [start, *target.tokens])
 
 
 def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
@@ -115,11 +116,12 @@ def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, 
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.model, seen.tokens = name, [found.pieces]
     # A row of the decoder is named by what it writes; its own keys are what it has read by then.
-    return seen, _sides(found.source_pieces, found.pieces, ["<s>", *found.pieces])
+    return seen, _sides(seen, found.source_pieces, found.pieces, ["<s>", *found.pieces])
 
 
-def _sides(source: list[str], written: list[str], read: list[str]) -> Names:
+def _sides(seen: Seen, source: list[str], written: list[str], read: list[str]) -> Names:
     """Rows and columns of a call of a model with an encoder and a decoder."""
+    seen.sides = {"source": source, "target": written, "read": read}
 
     def names(call: Call) -> tuple[list[str], list[str]]:
         if call.kind == "cross":

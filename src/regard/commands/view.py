@@ -42,13 +42,11 @@ def view(
       regard view trace --no-browser
       regard view runs/bahdanau-phrasebook-1 "the red car"
     """
-    import webbrowser
-
     from ..viewer.server import Server
 
     server = Server(_shelf(what, text, second), host, port)
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
-    server.run((lambda: webbrowser.open(server.url)) if browser else None)
+    server.run(server.open if browser else None)
 
 
 def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from ..viewer.widget import Widget
     from .call import Call
     from .keeping import Keeper
     from .text import Text
@@ -26,6 +27,9 @@ class Seen:
         self.model = model
         self.tokens: list[list[str]] | None = None
         """The words beside the rows and columns, one list for each entry of the batch, where somebody gave them."""
+        self.sides: dict[str, list[str]] = {}
+        """Where queries and keys are different texts: the tokens that were read ("source"), that each row wrote
+        ("target"), and that it had read of its own by then ("read")."""
         self.text: Text | None = None
         """What the model read, where one text was read and is known."""
         self.missed: list[str] = []
@@ -94,11 +98,26 @@ class Seen:
         if lost:
             rest = Seen(self.model, self._keeper)
             rest.calls = [call for call in self.calls if call not in lost]
-            rest.tokens, rest.text = self.tokens, self.text
+            rest.tokens, rest.sides, rest.text = self.tokens, self.sides, self.text
             rest.missed = [*self.missed, *(f"{call.name}: {call.fidelity().word}" for call in lost)]
             save(rest, path)
         else:
             save(self, path)
+
+    def show(self) -> Widget:
+        """The viewer in a notebook: Jupyter, VS Code, Colab, marimo."""
+        from ..viewer.widget import widget
+
+        return widget(self)
+
+    def to_html(self, path: str | Path, size: int = 256) -> None:
+        """One file with the viewer and all it takes, for a browser without a network.
+
+        Matrices are kept whole up to `size` tokens, and pooled to `size` × `size` cells beyond.
+        """
+        from ..viewer.file import write
+
+        write(self, path, size)
 
     # Printed
 

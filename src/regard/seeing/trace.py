@@ -72,6 +72,7 @@ def save(seen: Seen, path: str | Path) -> None:
         "torch": str(torch.__version__),
         "model": seen.model,
         "tokens": seen.tokens,
+        "sides": seen.sides,
         "missed": seen.missed,
         "calls": [],
     }
@@ -108,9 +109,13 @@ def load_trace(path: str | Path) -> Seen:
         raise ValueError(f"{path} is of format {about['format']}; this version of regard reads {VERSION}")
     _check(file, "it", about, ABOUT)
     tokens = about["tokens"] or []
-    if not all(isinstance(x, list) and all(isinstance(word, str) for word in x) for x in tokens):
+    if not all(_words(x) for x in tokens):
         raise ValueError(f"{file} is not a trace's: its tokens should be lists of words")
+    sides = about.get("sides", {})
+    if not isinstance(sides, dict) or not all(_words(x) for x in sides.values()):
+        raise ValueError(f"{file} is not a trace's: its sides should be lists of words")
     seen = Seen(about["model"])
+    seen.sides = sides
     seen.tokens, seen.missed = about["tokens"], [str(x) for x in about["missed"]]
     for at, described in enumerate(about["calls"]):
         _check(file, f"call {at}", described, CALL)
@@ -118,6 +123,10 @@ def load_trace(path: str | Path) -> Seen:
             raise ValueError(f"{file} is not a trace's: the steps and the batch of call {at} should be whole numbers")
         seen.calls.append(_read(path / f"{at:04}.safetensors", described))
     return seen
+
+
+def _words(x: Any) -> bool:
+    return isinstance(x, list) and all(isinstance(word, str) for word in x)
 
 
 def _check(file: Path, what: str, given: Any, fields: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 import time
+import webbrowser
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -62,6 +63,10 @@ class Server:
                 return
             time.sleep(0.02)
         ready()
+
+    def open(self) -> None:
+        """In the person's browser, where there is one."""
+        webbrowser.open(self.url)
 
     def stop(self) -> None:
         self._server.should_exit = True

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from . import limits
 from .answers import Refused
-from .labels import Labels
 from .shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ..decoding import Translation
     from ..decoding.pretrained import Pretrained
     from ..seeing import Seen
     from ..seeing.reader import Reader
@@ -123,9 +121,9 @@ class Shelf:
             raise Refused(422, f"{name} does not write on; leave out generate")
         title = f"{model.title.split(',')[0]} · {text[:60]}"
         if model.task == "translate":
-            seen, sides = translated(self.translator(model), text)
+            seen = translated(self.translator(model), text)
             seen.model = name
-            found = Shown.of(seen, title, sides)
+            found = Shown.of(seen, title)
         else:
             found = Shown.of(self._reader(model, text, second, generate), title)
         self.add(found)
@@ -160,22 +158,16 @@ class Shelf:
         return self._loaded[name]
 
 
-def translated(loaded: Pretrained, text: str) -> tuple[Seen, dict[str, list[Labels]]]:
-    """A translator at work, greedily, and the pieces along each side.
+def translated(loaded: Pretrained, text: str) -> Seen:
+    """A translator at work, greedily.
 
     A row of the decoder is named by what it writes; its own keys are what it has read by then.
     """
-    from ..decoding import translate
-    from ..models import Writer
+    from ..decoding.translate import translate
     from ..seeing import watch
 
-    assert isinstance(loaded.model, Writer)
     with watch(loaded.model) as seen:
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.tokens = [found.source_pieces]
-    return seen, pieces(found)
-
-
-def pieces(found: Translation) -> dict[str, list[Labels]]:
-    sides = {"source": found.source_pieces, "target": found.pieces, "read": ["<s>", *found.pieces[:-1]]}
-    return {name: [Labels.of(tokens)] for name, tokens in sides.items()}
+    seen.sides = {"source": found.source_pieces, "target": found.pieces, "read": ["<s>", *found.pieces[:-1]]}
+    return seen

@@ -55,6 +55,8 @@ class Shown:
     @classmethod
     def of(cls, seen: Seen, title: str = "", sides: dict[str, list[Labels]] | None = None, **more: Any) -> Shown:
         """What `watch` saw, or `load_trace` read. Without `sides` all that is known are `seen.tokens`."""
+        if sides is None and seen.sides:
+            sides = {name: [Labels.of(tokens)] for name, tokens in seen.sides.items()}
         if sides is None:
             entries = [Labels.of(tokens) for tokens in seen.tokens or []]
             if seen.text is not None:
@@ -108,21 +110,17 @@ class Shown:
                 "sides": {name: labels.tokens for name, labels in sides.items()},
                 "side_words": {name: labels.words for name, labels in sides.items()},
                 "side_special": {name: labels.special for name, labels in sides.items()},
-                **self._sentences(),
+                "side_sentences": self._sentences(entry),
                 "prompt": self.seen.prompt,
                 "missed": self.seen.missed,
                 "calls": calls,
             }
 
-    def _sentences(self) -> dict[str, Any]:
-        """Which sentence of a pair each token is part of; a special token goes with the one before it."""
-        if self.text is None or self.text.segments is None:
+    def _sentences(self, entry: int) -> dict[str, list[int]]:
+        """Which of two sentences each token is of, −1 for special ones, where the model read a pair."""
+        if self.text is None or self.text.segments is None or entry:
             return {}
-        parts, now = [], 0
-        for segment in self.text.segments.tolist():
-            now = segment if segment >= 0 else now
-            parts.append(now)
-        return {"sentences": [parts]}
+        return {next(iter(self.sides)): self.text.segments.tolist()}
 
     def _told(self, at: int, call: Call) -> dict[str, Any]:
         faith = call.fidelity()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batch import BEGIN, END
-from ..decoding import translate
 from ..decoding.trail import trail
+from ..decoding.translate import translate
 from ..models import Writer
 from ..seeing import watch
 from .labels import Labels
