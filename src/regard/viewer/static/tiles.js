@@ -27,7 +27,7 @@ export class Tiles {
     Object.assign(this, { source, path, call, params, changed });
     this.kept = new Map(); // name → {level, row, column, data, width, height} or {error}
     this.running = new Map(); // name → AbortController
-    this.waiting = [];
+    this.waiting = null; // nothing was asked for yet
     this.top = levelAt(SIDE / Math.max(call.queries, call.keys)); // where the whole head is one tile
   }
 
@@ -62,7 +62,7 @@ export class Tiles {
 
   /** How many are being computed or waited for. */
   get pending() {
-    return this.running.size + this.waiting.length;
+    return this.running.size + (this.waiting?.length ?? 1);
   }
 
   /** Why a tile of this level cannot be had, if so. */
@@ -72,7 +72,7 @@ export class Tiles {
   }
 
   next() {
-    while (this.running.size < AT_ONCE && this.waiting.length) this.fetch(...this.waiting.shift());
+    while (this.running.size < AT_ONCE && this.waiting?.length) this.fetch(...this.waiting.shift());
   }
 
   async fetch(level, row, column) {

@@ -294,7 +294,7 @@ class MapView {
       pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
       readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],
       /** The cell that covers a weight, and where that weight is on the canvas. */
-      cell: (row, column, at = 0) => ({ ...this.panels[at].read({ row, column }), pixel: this.panels[at].at(column + 0.5, row + 0.5) }),
+      cell: (row, column, at = 0) => this.panels[at] && { ...this.panels[at].read({ row, column }), pixel: this.panels[at].at(column + 0.5, row + 0.5) },
     };
   }
 
