@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..seeing import Seen
     from ..seeing.reader import Reader
 
-TASKS = {"write": "generate", "spell": "listen"}
-"""What the page calls the tasks that have another name among the commands."""
 LOADED = 3
 """Models kept in memory."""
 
@@ -32,18 +30,20 @@ class Model:
 
     name: str
     task: str
-    """"translate", "read" or "generate"."""
+    """What the page can ask of it: "translate", "read", "generate", "classify", "caption", "listen"."""
     title: str
     place: str
     """What its loader takes: a folder or a name."""
+    ours: bool = False
+    """Trained by regard."""
 
 
 def installed() -> list[Model]:
     """The translators that ship, and those of the models known by name that are installed."""
-    from ..decoding.pretrained import shipped
+    from ..decoding.pretrained import SHIPPED, shipped
     from ..seeing.reader import PACKAGES
 
-    found = [Model(name, "translate", _title(name), name) for name in shipped()]
+    found = [Model(name, _task(SHIPPED / name), _title(name), name, ours=True) for name in shipped()]
     if find_spec("transformers") is not None:
         tasks = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
         found += [Model(name, *tasks[name], name) for name in tasks if find_spec(PACKAGES[name][0]) is not None]
@@ -55,26 +55,34 @@ def model_at(place: str) -> Model:
     known = next((model for model in installed() if model.name == place), None)
     if known is not None:
         return known
-    name = Path(place).name if Path(place).is_dir() else place
-    kind = _kind(Path(place))
-    if kind is None:
+    folder = Path(place)
+    name = folder.name if folder.is_dir() else place
+    config = next((x / "config.json" for x in (folder / "model", folder) if (x / "config.json").is_file()), None)
+    if config is None or not _is_ours(config):
         return Model(name, "read", name, place)
-    from ..decoding import pretrained
-
-    task = pretrained.task_of(pretrained.load(place).model)
-    return Model(name, TASKS.get(task, task), name, place)
+    return Model(name, _task(config.parent), name, place, ours=True)
 
 
-def _kind(folder: Path) -> str | None:
-    """The model_type of one of ours, or None."""
-    for config in (folder / "model" / "config.json", folder / "config.json"):
-        if config.is_file():
-            try:
-                kind = str(json.loads(config.read_text(encoding="utf-8")).get("model_type"))
-            except (ValueError, AttributeError):
-                raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
-            return kind if kind.startswith("regard-") else None
-    return None
+def _task(folder: Path) -> str:
+    """What a model of ours does, by its configuration: loading it takes longer."""
+    from ..models.loading import KINDS
+    from ..models.saved import read
+
+    kind, values = read(folder)
+    if kind not in KINDS:
+        raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(KINDS))}")
+    encoder: Any = KINDS[kind].read_config(values).encoder
+    if kind == "regard-classifier":
+        return "listen" if getattr(encoder, "reads", "text") == "sound" else "classify"
+    reads = getattr(encoder, "reads", "nothing" if encoder.kind == "none" else "picture")
+    return {"text": "translate", "sound": "listen", "nothing": "generate", "picture": "caption"}[reads]
+
+
+def _is_ours(config: Path) -> bool:
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type")).startswith("regard-")
+    except (ValueError, AttributeError):
+        raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
 
 
 def _title(name: str) -> str:
@@ -120,16 +128,30 @@ class Shelf:
         if generate and model.task != "generate":
             raise Refused(422, f"{name} does not write on; leave out generate")
         title = f"{model.title.split(',')[0]} · {text[:60]}"
-        if model.task == "translate":
-            seen = translated(self.translator(model), text)
-            seen.model = name
-            found = Shown.of(seen, title)
+        if model.ours:
+            loaded = self.loaded(model)
+            seen, prompt = (
+                (translated(loaded, text), 0) if model.task == "translate" else written(loaded, text, generate)
+            )
         else:
-            found = Shown.of(self._reader(model, text, second, generate), title)
+            seen, prompt = self._reader(model, text, second, generate), 0
+        seen.model = name
+        if not len(seen):
+            raise Refused(422, f"{name} has no attention that could be seen: {seen.advice}")
+        found = Shown.of(seen, title, prompt=prompt)
         self.add(found)
         return found
 
-    def translator(self, model: Model) -> Pretrained:
+    def able(self, task: str) -> list[Model]:
+        """The models for a task, at least one."""
+        found = [model for model in self.models.values() if model.task == task]
+        if not found:
+            raise Refused(404, f"no model here can {task}; start the server with one: regard view RUN")
+        return found
+
+    def loaded(self, model: Model) -> Pretrained:
+        """One of our own models; where others run, on the thread for models."""
+
         def load() -> Pretrained:
             from ..decoding import pretrained
 
@@ -164,10 +186,23 @@ def translated(loaded: Pretrained, text: str) -> Seen:
     A row of the decoder is named by what it writes; its own keys are what it has read by then.
     """
     from ..decoding.translate import translate
-    from ..seeing import watch
+    from ..seeing.watch import watch
 
     with watch(loaded.model) as seen:
         (found,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.tokens = [found.source_pieces]
     seen.sides = {"source": found.source_pieces, "target": found.pieces, "read": ["<s>", *found.pieces[:-1]]}
     return seen
+
+
+def written(loaded: Pretrained, text: str, tokens: int) -> tuple[Seen, int]:
+    """A language model of ours going on with a text, by the likeliest tokens; and how many the text itself has."""
+    from ..decoding.generate import generate
+    from ..seeing.watch import watch
+
+    tokenizer = loaded.tokenizers.target
+    given = tokenizer.pieces(tokenizer.continued(text))
+    with watch(loaded.model) as seen:
+        more = list(generate(loaded.model, tokenizer, text, tokens=tokens + 1))
+    seen.tokens = [[*given, *more[:-1]]]  # the last is never read
+    return seen, len(given)

@@ -34,6 +34,8 @@ class Shown:
     sides: dict[str, list[Labels]]
     text: Text | None = None
     grid: tuple[int, int] | None = None
+    prompt: int = 0
+    """Queries before the generated ones; those of the first forward pass, unless given."""
     lasting: bool = False
     """It stays however many others are read."""
     id: str = ""
@@ -111,7 +113,7 @@ class Shown:
                 "side_words": {name: labels.words for name, labels in sides.items()},
                 "side_special": {name: labels.special for name, labels in sides.items()},
                 "side_sentences": self._sentences(entry),
-                "prompt": self.seen.prompt,
+                "prompt": self.prompt or self.seen.prompt,
                 "missed": self.seen.missed,
                 "calls": calls,
             }

@@ -10,7 +10,7 @@ from ..data.batch import BEGIN, END
 from ..decoding.trail import trail
 from ..decoding.translate import translate
 from ..models import Writer
-from ..seeing import watch
+from ..seeing.watch import watch
 from .labels import Labels
 
 if TYPE_CHECKING:

@@ -1,42 +1,85 @@
-"""Models at work: translations with their alignments, and how they were found."""
+"""Models at work: translations with their alignments, texts and sounds named, pictures told."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from .. import limits
 from ..answers import Refused, json_response
+from ..senses import heard, named, told
 from ..translating import translated
 from .parameters import ERRORS, work_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 router = APIRouter()
 
 
+def _upload(*kinds: str) -> dict[str, Any]:
+    content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 class Sentence(BaseModel):
-    """A sentence to translate by some of the translators there are."""
+    """A text for some of the models there are."""
 
     model_config = {"extra": "forbid"}
-    text: str = Field(min_length=1, max_length=limits.TEXT)
+    text: str = Field(min_length=1, max_length=limits.TEXT, pattern=r"\S")
     models: list[str] = Field(min_length=1, max_length=limits.MODELS)
+
+
+class Translated(Sentence):
     beams: int = Field(default=5, ge=1, le=limits.BEAMS)
 
 
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
-async def translate(request: Request, asked: Sentence) -> Response:
+async def translate(request: Request, asked: Translated) -> Response:
     """Each model's translation, the weights behind it, and the beam at every step."""
-    work = work_of(request)
-    found = [work.shelf.model(name, "translate") for name in dict.fromkeys(asked.models)]
-    told = []
-    for model in found:
+    shelf = work_of(request).shelf
+    answers = []
+    for model in [shelf.model(name, "translate") for name in dict.fromkeys(asked.models)]:
+        run = lambda model=model: translated(shelf.loaded(model), model, asked.text, asked.beams)  # noqa: E731
+        answers.append(await _done(request, run))
+    return json_response({"translations": answers}, request)
 
-        def run(model: Any = model) -> dict[str, Any]:
-            try:
-                return translated(work.shelf.translator(model), model, asked.text, asked.beams)
-            except (ValueError, OSError) as error:
-                raise Refused(422, " ".join(str(error).split())) from None
 
-        told.append(await work.do(request, run, desk=work.models))
-    return json_response({"translations": told}, request)
+@router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
+async def classify(request: Request, asked: Sentence) -> Response:
+    """What each model calls a text, and the weight of every token."""
+    shelf = work_of(request).shelf
+    answers = []
+    for model in [shelf.model(name, "classify") for name in dict.fromkeys(asked.models)]:
+        run = lambda model=model: named(shelf.loaded(model), model, asked.text)  # noqa: E731
+        answers.append(await _done(request, run))
+    return json_response({"classifications": answers}, request)
+
+
+@router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=_upload("image/png"))
+async def caption(request: Request) -> Response:
+    """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
+    shelf, picture = work_of(request).shelf, await request.body()
+    model = shelf.able("caption")[0]
+    return json_response(await _done(request, lambda: told(shelf.loaded(model), model, picture)), request)
+
+
+@router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=_upload("audio/wav"))
+async def listen(request: Request) -> Response:
+    """What a sound (WAV, FLAC, OGG) is called, spelled where a model spells; and when each listened to what."""
+    shelf, sound = work_of(request).shelf, await request.body()
+    models = shelf.able("listen")[: limits.MODELS]
+    return json_response(await _done(request, lambda: heard(map(shelf.loaded, models), sound)), request)
+
+
+async def _done(request: Request, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def work() -> dict[str, Any]:
+        try:
+            return run()
+        except (ValueError, OSError) as error:
+            raise Refused(422, " ".join(str(error).split())) from None
+
+    found = work_of(request)
+    return await found.do(request, work, desk=found.models)
