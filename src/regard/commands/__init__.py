@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (
     caption,
+    classify,
     compare,
     demo,
     evaluate,
@@ -23,6 +24,7 @@ from .app import app
 __all__ = [
     "app",
     "caption",
+    "classify",
     "compare",
     "demo",
     "evaluate",

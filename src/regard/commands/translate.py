@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .app import app
+from .given import given
 from .options import (
     Beams,
     CoveragePenalty,
@@ -22,13 +22,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..data.pair import Bad
     from ..decoding import Translation
-
-AHEAD = 4096  # sentences read ahead of the translation
-PROMPT = "> "
 
 
 @app.command()
@@ -78,8 +72,10 @@ def translate(
       tail -f chat | regard translate
       regard translate                      (asks for sentences)
     """
-    given = _sentences(sentences or [], file, save_plot)
+    arrives = given(sentences or [], file)
     if save_plot is not None:
+        if len(sentences or []) != 1 or not (sentences or [""])[0].strip():
+            raise ValueError("--save-plot draws one sentence: give it as the only argument")
         from ..seeing.figure import check
 
         check(save_plot)
@@ -108,7 +104,7 @@ def translate(
         wrong += 1
         typer.echo(f"regard: {where}{before + number} {why}", err=True)
 
-    for arrived in given:
+    for arrived in arrives:
         for number, item in enumerate(arrived, 1):
             if isinstance(item, Bad):
                 refused(number, f"is no text: {item.reason}")
@@ -124,92 +120,6 @@ def translate(
         before += len(arrived)
     if wrong:
         raise typer.Exit(1)
-
-
-def _sentences(arguments: list[str], file: Path | None, plot: Path | None) -> Iterator[list[str | Bad]]:
-    """Sentences as they become known, in lists that can be translated at once."""
-    if arguments and file is not None:
-        raise ValueError("give sentences as arguments or a --file, not both")
-    if plot is not None and (len(arguments) != 1 or not arguments[0].strip()):
-        raise ValueError("--save-plot draws one sentence: give it as the only argument")
-    if arguments:
-        return iter([[*arguments]])
-    if file is not None:
-        if not file.exists() or file.is_dir():
-            raise ValueError(f"there is no file {file}")
-        return _file(file)
-    if sys.stdin.isatty():
-        return _asked()
-    return _piped()
-
-
-def _file(file: Path) -> Iterator[list[str | Bad]]:
-    from itertools import islice
-
-    from ..data.lines import lines
-
-    read = lines(file)
-    while several := list(islice(read, AHEAD)):
-        yield several
-
-
-def _piped() -> Iterator[list[str | Bad]]:
-    """What has arrived so far, again and again; a thread reads on meanwhile."""
-    from queue import Empty, Queue
-    from threading import Thread
-
-    from ..data.lines import read as lines
-
-    queue: Queue[str | Bad | OSError | None] = Queue(AHEAD)
-    try:
-        # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
-        pipe: IO[bytes] = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    except OSError:  # no file at all, as where somebody put a buffer in its place
-        pipe = sys.stdin.buffer
-
-    def read() -> None:
-        try:
-            for line in lines(pipe):
-                queue.put(line)
-        except OSError as error:
-            queue.put(error)
-        finally:
-            queue.put(None)
-
-    Thread(target=read, daemon=True).start()
-    over = False
-    while not over:
-        several: list[str | Bad] = []
-        item = queue.get()
-        while item is not None and not isinstance(item, OSError):
-            several.append(item)
-            try:
-                if len(several) == AHEAD:
-                    break
-                item = queue.get_nowait()
-            except Empty:
-                break
-        if several:
-            yield several
-        if isinstance(item, OSError):
-            raise item
-        over = item is None
-
-
-def _asked() -> Iterator[list[str | Bad]]:
-    import contextlib
-
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  arrow keys and history for input()
-    typer.echo("Type a sentence and press Enter; Ctrl-D leaves.", err=True)
-    while True:
-        try:
-            line = input(PROMPT)
-        except (EOFError, KeyboardInterrupt):
-            typer.echo(err=True)
-            return
-        if line.strip():
-            yield [line]
 
 
 def _print(translation: Translation, best: int) -> None:

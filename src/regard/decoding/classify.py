@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..data.batch import UNKNOWN
 from .sources import batches, read, stacked
 
 if TYPE_CHECKING:
@@ -41,12 +40,6 @@ class Classification:
     @property
     def label(self) -> str:
         return next(iter(self.probabilities), "")
-
-    @property
-    def unknown(self) -> bool:
-        """A text of which the model knows not one word."""
-        words = self.numbers[:-1]
-        return self.static is not None and len(words) > 0 and bool((words == UNKNOWN).all())
 
 
 def classify(

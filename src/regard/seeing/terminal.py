@@ -60,11 +60,10 @@ class Heatmap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = self._width(options.max_width)
         colours = None if console.no_color else console.color_system
-        draw = {"truecolor": _painted, "256": _stepped}.get(colours or "", _shaded)
         peak = max(map(max, self.cells)) or 1.0
         lines = self._header(width)
         for name, row in zip(self.rows, self.cells, strict=True):
-            lines.append(Text.assemble(self._aside(name), *(draw(cell, peak, width) for cell in row)))
+            lines.append(Text.assemble(self._aside(name), *(_drawn(cell, peak, width, colours) for cell in row)))
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
             yield line
@@ -96,24 +95,30 @@ class Heatmap:
         return [Text.assemble(self._aside(""), *(set_cell_size(x, width) for x in letters)) for letters in upright]
 
 
-def _painted(cell: float, peak: float, width: int) -> Text:
-    at = cell / peak * (len(RAMP) - 1)
-    below = min(int(at), len(RAMP) - 2)
-    pairs = zip(RAMP[below], RAMP[below + 1], strict=True)
-    return _on(Color.from_rgb(*(round(low + (high - low) * (at - below)) for low, high in pairs)), cell, width)
+def ground(share: float, colours: str | None) -> Style | None:
+    """Letters on a ground as bright as this share of the largest, for a terminal of so many colours; None: too few."""
+    if colours == "truecolor":
+        at = share * (len(RAMP) - 1)
+        below = min(int(at), len(RAMP) - 2)
+        pairs = zip(RAMP[below], RAMP[below + 1], strict=True)
+        colour = Color.from_rgb(*(round(low + (high - low) * (at - below)) for low, high in pairs))
+    elif colours == "256":
+        colour = Color.from_ansi(STEPS[round(share * (len(STEPS) - 1))])
+    else:
+        return None
+    # Letters get a colour of their own too, so that the terminal's theme does not matter.
+    letters = Color.from_ansi(231 if luminance(colour) < 0.25 else 16)  # white, black
+    return Style(color=letters, bgcolor=colour)
 
 
-def _stepped(cell: float, peak: float, width: int) -> Text:
-    return _on(Color.from_ansi(STEPS[round(cell / peak * (len(STEPS) - 1))]), cell, width)
-
-
-def _on(ground: Color, cell: float, width: int) -> Text:
+def _drawn(cell: float, peak: float, width: int, colours: str | None) -> Text:
+    style = ground(cell / peak, colours)
+    if style is None:
+        return _shaded(cell, peak, width)
     if cell == 0:
         return Text("·".center(width), style="dim")
-    # Letters get a colour of their own too, so that the terminal's theme does not matter.
-    letters = Color.from_ansi(231 if luminance(ground) < 0.25 else 16)  # white, black
     number = _number(cell) if width > NARROW else ""
-    return Text(number.center(width), style=Style(color=letters, bgcolor=ground))
+    return Text(number.center(width), style=style)
 
 
 def _shaded(cell: float, peak: float, width: int) -> Text:
@@ -134,8 +139,12 @@ def luminance(colour: Color) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def clean(name: str) -> str:
+    """Without the line breaks and other things a token may hold that would break the picture."""
+    return "".join(letter if letter.isprintable() else "·" for letter in name)
+
+
 def _label(name: str, longest: int) -> str:
-    # Tokens may hold line breaks and other things that would break the picture.
-    text = Text("".join(letter if letter.isprintable() else "·" for letter in name))
+    text = Text(clean(name))
     text.truncate(longest, overflow="ellipsis")
     return text.plain

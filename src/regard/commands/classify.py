@@ -1,0 +1,203 @@
+"""`regard classify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+from .given import given as arriving
+from .options import Device, Model, Tokens, find_device
+
+if TYPE_CHECKING:
+    from ..decoding.classify import Classification
+    from ..decoding.pretrained import Pretrained
+
+OF_TEXT, OF_SOUND = "opinions-lstm", "digits-cnn"  # that ship
+SHOWN = 5  # labels, at most
+
+
+@app.command()
+def classify(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT|SOUND", help="Each argument is one text, or a file of sound.")
+    ] = None,
+    model: Model = None,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Classify this file's lines; .gz and .xz too.")
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="The weights of the words in numbers, beside those of TF-IDF.")
+    ] = False,
+    save_plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One argument."),
+    ] = None,
+    device: Device = "auto",
+    tokens: Tokens = None,
+) -> None:
+    """Name what a text or a sound is: the label, how likely each is, and where the model looked.
+
+    Words are shaded by their weight; under a sound stand its loudness and the weights over time. A file or a pipe is
+    answered line by line: label, probability, line, separated by tabs. A model that spells writes what it hears.
+
+    \b
+    Examples:
+      regard classify "The soup was not bad, but the service was awful."
+      regard classify --compare "Everyone said that the film was dull, but it was not."
+      regard classify seven.wav
+      regard classify --model runs/spell-digits-1 seven.flac --save-plot heard.png
+      regard classify --model runs/cnn-sst2-1 --file reviews.txt > labels.tsv
+    """
+    given = sources or []
+    if save_plot is not None:
+        from ..seeing.figure import check
+
+        check(save_plot)
+        if len(given) != 1:
+            raise ValueError(f"--save-plot draws one text or sound, and {len(given)} are given")
+    from ..decoding import pretrained
+
+    heard = bool(given) and all(Path(one.split("#")[0]).is_file() or one.startswith("tone:") for one in given)
+    loaded = pretrained.load(
+        model or (OF_SOUND if heard else OF_TEXT), find_device(device), wanted=("classify", "spell")
+    )
+    if pretrained.task_of(loaded.model) == "spell":
+        wrong = _spell(loaded, given, save_plot)
+    else:
+        wrong = _name(loaded, given, file, compare, save_plot, tokens)
+    if wrong:
+        raise typer.Exit(1)
+
+
+def _name(
+    loaded: Pretrained, given: list[str], file: Path | None, compare: bool, save_plot: Path | None, tokens: int | None
+) -> int:
+    """How many could not be named."""
+    from ..data.pair import Bad
+    from ..decoding.classify import classify as named
+
+    shown = bool(given) or (file is None and sys.stdin.isatty())  # to someone who looks, and not to a file
+    text, wrong, before = loaded.tokenizers.source.kind == "text", 0, 0
+    for arrived in arriving(given, file):
+        bad = {number: item.reason for number, item in enumerate(arrived, 1) if isinstance(item, Bad)}
+
+        def refused(number: int, why: str, before: int = before, bad: dict[int, str] = bad) -> None:
+            nonlocal wrong
+            wrong += 1
+            why = f"is no text: {bad[number]}" if number in bad else why
+            typer.echo(
+                f"regard: {'text' if given else 'line'} {before + number} {why}" if text else f"regard: {why}", err=True
+            )
+
+        found = named(
+            loaded.model,
+            loaded.tokenizers,
+            ["" if isinstance(item, Bad) else item for item in arrived],
+            tokens=tokens,
+            weights=shown,
+            refused=None if len(given) == 1 else refused,
+        )
+        for one in found:
+            if not shown:
+                sure = f"{one.probabilities[one.label]:.4f}" if one.label else ""
+                print(f"{one.label}\t{sure}\t{one.source}", flush=True)
+            elif one.label:
+                _show(loaded, one, compare, save_plot)
+        before += len(arrived)
+    return wrong
+
+
+def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
+    from .screen import screen
+
+    likely = list(one.probabilities.items())
+    more = f"  and {len(likely) - SHOWN} more" if len(likely) > SHOWN else ""
+    console = screen()
+    console.print("  ".join(f"{label} {sure:.3f}" for label, sure in likely[:SHOWN]) + more)
+    if loaded.tokenizers.source.kind == "text":
+        _show_words(loaded, one, compare, save_plot)
+    else:
+        _show_sound(loaded, one, save_plot)
+
+
+def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
+    import torch
+
+    from ..data.batch import UNKNOWN
+    from ..seeing.shaded import Shaded, by_word
+    from ..seeing.terminal import heatmap
+    from .screen import screen
+
+    ids = one.numbers[:-1].tolist()
+    places = loaded.tokenizers.source.words(ids)
+    if len({place for place, i in zip(places, ids, strict=True) if i == UNKNOWN}) == max(places) + 1:
+        typer.echo("regard: the model knows no word of this, so its answer says nothing about it", err=True)
+    own = one.source.split()
+    if len(own) != max(places) + 1:  # a tokenizer that counts words another way than by spaces
+        own = [""] * (max(places) + 1)
+        for place, piece in zip(places, loaded.tokenizers.source.pieces(ids), strict=True):
+            own[place] += piece.replace("▁", "")
+    places.append(max(places) + 1)  # </s> is a word of its own
+    words = [*own, "</s>"]
+    rows = {"weights": one.weights, "TF-IDF": one.static}
+    kept = {name: by_word(w, places) for name, w in rows.items() if w is not None}
+    if "weights" in kept:
+        screen().print(Shaded(words, kept["weights"].tolist()))
+    elif not compare:
+        typer.echo("this model's pooling gives words no weights", err=True)
+    if compare:
+        screen().print(heatmap(torch.stack(list(kept.values())), list(kept), words))
+    if save_plot is not None:
+        from ..seeing.figure import save_weights
+
+        save_weights(save_plot, torch.stack(list(kept.values())), list(kept), words)
+        typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None) -> None:
+    import torch
+
+    from ..seeing.listened import save_listened
+    from ..seeing.shaded import bars
+
+    loud = torch.from_numpy(one.numbers.astype("float32")).abs()
+    print(f"sound    {bars(loud)}")
+    if one.weights is None:
+        typer.echo("this model's pooling gives moments no weights", err=True)
+        return
+    print(f"weights  {bars(one.weights)}")
+    if save_plot is not None:
+        save_listened(save_plot, one.numbers, loaded.tokenizers.source.rate, one.weights[None], ["weights"])
+        typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None) -> int:
+    """What is heard, in letters; how many could not be heard."""
+    from ..decoding import translate
+    from ..seeing.listened import save_listened
+    from .options import settings
+
+    if not given:
+        raise ValueError("name the files of sound to spell, as arguments")
+    how, wrong = settings(loaded, None, None, None), 0
+    how["weights"] = save_plot is not None
+
+    def refused(number: int, why: str) -> None:
+        nonlocal wrong
+        wrong += 1
+        typer.echo(f"regard: {why}", err=True)
+
+    several = len(given) > 1
+    said = translate(loaded.model, loaded.tokenizers, given, refused=refused if several else None, **how)
+    for name, found in zip(given, said, strict=True):
+        print(f"{name}\t{found.text}" if several else found.text, flush=True)
+        if save_plot is not None and found.weights is not None:
+            samples, reader = loaded.tokenizers.source.encode(name), loaded.tokenizers.source
+            letters = [piece.replace("▁", "") or "▁" for piece in found.pieces]
+            save_listened(save_plot, samples, reader.rate, found.weights.mean(0), letters)
+            typer.echo(f"wrote {save_plot}", err=True)
+    return wrong

@@ -1,0 +1,101 @@
+"""What a command is given: its arguments, a file's lines, a pipe's as they come, or what is typed."""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from ..data.pair import Bad
+
+AHEAD = 4096  # sentences read ahead of the work
+PROMPT = "> "
+
+
+def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
+    """Sentences as they become known, in lists that can be worked on at once."""
+    if arguments and file is not None:
+        raise ValueError("give arguments or a --file, not both")
+    if arguments:
+        return iter([[*arguments]])
+    if file is not None:
+        if not file.exists() or file.is_dir():
+            raise ValueError(f"there is no file {file}")
+        return _file(file)
+    if sys.stdin.isatty():
+        return _asked()
+    return _piped()
+
+
+def _file(file: Path) -> Iterator[list[str | Bad]]:
+    from itertools import islice
+
+    from ..data.lines import lines
+
+    read = lines(file)
+    while several := list(islice(read, AHEAD)):
+        yield several
+
+
+def _piped() -> Iterator[list[str | Bad]]:
+    """What has arrived so far, again and again; a thread reads on meanwhile."""
+    from queue import Empty, Queue
+    from threading import Thread
+
+    from ..data.lines import read as lines
+
+    queue: Queue[str | Bad | OSError | None] = Queue(AHEAD)
+    try:
+        # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
+        pipe: IO[bytes] = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+    except OSError:  # no file at all, as where somebody put a buffer in its place
+        pipe = sys.stdin.buffer
+
+    def read() -> None:
+        try:
+            for line in lines(pipe):
+                queue.put(line)
+        except OSError as error:
+            queue.put(error)
+        finally:
+            queue.put(None)
+
+    Thread(target=read, daemon=True).start()
+    over = False
+    while not over:
+        several: list[str | Bad] = []
+        item = queue.get()
+        while item is not None and not isinstance(item, OSError):
+            several.append(item)
+            try:
+                if len(several) == AHEAD:
+                    break
+                item = queue.get_nowait()
+            except Empty:
+                break
+        if several:
+            yield several
+        if isinstance(item, OSError):
+            raise item
+        over = item is None
+
+
+def _asked() -> Iterator[list[str | Bad]]:
+    import contextlib
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  arrow keys and history for input()
+    typer.echo("Type a sentence and press Enter; Ctrl-D leaves.", err=True)
+    while True:
+        try:
+            line = input(PROMPT)
+        except (EOFError, KeyboardInterrupt):
+            typer.echo(err=True)
+            return
+        if line.strip():
+            yield [line]
