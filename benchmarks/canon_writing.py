@@ -1,0 +1,160 @@
+"""Language models in docs/results.md: tiny Shakespeare, three seeds each, from training runs of ours.
+
+    python -m benchmarks.canon_writing run [WORDS …] [key=value …]   train and evaluate what is missing (names that hold
+                                                                     all WORDS), into benchmarks/writing.csv
+    python -m benchmarks.canon_writing list | section
+
+A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a
+time. It needs ../shared/data (or REGARD_DATA). On a GPU a run of the large table takes minutes, the LSTMN's longest;
+those of the small table are made for two CPU cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import platform
+import statistics
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import date
+from itertools import groupby
+from pathlib import Path
+
+from .figures import keep, kept
+from .results import RUNS, SEEDS, Experiment, call
+from .results_page import spread
+
+FIGURES = Path(__file__).parent / "writing.csv"
+COLUMNS = (
+    *("table", "recipe", "seed", "loss", "parameters", "updates", "seconds", "tokens_per_second"),
+    *("day", "machine", "versions"),
+)
+
+TITLES = {
+    "shakespeare": (
+        "Tiny Shakespeare, character by character",
+        "The last tenth of the text is held out, as nanoGPT does. Loss: nats per character, over all of the held-out "
+        "text in windows of 256 side by side, each predicted from its window alone, which is what nanoGPT estimates "
+        "from random windows; of the checkpoint that does best there, as nanoGPT keeps. nanoGPT reports 1.4697 for "
+        "its Transformer of this size after 5,000 updates of 64 windows. The LSTMN looks back at every step of its "
+        "window before each next one, and is trained for half as many.",
+    ),
+    "shakespeare-short": (
+        "The same Transformer, half the updates",
+        "It begins to learn the text by heart after about half of nanoGPT's updates; here the rate has fallen by then.",
+    ),
+    "shakespeare-small": (
+        "The same, small",
+        "nanoGPT's setting for a CPU, windows of 64, twelve at a time, 2,000 updates: it reports 1.88 after about "
+        "three minutes.",
+    ),
+}
+
+
+def experiments() -> list[Experiment]:
+    kinds = ("transformer", "lstm", "lstmn")
+    short = ("training.updates=2500",)
+    made = [Experiment("shakespeare-small", f"{kind}-shakespeare-small", (), seed) for kind in kinds for seed in SEEDS]
+    made += [Experiment("shakespeare-short", "transformer-shakespeare", short, seed) for seed in SEEDS]
+    made += [Experiment("shakespeare", f"{kind}-shakespeare", (), seed) for kind in kinds for seed in SEEDS]
+    return made
+
+
+def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+    import torch
+    from safetensors import safe_open
+
+    folder = RUNS / experiment.name
+    if not (folder / "model").exists():
+        resumes = (folder / "recipe.toml").exists()
+        call(*(["train", "--resume", str(folder)] if resumes else [*experiment.command, *settings]))
+    call("evaluate", str(folder))
+    scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["values"]
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
+    with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
+        parameters = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    updates = max(int(line["update"]) for line in lines)
+    speed = statistics.median(float(line["tokens_per_second"]) for line in lines)
+    tokens = _tokens(folder)
+    return {
+        "table": experiment.table,
+        "recipe": experiment.recipe,
+        "seed": str(experiment.seed),
+        "loss": f"{scored['loss']:.4f}",
+        "parameters": str(parameters),
+        "updates": str(updates),
+        "seconds": f"{updates * tokens / speed:.0f}",
+        "tokens_per_second": f"{speed:.0f}",
+        "day": date.today().isoformat(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "versions": f"torch {torch.__version__}",
+    }
+
+
+def _tokens(folder: Path) -> int:
+    """Predicted in one update."""
+    from regard.training.run import Run
+
+    recipe = Run.open(folder).recipe
+    block = recipe.data.longest
+    return recipe.training.tokens // block * block * recipe.training.accumulate
+
+
+def section(rows: list[dict[str, str]]) -> list[str]:
+    """The tables of docs/results.md, as lines."""
+    out = []
+    for name, (title, remark) in TITLES.items():
+        same = [row for row in rows if row["table"] == name]
+        if not same:
+            continue
+        where = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
+        out += [f"## {title}", "", f"{remark} {where}.", ""]
+        out += ["| language model | parameters | updates | loss | perplexity | training | seeds |"]
+        out += ["|---|---:|---:|---:|---:|---:|---:|"]
+        groups = [list(group) for _, group in groupby(same, key=lambda row: row["recipe"])]
+        groups.sort(key=lambda runs: statistics.fmean(float(row["loss"]) for row in runs))
+        for runs in groups:
+            losses = [float(row["loss"]) for row in runs]
+            seconds = statistics.median(float(row["seconds"]) for row in runs)
+            cells = [
+                f"{int(runs[0]['parameters']) / 1e6:.2f} M",
+                f"{int(runs[0]['updates']):,}",
+                spread(losses, 4),
+                spread([math.exp(loss) for loss in losses], 3),
+                f"{seconds:.0f} s",
+            ]
+            out.append(f"| {runs[0]['recipe']} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |")
+        out.append("")
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "list", "section"])
+    parser.add_argument(
+        "words", nargs="*", help="only runs whose names hold all of these; key=value goes to the recipe"
+    )
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    settings = [word for word in given.words if "=" in word]
+    words = [word for word in given.words if "=" not in word]
+    chosen = [one for one in experiments() if all(word in one.name for word in words)]
+    if given.what == "list":
+        print("\n".join(one.name for one in chosen))
+    if given.what == "section":
+        print("\n".join(section(kept(FIGURES))))
+    if given.what == "run":
+        done = {(old["table"], old["recipe"], old["seed"]) for old in kept(FIGURES)}
+        missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
+        with ThreadPoolExecutor(given.jobs) as pool:
+            for finished in as_completed([pool.submit(run, one, settings) for one in missing]):
+                new = finished.result()
+                keep(FIGURES, COLUMNS, new)
+                print(f"{new['table']} {new['recipe']} seed {new['seed']}: loss {new['loss']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A CSV of figures, one line per run: what `docs/results.md` is made from."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KEY = ("table", "recipe", "seed")  # which run a line is of
+
+
+def kept(file: Path) -> list[dict[str, str]]:
+    if not file.exists():
+        return []
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def keep(file: Path, columns: Sequence[str], new: dict[str, str]) -> None:
+    """Add a run's figures, in place of older ones of the same run; the file is whole at any moment."""
+    rows = [old for old in kept(file) if any(old[name] != new[name] for name in KEY)]
+    rows = sorted([*rows, new], key=lambda row: [row[name] for name in KEY])
+    unfinished = file.with_suffix(".part")
+    with unfinished.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    unfinished.replace(file)
