@@ -69,11 +69,10 @@ class Generation {
 
   update(state) {
     if (!this.wrote.length) return;
-    const before = this.state ?? {};
     this.state = state;
     const found = callOf(this.trace, state);
     const call = this.wrote.includes(found) ? found : this.wrote[0];
-    if (call !== this.call || state.entry !== before.entry) {
+    if (call !== this.call) {
       this.rows?.close();
       this.call = call;
       this.rows = new Rows(this.context.source, this.trace, call, state.entry ?? 0, () => this.paint(), this.context.fail);

@@ -62,14 +62,12 @@ class Heads {
   // State
 
   update(state) {
-    const before = this.state ?? {};
     this.state = state;
     const call = callOf(this.trace, state);
-    const entry = state.entry ?? 0;
-    if (call !== this.call || entry !== before.entry) {
+    if (call !== this.call) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(this.context.source, this.trace, call, entry, () => this.paint(), this.context.fail);
+      this.rows = new Rows(this.context.source, this.trace, call, state.entry ?? 0, () => this.paint(), this.context.fail);
       this.links = null;
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
     }
@@ -139,7 +137,6 @@ class Heads {
     if (found?.side === this.hover?.side && found?.at === this.hover?.at) return;
     this.hover = found;
     this.paint();
-    if (found) this.context.announce(this.said(found));
   }
 
   pressed(event) {
@@ -299,6 +296,7 @@ class Heads {
     this.listed = key;
     const parts = focus.length ? this.summary(focus, links) : this.legend(links);
     this.aside.replaceChildren(...parts);
+    if (this.hover) this.context.announce(this.said(this.hover, links));
   }
 
   summary(focus, links) {
@@ -364,10 +362,8 @@ class Heads {
     ];
   }
 
-  said({ side, at }) {
-    const scene = this.scene(this.box.clientWidth, this.box.clientHeight);
-    const links = side === "query" ? linksFrom(scene, at) : linksTo(scene, at);
-    const best = links.reduce((most, link) => (link.weight > (most?.weight ?? 0) ? link : most), null);
+  said({ side, at }, links) {
+    const best = links.filter((link) => link[side] === at).reduce((most, link) => (link.weight > (most?.weight ?? 0) ? link : most), null);
     const own = side === "query" ? this.querySide : this.keySide;
     if (!best) return `${own.labels[at]}, ${at}`;
     const other = side === "query" ? this.keySide.labels[best.key] : this.querySide.labels[best.query];

@@ -1,0 +1,239 @@
+"""The Heads view: the links it draws are the library's weights, whatever is hovered, pinned, muted or filtered."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from regard.seeing.words import word_weights
+from tests.browser.conftest import PAIR
+from tests.browser.looking import drawn, look, settle
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+CALL = 2
+HALF = 1e-3  # float16 keeps eleven bits
+READY = "drawn.links.length > 0"
+
+
+def weights(seen: Seen, call: int = CALL) -> torch.Tensor:
+    return torch.stack([seen[call].head(head).dense() for head in range(seen[call].heads)])
+
+
+def same(links: list[dict[str, Any]], w: torch.Tensor) -> None:
+    """Every link has the library's weight."""
+    assert links
+    given = torch.tensor([link["weight"] for link in links])
+    where = [torch.tensor([link[name] for link in links]) for name in ("head", "query", "key")]
+    torch.testing.assert_close(given, w[where[0], where[1], where[2]].float(), rtol=HALF, atol=1e-6)
+
+
+def put(page: Page, side: str, at: int) -> tuple[float, float]:
+    """Where a token stands, in pixels of the page."""
+    box = page.locator(".pane canvas").last.bounding_box()
+    assert box is not None
+    return box["x"] + (30 if side == "query" else box["width"] - 30), box["y"] + 12 + (at + 0.5) * 22
+
+
+def hover(page: Page, side: str, at: int) -> None:
+    page.mouse.move(*put(page, side, at))
+    settle(page)
+
+
+@pytest.fixture
+def trace(shelf: Shelf) -> str:
+    return next(iter(shelf.traces))
+
+
+def test_every_link_that_can_be_seen(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL))
+    w = weights(minilm)
+    same(found["links"], w)
+    visible = w[:, found["rows"]] / 12 ** (1 / 3) > 0.0301
+    assert len(found["links"]) >= int(visible.sum())
+    assert max(link["alpha"] for link in found["links"]) <= 1
+    words = page.locator("aside p").nth(1).inner_text()  # what it says of itself
+    assert words.startswith(f"{len(found['links']):,} links drawn")
+
+
+def test_hovering_either_side(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    look(page, server, READY, view="heads", trace=trace, call=str(CALL))
+    w = weights(minilm)
+    hover(page, "query", 3)
+    links = drawn(page, "drawn.focus.length === 1")["links"]
+    same(links, w)
+    assert {link["query"] for link in links} == {3}
+    assert len(links) == int((w[:, 3] >= 1 / 255).sum())
+    first = page.locator("aside .barrow").first
+    best = int(w[:, 3].mean(0).argmax())
+    assert first.get_attribute("data-at") == str(best)
+    assert float(first.locator(".value").inner_text()) == pytest.approx(float(w[:, 3, best].mean()), abs=0.006)
+    hover(page, "key", 5)
+    links = drawn(page, "drawn.focus[0]?.side === 'key' && drawn.links.length")["links"]
+    same(links, w)
+    assert {link["key"] for link in links} == {5}
+    assert len(links) == int((w[:, :, 5] >= 1 / 255).sum())
+    page.mouse.move(5, 5)
+    drawn(page, "drawn.focus.length === 0")
+
+
+def test_pins_stay_in_the_link(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    look(page, server, READY, view="heads", trace=trace, call=str(CALL))
+    page.mouse.click(*put(page, "query", 2))
+    page.keyboard.down("Shift")
+    page.mouse.click(*put(page, "query", 5))
+    page.keyboard.up("Shift")
+    page.mouse.move(5, 5)
+    found = drawn(page, "drawn.focus.length === 4")
+    assert {link["query"] for link in found["links"]} == {2, 3, 4, 5}
+    w = weights(minilm)[:, 2:6].mean((0, 1))
+    assert page.locator("aside .barrow").first.get_attribute("data-at") == str(int(w.argmax()))
+    page.wait_for_function("() => location.hash.includes('pins=')")
+    page.reload()
+    assert drawn(page, f"drawn.links.length === {len(found['links'])}") == found
+    page.keyboard.press("Escape")
+    drawn(page, "drawn.focus.length === 0")
+
+
+def test_heads_turned_on_and_off(page: Page, server: Server, trace: str) -> None:
+    look(page, server, READY, view="heads", trace=trace, call=str(CALL))
+    square = page.get_by_role("button", name="Head 4", exact=True)
+    square.click()
+    assert 4 not in drawn(page, "drawn.active.length === 11")["active"]
+    square.click()
+    drawn(page, "drawn.active.length === 12")
+    square.dblclick()
+    assert {link["head"] for link in drawn(page, "drawn.active.length === 1")["links"]} == {4}
+    square.dblclick()
+    drawn(page, "drawn.active.length === 12")
+
+
+def test_mass_is_the_least_that_holds_so_much(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), mass=0.6, pins=["q4"])
+    w = weights(minilm)[:, 4]
+    for head in range(12):
+        mine = sorted((link["weight"] for link in found["links"] if link["head"] == head), reverse=True)
+        assert sum(mine) >= 0.6 - HALF
+        assert sum(mine[:-1]) < 0.6 + HALF
+        assert mine == pytest.approx(w[head].sort(descending=True).values[: len(mine)].tolist(), rel=HALF)
+
+
+def test_muting_shows_the_rest(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), mute=["first", "special"], pins=["q4"])
+    w = weights(minilm)
+    last = w.shape[-1] - 1  # [SEP]
+    same(found["links"], w)
+    assert not {0, last} & {link["key"] for link in found["links"]}
+    left = w[:, 4, 1:last].sum(-1)
+    for link in found["links"]:  # what is shown of it is its share of what is left
+        assert link["alpha"] == pytest.approx(min(1, link["weight"] / float(left[link["head"]])), rel=3 * HALF)
+
+
+def test_words(page: Page, server: Server, shelf: Shelf) -> None:
+    shown = shelf.read("minilm", "Nothing unremarkable happened; the grasshoppers philosophized.")
+    assert shown.text is not None
+    w, words = word_weights(weights(shown.seen), shown.text)
+    assert len(words) < len(shown.text.tokens) - 3
+    until = f"{READY} && drawn.level === 'word'"
+    found = look(page, server, until, view="heads", trace=shown.id, call=str(CALL), level="word", pins=["q2"])
+    same(found["links"], w)
+    assert len(found["links"]) == int((w[:, 2] >= 1 / 255).sum())
+    hover(page, "key", 2)
+    links = drawn(page, "drawn.focus[0]?.side === 'key' && drawn.links.length")["links"]
+    same(links, w)
+    assert len(links) == int((w[:, :, 2] >= 1 / 255).sum())
+
+
+def test_parts_of_a_pair(page: Page, server: Server, shelf: Shelf) -> None:
+    pair = shelf.read("minilm", *PAIR)
+    assert pair.text is not None
+    assert pair.text.segments is not None
+    sides = pair.text.segments.tolist()
+    look(page, server, READY, view="heads", trace=pair.id, call="1")
+    page.get_by_label("Part").select_option("0-1")
+    found = drawn(page, "drawn.links.length && regard.state.get().part === '0-1'")
+    assert {(sides[link["query"]], sides[link["key"]]) for link in found["links"]} == {(0, 1)}
+    same(found["links"], weights(pair.seen, 1))
+
+
+def test_by_keyboard(page: Page, server: Server, trace: str) -> None:
+    look(page, server, READY, view="heads", trace=trace)
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    assert drawn(page, "drawn.focus.length")["focus"] == [{"side": "query", "at": 2}]
+    page.keyboard.press("ArrowRight")
+    assert drawn(page)["focus"] == [{"side": "key", "at": 2}]
+    page.keyboard.press("Enter")
+    page.keyboard.press("]")
+    assert drawn(page, "drawn.call === '1'")["focus"] == [{"side": "key", "at": 2}]
+    page.keyboard.press(".")
+    assert drawn(page, "drawn.active.length === 1")["active"] == [0]
+    page.keyboard.press("w")
+    drawn(page, "drawn.level === 'word'")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("() => document.querySelector('[aria-live]').textContent.includes('looked at most by')")
+
+
+def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    """Pixels: head 0.2 looks at the previous token, and its line is in its colour as strong as its weight."""
+    look(page, server, READY, view="heads", trace=trace, call="0", heads=[2], pins=["q6"])
+    weight = float(minilm[0].head(2).dense()[6, 5])
+    assert weight > 0.8
+    read = """([row, key]) => {
+        const canvas = [...document.querySelectorAll(".pane canvas")].at(-1);
+        const scale = canvas.width / canvas.clientWidth;
+        const y = 12 + ((row + key) / 2 + 0.5) * 22;
+        const strip = canvas.getContext("2d").getImageData(canvas.width / 2, Math.round((y - 3) * scale), 1, Math.round(6 * scale));
+        let best = [0, 0, 0, 0];
+        for (let i = 0; i < strip.data.length; i += 4) if (strip.data[i + 3] > best[3]) best = [...strip.data.slice(i, i + 4)];
+        const color = getComputedStyle(document.querySelectorAll("button.head")[2]).backgroundColor.match(/\\d+/g).map(Number);
+        return [best, color];
+    }"""
+    (*pixel, alpha), color = page.evaluate(read, [6, 5])
+    assert pixel == pytest.approx(color, abs=6)
+    assert 0.7 * weight < alpha / 255 <= weight + 0.01  # a sloping line is a little paler at its edges
+
+
+def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), pins=["q3"], heads=[0, 7])
+    files = {}
+    for kind in ("SVG", "PNG", "CSV"):
+        page.get_by_role("button", name="Export").click()
+        with page.expect_download() as waiting:
+            page.get_by_role("menuitem", name=kind).click()
+        files[kind] = waiting.value.path().read_bytes()
+    rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
+    assert rows[0][:3] == ["layer", "head", "query"]
+    assert len(rows) == 1 + len(found["links"])
+    assert float(rows[1][-1]) == pytest.approx(float(weights(minilm)[int(rows[1][1]), 3, int(rows[1][4])]), rel=HALF)
+    svg = files["SVG"].decode()
+    assert svg.count("<path") >= 2
+    assert ">because</text>" in svg
+    assert files["PNG"].startswith(b"\x89PNG")
+
+
+def test_a_hostile_token_is_text(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
+    from regard.viewer.labels import Labels
+    from regard.viewer.shown import Shown
+
+    assert minilm.text is not None
+    bad = "<img src=x onerror=document.title='bad'>"
+    tokens = [bad if at == 3 else token for at, token in enumerate(minilm.text.tokens)]
+    shown = Shown.of(minilm, bad, {"text": [Labels.of(tokens)]})
+    shelf.add(shown)
+    look(page, server, READY, view="heads", trace=shown.id, pins=["q3"])
+    assert bad in page.locator("aside h2").inner_text()
+    assert "bad" not in page.title()
+    assert page.evaluate("(async () => new DOMParser().parseFromString(await regard.picture(), 'image/svg+xml'))()")
+    assert page.evaluate("regard.picture().then((svg) => !svg.includes('<img'))")
+    page.wait_for_timeout(50)
+    assert page.locator("img").count() == 0
