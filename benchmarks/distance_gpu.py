@@ -117,6 +117,8 @@ def measured(work: Work) -> list[Row]:
     truth = None if work.backward else work.ways()["cdist"](*(x.double() for x in inputs))
     rows = []
     for how, way in work.ways().items():
+        if how == "cdist" and work.backward and work.n * work.t**2 * work.d >= 1 << 31:
+            continue  # its backward holds that many numbers, counts them with 32 bits, and writes where it may not
 
         def run(way: Way = way) -> object:
             return torch.autograd.grad(way(*inputs), inputs, grad) if work.backward else way(*inputs)
@@ -130,18 +132,18 @@ def measured(work: Work) -> list[Row]:
         rows += [shown(work.title, how, timed(run)), shown(f"{work.title}, peak extra memory", how, [extra] * 3, "MiB")]
         if truth is not None:
             error = float((way(*inputs).double() - truth).abs().max())
-            rows.append(shown(f"{work.title}, largest error", how, [error] * 3, ""))
+            rows.append(shown(f"{work.title}, largest error", how, [error * 1e6] * 3, "10⁻⁶"))
         gc.collect()
         torch.cuda.empty_cache()
     return sorted(rows, key=lambda row: row.work)  # times together, then errors, then memory
 
 
 def works() -> list[Work]:
-    made = [Work(4, 2048, d, backward, compiled=d == 64) for d in (64, 256) for backward in (False, True)]
+    made = [Work(4, 2048, 64, compiled=True), Work(4, 2048, 64, backward=True)]
     made += [Work(4, 2048, 64, backward, neighbours=True) for backward in (False, True)]
     made += [Work(4, 2048, 64, backward, inverse=True) for backward in (False, True)]
-    made += [Work(4, 2048, 64, inverse=True, neighbours=True), Work(1, 16384, 64)]
-    return [*made, Work(4, 2048, 64, dtype=torch.bfloat16)]
+    made += [Work(4, 2048, 256), Work(4, 2048, 256, backward=True), Work(4, 2048, 64, inverse=True, neighbours=True)]
+    return [*made, Work(1, 16384, 64), Work(4, 2048, 64, dtype=torch.bfloat16)]
 
 
 def main() -> None:

@@ -65,6 +65,7 @@ CASES = {
     "neighbours": Case((1, 70, 80, 24, 16), (2, 700, 750, 64, 64), None, "neighbours"),
     "neighbours far out": Case((1, 70, 80, 24, 16), (2, 700, 750, 64, 64), "causal", "far out"),
     "equal": Case((1, 70, 80, 24, 16), (2, 700, 750, 64, 64), None, "equal"),
+    "±10,000": Case((1, 70, 80, 24, 16), (2, 700, 750, 64, 64), "causal", "large"),
     "off the origin": Case((1, 70, 80, 24, 16), (2, 700, 750, 64, 64), None, "off"),
 }
 EVERY = [
@@ -91,6 +92,8 @@ def _inputs(case: Case, dtype: torch.dtype, device: str) -> tuple[Any, ...]:
         case "equal":
             a = torch.cat([b[:, 3 : 3 + q // 2], a[:, q // 2 :]], 1)
             b = torch.cat([b[:, :-1], b[:, 5:6]], 1)  # twice the same key
+        case "large":
+            a, b = a * 1e4, b * 1e4
         case "off":
             a, b = a + 30, b + 30
     return *(x.to(dtype) for x in (a, b, v)), *interval(case.mask, n, q, k, device)
@@ -112,7 +115,9 @@ def formula(
     square = (a[:, :, None] - b[:, None]).square().sum(-1)
     if inverse:
         near = square < 2.0**-120
-        e = torch.where(near, 2.0**60, square.masked_fill(near, 1).rsqrt()).masked_fill(hidden, 0)
+        e = torch.where(near, min(2.0**60, torch.finfo(a.dtype).max), square.masked_fill(near, 1).rsqrt()).masked_fill(
+            hidden, 0
+        )
         state = e.sum(-1)
         p = e / state.masked_fill(empty, 1)[..., None]
     else:
@@ -141,7 +146,9 @@ def gradients(inputs: tuple[Any, ...], grads: Any, inverse: bool, dtype: torch.d
 
 def _gradients_of(out: Tensor, state: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
     # The sum of inverse distances is 2⁶⁰ next to an equal key, and its slope past float32: nobody differentiates it.
-    return torch.randn_like(out), torch.zeros_like(state) if inverse else torch.randn_like(state)
+    # As a layer's after it may be: not contiguous.
+    grad = torch.randn_like(out.transpose(0, 1), memory_format=torch.contiguous_format).transpose(0, 1)
+    return grad, torch.zeros_like(state) if inverse else torch.randn_like(state)
 
 
 @pytest.mark.parametrize(("name", "dtype", "inverse"), EVERY)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..forms import DistanceForm, TanhForm
-from ..kernels.additive import attention
-from ..kernels.distance import distance
+from ..kernels import additive, distance
 from ..masks import Padding, interval
 from ..normalizers import Proportional, Softmax
 from ..scores import TRITON
@@ -98,7 +97,7 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
     start, stop = bounds or (None, None)
-    out, lse = attention(
+    out, lse = additive.attention(
         scores.a,
         scores.b,
         scores.form.weight,
@@ -117,7 +116,7 @@ def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
     assert isinstance(scores.form, DistanceForm)
     start, stop = bounds or (None, None)
     scale = 1 / request.normalize.temperature if isinstance(request.normalize, Softmax) else 1.0
-    out, state = distance(
+    out, state = distance.attention(
         scores.a,
         scores.b,
         v,

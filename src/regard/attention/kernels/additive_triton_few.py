@@ -18,7 +18,7 @@ import triton.language as tl
 
 from .additive_triton_energies import LIMIT, TWICE_LOG2E, reciprocal
 from .launch import Launch, kind
-from .pieces_triton import LN2, LOG2E_, kept
+from .pieces_triton import LN2, LOG2E, kept
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -42,6 +42,8 @@ TILE, STAGES, WARPS = 2048, 5, 2
 
 PLANS = 4096
 """Kinds of calls remembered before all are forgotten."""
+
+LOG2E_ = tl.constexpr(LOG2E)
 
 
 @triton.jit

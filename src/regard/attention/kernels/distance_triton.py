@@ -13,7 +13,7 @@ as it stands in near tiles, as Σ_j c_ij b_j − a_i Σ_j c_ij in the others. No
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -168,15 +168,41 @@ def _contract_near(
     tl.store(out, tl.load(out, mask, 0.0) + total, mask)
 
 
-class _Side:
-    """Rows as they were given, the same in memory as [n, d, t] and in whole blocks, and the square of each length."""
+@triton.jit
+def _prepare(
+    x, x_n, x_t, x_d, across, across_n, across_d, squared, squared_n, t, d, d_pad, BLOCK: tl.constexpr
+):  # fmt: skip
+    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    rows = block * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, d_pad, 64):
+        cols = first + tl.arange(0, 64)
+        inside = (rows < t)[:, None] & (cols < d)[None, :]
+        here = tl.load(x + n * x_n + rows.to(tl.int64)[:, None] * x_t + cols[None, :] * x_d, inside, 0.0)
+        here = here.to(tl.float32)  # [BLOCK, 64]
+        total += tl.sum(here * here, 1)
+        at = cols.to(tl.int64)[None, :] * across_d + rows[:, None]
+        tl.store(across + n * across_n + at, here, (cols < d_pad)[None, :])
+    tl.store(squared + n * squared_n + rows, total, rows < t)
 
-    def __init__(self, rows: Float[Tensor, "n t d"]) -> None:
-        n, t, d = rows.shape
-        self.rows = rows
-        self.across = rows.new_zeros((n, -(-d // GROUP) * GROUP, -(-t // BLOCK) * BLOCK), dtype=torch.float32)
-        self.across[:, :d, :t] = rows.mT
-        self.squared = rows.float().square().sum(-1)
+
+class _Side(NamedTuple):
+    """Rows as they were given, the same in memory as [n, d, t] in whole blocks with zeros past the end, and |row|²."""
+
+    rows: Float[Tensor, "n t d"]
+    across: Float[Tensor, "n d_pad t_pad"]
+    squared: Float[Tensor, "n t"]
+
+
+def _side(rows: Float[Tensor, "n t d"]) -> _Side:
+    n, t, d = rows.shape
+    blocks, wide = triton.cdiv(t, BLOCK), triton.cdiv(d, GROUP) * GROUP
+    across = rows.new_empty((n, wide, blocks * BLOCK), dtype=torch.float32)
+    squared = rows.new_empty((n, t), dtype=torch.float32)
+    launch.start(
+        _prepare, (n, blocks, 1), rows, *rows.stride(), across, *across.stride()[:2], squared, t, t, d, wide, BLOCK
+    )
+    return _Side(rows, across, squared)
 
 
 def _written(
@@ -240,7 +266,7 @@ def forward(
     dropout: float,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output, and log-sum-exp (+∞ where a row sees no key) or for inverse distances their sum."""
-    left, right = _Side(a), _Side(b)
+    left, right = _side(a), _side(b)
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         _written(left, right, m, i, spans, scale * LOG2E, inverse, e)
@@ -250,7 +276,7 @@ def forward(
 
 def backward(
     grad: Float[Tensor, "n q d_v"],
-    grad_state: Float[Tensor, "n q"],
+    grad_state: Float[Tensor, "n q"] | None,
     a: Float[Tensor, "n q d"],
     b: Float[Tensor, "n k d"],
     v: Float[Tensor, "n k d_v"],
@@ -263,8 +289,8 @@ def backward(
     inverse: bool,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of a, b and v, each in its tensor's dtype."""
-    left, right = _Side(a), _Side(b)
+    """Gradients of a, b and v, each in its tensor's dtype. No gradient of the row state is one of zeros."""
+    left, right = _side(a), _side(b)
     da, db = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b))
     near = a.new_empty(0, dtype=torch.int32)
 
@@ -276,10 +302,11 @@ def backward(
         _contracted(a[m, i], b[m], c, near, spans, da[m, i], keys=False)
         _contracted(b[m], a[m, i], c, near, spans, db[m], keys=True)
 
+    start, stop = intervals(start, stop, *a.shape[:2])
+    options = {"again": True, "inverse": inverse}
     dv = pieces_triton.backward(
-        piece, contract, grad, grad_state, v, out, state.contiguous(), *intervals(start, stop, *a.shape[:2]),
-        scale, dropout, seed, inverse,
-    )  # fmt: skip
+        piece, contract, grad, grad_state, v, out, state, start, stop, scale, dropout, seed, **options
+    )
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dv), (a, b, v), strict=True))  # type: ignore[return-value]
 
 
@@ -287,5 +314,5 @@ def pairwise(a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], inverse: bool
     """−|a_i − b_j|² / 2 or 1/|a_i − b_j| for all i, j: a block of the matrix, for questions about its weights."""
     n, q, k = *a.shape[:2], b.shape[1]
     out = a.new_empty((n, *(triton.cdiv(t, BLOCK) * BLOCK for t in (q, k))), dtype=torch.float32)
-    _written(_Side(a), _Side(b), slice(0, n), slice(0, q), None, 1.0, inverse, out)
+    _written(_side(a), _side(b), slice(0, n), slice(0, q), None, 1.0, inverse, out)
     return out[:, :q, :k]

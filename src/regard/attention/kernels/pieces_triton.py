@@ -9,7 +9,8 @@ turns them into weights and slopes.
     both            z_i = Σ_j w_ij v_j          ds_ij = w_ij (grad_i·v_j − δ_i)
 
 ds is the slope of softmax's energies, and of the logarithms of proportional's. grad_i·z_i = Σ_j w_ij grad_i·v_j with
-dropout and without it; the row state's own gradient enters with w_ij too.
+dropout and without it; the row state's own gradient enters with w_ij too. Energies without bound are the reason why the
+backward can take w and δ from the energies anew (`_again`): log-sum-exp and output are rounded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ WORKSPACE = 1 << 24
 """Energies held at once: 64 MiB, or 4096 tiles, enough for some ten rounds of programs on the 132 SMs of an H200."""
 
 LOG2E = 1.4426950408889634
-LOG2E_ = tl.constexpr(LOG2E)
 LN2 = tl.constexpr(0.6931471805599453)
 
 COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
@@ -75,6 +75,20 @@ def meets(spans, spans_n, n, row_block, key_block, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _anchored(here, top, PROPORTIONAL: tl.constexpr):
+    """What energies weigh beside the largest one seen so far, which it is, and by what earlier weights shrink."""
+    above = tl.maximum(top, tl.max(here, 1))
+    # A row that has seen nothing yet: 0 / 1 rather than 0 / 0, −∞ − 0 rather than −∞ + ∞.
+    if PROPORTIONAL:
+        anchor = tl.where(above == 0, 1.0, above)
+        p, shrunk = here / anchor[:, None], top / anchor
+    else:
+        anchor = tl.where(above == float("-inf"), 0.0, above)
+        p, shrunk = tl.exp2(here - anchor[:, None]), tl.exp2(top - anchor)
+    return p, above, anchor, shrunk
+
+
+@triton.jit
 def _average(
     e, e_n, e_i, v, v_n, v_j, v_d, start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, seed,
     out, out_n, out_i, state, state_n, q, k, width, n0, i0, dropout,
@@ -103,16 +117,7 @@ def _average(
         if INTERVAL:
             seen = (j[None, :] >= first) & (j[None, :] < tl.minimum(last, k))
         here = tl.where(seen, here, absent)
-        above = tl.maximum(top, tl.max(here, 1))
-        # A row that has seen nothing yet: −∞ − 0 rather than −∞ + ∞, 0 / 1 rather than 0 / 0.
-        if PROPORTIONAL:
-            anchor = tl.where(above == 0, 1.0, above)
-            p = here / anchor[:, None]
-            shrunk = top / anchor
-        else:
-            anchor = tl.where(above == float("-inf"), 0.0, above)
-            p = tl.exp2(here - anchor[:, None])
-            shrunk = tl.exp2(top - anchor)
+        p, top, _, shrunk = _anchored(here, top, PROPORTIONAL)
         total = total * shrunk + tl.sum(p, 1)
         if DROPOUT:
             p *= kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
@@ -122,7 +127,6 @@ def _average(
             values = values.to(tl.float32)  # the interpreter multiplies bfloat16 as the integers it stores them in
         # Three tensor-core products carry float32's digits; a single one keeps 11 bits.
         sums = tl.dot(p.to(values.dtype), values, sums * shrunk[:, None], input_precision="tf32x3")
-        top = above
     empty = total == 0  # not so where there is a NaN
     out += n * out_n + i.to(tl.int64)[:, None] * out_i + at[None, :]
     result = sums / tl.where(empty, 1.0, total)[:, None]
@@ -132,15 +136,15 @@ def _average(
 
 
 @triton.jit
-def _drifts(
-    e, dp, e_n, e_i, state, state_n, near, near_n, drift, drift_n, start, start_n, start_i, stop, stop_n, stop_i,
-    spans, spans_n, seed, q, k, n0, i0, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+def _again(
+    e, dp, e_n, e_i, near, top, mass, drift, row_n, start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, seed,
+    q, k, n0, i0, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, PROPORTIONAL: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """drift_i += Σ_j w_ij (dp_ij − near_i) of proportional weights, where near_i is nearly δ_i: then δ = near + drift.
+    """top_i = max_j E_ij, mass_i = Σ_j of what weighs beside it, drift_i += Σ_j w_ij (dp_ij − near_i).
 
-    A key close to its query has w ≈ 1 and dp ≈ δ, and a slope of 1/d² times their difference: kept in two parts δ does
-    not lose the digits that are left of it.
+    near_i = grad_i·z_i is nearly δ_i, and δ = near + drift. A key with nearly all the weight has dp ≈ δ, and perhaps a
+    steep energy: in two parts δ does not lose the digits that are left of their difference.
     """
     row_block, n = tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = row_block * ROWS + tl.arange(0, ROWS)
@@ -152,8 +156,12 @@ def _drifts(
         span = spans + n * spans_n + 2 * (row_block * ROWS // BLOCK)
         low = tl.load(span) // BLOCK * BLOCK
         high = tl.minimum(tl.load(span + 1), k)
-    about = tl.load(near + n * near_n + i, i < q, 0.0)[:, None]
+    absent: tl.constexpr = 0.0 if PROPORTIONAL else float("-inf")
+    about = tl.load(near + n * row_n + i, i < q, 0.0)[:, None]
+    most = tl.full([ROWS], absent, tl.float32)
+    anchor = tl.full([ROWS], 1.0, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
+    apart = tl.zeros([ROWS], tl.float32)
     for block in range(low, high, BLOCK):
         j = block + tl.arange(0, BLOCK)
         seen = (i < q)[:, None] & (j < k)[None, :]
@@ -163,22 +171,27 @@ def _drifts(
         slope = tl.load(dp + at, seen, 0.0)  # [ROWS, BLOCK]
         if DROPOUT:
             slope *= kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
-        total += tl.sum(tl.load(e + at, seen, 0.0) * (slope - about), 1)
-    own = tl.load(state + n * state_n + i, i < q, 1.0)
-    at = drift + n * drift_n + i
-    tl.store(at, tl.load(at, i < q, 0.0) + total / tl.where(own == 0, 1.0, own), i < q)
+        w, most, anchor, shrunk = _anchored(tl.load(e + at, seen, absent), most, PROPORTIONAL)
+        total = total * shrunk + tl.sum(w, 1)
+        apart = apart * shrunk + tl.sum(w * (slope - about), 1)
+    total = tl.where(total == 0, 1.0, total)
+    at = n * row_n + i
+    tl.store(top + at, anchor, i < q)
+    tl.store(mass + at, total, i < q)
+    tl.store(drift + at, tl.load(drift + at, i < q, 0.0) + apart / total, i < q)
 
 
 @triton.jit
 def _slopes(
-    e, dp, e_n, e_i, state, state_n, delta, delta_n, drift, drift_n, start, start_n, start_i, stop, stop_n, stop_i,
-    seed, q, k, n0, i0, scale, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, DRIFT: tl.constexpr, INVERSE: tl.constexpr, BLOCK: tl.constexpr,
+    e, dp, e_n, e_i, near, top, mass, drift, row_n, start, start_n, start_i, stop, stop_n, stop_i, seed,
+    q, k, n0, i0, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, MASS: tl.constexpr, DRIFT: tl.constexpr, INVERSE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """In place: energies become w_ij with dropout, dp_ij becomes ds_ij; both 0 where row i does not see key j.
 
-    δ may come in two parts. INVERSE is proportional over inverse distances, E = 1/d, and −1/d², the slope of log E by
-    d²/2, comes to ds_ij at once.
+    INVERSE is proportional over inverse distances, E = 1/d, and −1/d², the slope of log E by d²/2, comes to ds_ij at
+    once.
     """
     n = tl.program_id(2).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -188,23 +201,23 @@ def _slopes(
         first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
         last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
         seen = seen & (j[None, :] >= first) & (j[None, :] < last)
-    own = tl.load(state + n * state_n + i, i < q, 0.0)[:, None]
-    mean = tl.load(delta + n * delta_n + i, i < q, 0.0)[:, None]
+    row = n * row_n + i
+    anchor = tl.load(top + row, i < q, 1.0)[:, None]
     at = n * e_n + i[:, None] * e_i + j[None, :]
-    energy = tl.load(e + at, seen, 0.0)
-    if INVERSE:
-        p = tl.where(seen, energy / tl.where(own == 0, 1.0, own), 0.0)  # [BLOCK, BLOCK]
-    else:
-        p = tl.where(seen, tl.exp2(energy - own * LOG2E_), 0.0)
+    energy = tl.load(e + at, seen, 0.0)  # [BLOCK, BLOCK]
+    p = energy / anchor if INVERSE else tl.exp2(energy - anchor)
+    if MASS:
+        p /= tl.load(mass + row, i < q, 1.0)[:, None]
+    p = tl.where(seen, p, 0.0)
     slope = tl.load(dp + at, seen, 0.0)
     weight = p
     if DROPOUT:
         factor = kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
         weight = p * factor
         slope = slope * factor
-    slope -= mean
+    slope -= tl.load(near + row, i < q, 0.0)[:, None]
     if DRIFT:
-        slope -= tl.load(drift + n * drift_n + i, i < q, 0.0)[:, None]
+        slope -= tl.load(drift + row, i < q, 0.0)[:, None]
     slope = p * slope * scale
     if INVERSE:
         slope = tl.where(energy == MOST, 0.0, slope * energy * energy)  # what counts as equal does not move
@@ -302,36 +315,39 @@ def backward(
     scale: float,
     dropout: float,
     seed: Int[Tensor, ""] | None,
+    again: bool = False,
     inverse: bool = False,
 ) -> Float[Tensor, "n k d_v"]:
-    """The gradient of v; `contract` is given scale · ds of each piece, to make of it those of queries and keys."""
+    """The gradient of v; `contract` is given scale · ds of each piece, to make of it those of queries and keys.
+
+    Weights come from the row state, or `again` from the energies alone.
+    """
     n, q, k = *state.shape, v.shape[1]
     spans, grad, v = spans_of(start, stop), grad.float(), v.float()
     dv = torch.zeros_like(v, memory_format=torch.contiguous_format)
-    delta, drift = (grad * out.float()).sum(-1), torch.zeros_like(state) if inverse else None
+    near = (grad * out.float()).sum(-1).contiguous()  # what is summed from transposed gradients is transposed itself
+    top, mass = (torch.empty_like(near), torch.empty_like(near)) if again else (state.contiguous() * LOG2E, None)
+    drift = torch.zeros_like(near) if again else None
     if grad_state is not None:
-        drift = -grad_state * state if inverse else -grad_state
+        drift = (-grad_state * state if inverse else -grad_state).contiguous()
     room, slopes = workspace(n, q, k, v), workspace(n, q, k, v)
     for m, i in pieces(n, q, k):
         e, ds, rows = room[: m.stop - m.start], slopes[: m.stop - m.start], i.stop - i.start
         first, last, span = _cut(start, stop, spans, m, i)
         energies(m, i, span, e)
         torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
-        rest = None if drift is None else drift[m, i]
-        if inverse:
+        of_rows = *(None if x is None else x[m, i] for x in (near, top, mass, drift)), near.stride(0)
+        bounds = first, *strides(first), last, *strides(last)
+        if again:
             launch.start(
-                _drifts, (1, triton.cdiv(rows, BLOCK // 4), e.shape[0]),
-                e, ds, *e.stride()[:2], state[m, i], state.stride(0), delta[m, i], delta.stride(0),
-                rest, strides(rest)[0], first, *strides(first), last, *strides(last),
+                _again, (1, triton.cdiv(rows, BLOCK // 4), e.shape[0]), e, ds, *e.stride()[:2], *of_rows, *bounds,
                 span, 0 if span is None else span.stride(0), seed, rows, k, m.start, i.start, dropout,
-                start is not None, dropout > 0, BLOCK, BLOCK // 4, num_warps=4,
+                start is not None, dropout > 0, inverse, BLOCK, BLOCK // 4, num_warps=4,
             )  # fmt: skip
         launch.start(
-            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), e.shape[0]),
-            e, ds, *e.stride()[:2], state[m, i], state.stride(0), delta[m, i], delta.stride(0),
-            rest, strides(rest)[0], first, *strides(first), last, *strides(last),
-            seed, rows, k, m.start, i.start, scale, dropout,
-            start is not None, dropout > 0, drift is not None, inverse, BLOCK, num_warps=4,
+            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2], *of_rows,
+            *bounds, seed, rows, k, m.start, i.start, scale, dropout,
+            start is not None, dropout > 0, again, drift is not None, inverse, BLOCK, num_warps=4,
         )  # fmt: skip
         dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
         contract(m, i, span, ds)
