@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +18,9 @@ from regard.data.reader import Nothing
 from regard.data.tokenizer import passages
 from regard.data.windows import Blocks, Windows
 from regard.models import Writer, config
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WORDS = "".join(f"{pair.source}\n" for pair in phrasebook.pairs(400, seed=3))
 
@@ -168,3 +174,29 @@ def test_what_a_language_model_looks_at_is_seen(name: str) -> None:
 def test_settings_that_need_a_source_are_refused() -> None:
     with pytest.raises(ValueError, match="needs an encoder to attend to"):
         writer(replace(WRITERS["LSTM"], attention="bahdanau"), VOCABULARY)  # type: ignore[type-var]
+
+
+# ------------------------------------------------------------------------------------------------------------- recipes
+
+
+@pytest.mark.parametrize("name", ["transformer", "lstm", "lstmn"])
+def test_a_shipped_recipe_trains_and_writes(name: str, tmp_path: Path) -> None:
+    """A few updates: the loss falls, what is kept is what was measured, it goes on with a text, and can be seen."""
+    pytest.importorskip("pytorch_lightning")
+    from regard.decoding import pretrained
+    from regard.decoding.generate import generate
+    from regard.training import cookbook, fit
+
+    small = ["data.sentences=300", "data.longest=32", "training.tokens=256", "training.updates=24", "training.warmup=4"]
+    small += ["training.validate_every=12", "training.save_every=12", "training.accelerator=cpu"]
+    recipe = cookbook.load(f"{name}-phrases", [*small, "training.tensorboard=false", "training.rate=0.01"])
+    run = fit(recipe, tmp_path / "run")
+    with run.metrics.open(encoding="utf-8", newline="") as file:
+        lines = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
+    assert lines[-1] < lines[0] < math.log(69)
+    loaded = pretrained.load(run.folder)
+    assert isinstance(loaded.model, Writer)
+    with regard.watch(loaded.model) as seen:
+        written = "".join(generate(loaded.model, loaded.tokenizers.target, "the ", tokens=12))
+    assert len(written) == 12
+    assert seen.faithful if name != "lstm" else not seen.calls
