@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..layers import Dropout
 from .annotations import Annotations
 from .encoder import Encoder
@@ -31,5 +33,7 @@ class BagEncoder(Encoder):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:
-        x = self.embedding(source)  # <pad> is a row of zeros
-        return Annotations(self.dropout(x), lengths, (x.sum(1) / lengths[:, None]).to(x.dtype))
+        x = self.embedding(source)
+        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        mean = (x * real[..., None]).sum(1) / lengths[:, None]
+        return Annotations(self.dropout(x), lengths, mean.to(x.dtype))
