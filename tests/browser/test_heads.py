@@ -191,12 +191,12 @@ def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str)
     read = """([row, key]) => {
         const canvas = [...document.querySelectorAll(".pane canvas")].at(-1);
         const scale = canvas.width / canvas.clientWidth;
-        const y = 12 + ((row + key) / 2 + 0.5) * 22;
-        const strip = canvas.getContext("2d").getImageData(canvas.width / 2, Math.round((y - 3) * scale), 1, Math.round(6 * scale));
-        let best = [0, 0, 0, 0];
-        for (let i = 0; i < strip.data.length; i += 4) if (strip.data[i + 3] > best[3]) best = [...strip.data.slice(i, i + 4)];
-        const color = getComputedStyle(document.querySelectorAll("button.head")[2]).backgroundColor.match(/\\d+/g).map(Number);
-        return [best, color];
+        const top = Math.round((12 + ((row + key) / 2 + 0.5) * 22 - 3) * scale);
+        const { data } = canvas.getContext("2d").getImageData(canvas.width / 2, top, 1, Math.round(6 * scale));
+        let best = 0;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > data[best + 3]) best = i;
+        const color = getComputedStyle(document.querySelectorAll("button.head")[2]).backgroundColor;
+        return [[...data.slice(best, best + 4)], color.match(/\\d+/g).map(Number)];
     }"""
     (*pixel, alpha), color = page.evaluate(read, [6, 5])
     assert pixel == pytest.approx(color, abs=6)

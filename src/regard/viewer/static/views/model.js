@@ -6,7 +6,10 @@ import { callName, callPath } from "../weights.js";
 
 const SIZE = 32; // cells along a small map
 const LARGE = 240; // pixels along the large one
-const STATISTICS = { entropy: "entropy (nats)", confidence: "confidence", sink: "weight on the first" };
+const STATISTICS = { entropy: "entropy (nats)", confidence: "confidence", sink: "weight on the first", prompt: "weight on the prompt" };
+
+/** Statistics and patterns of the traces that were looked at: they take a while to compute. */
+const known = new WeakMap();
 
 export const model = {
   name: "model",
@@ -58,11 +61,19 @@ class Model {
   }
 
   async load() {
-    const entry = this.state.entry ?? 0;
     const { source, fail } = this.context;
-    const ask = (path, use) => source.get(path, { entry }, this.ending.signal).then(use).catch(fail);
-    await Promise.all([this.loadThumbs(), ask(`${this.base}/stats`, (found) => this.addStats(found))]);
-    await ask(`${this.base}/patterns`, (found) => this.addPatterns(found));
+    const found = known.get(this.trace) ?? {};
+    known.set(this.trace, found);
+    const ask = async (name, use) => {
+      try {
+        found[name] ??= await source.get(`${this.base}/${name}`, { entry: this.state.entry ?? 0 }, this.ending.signal);
+        use(found[name]);
+      } catch (error) {
+        fail(error);
+      }
+    };
+    await Promise.all([this.loadThumbs(), ask("stats", (stats) => this.addStats(stats))]);
+    await ask("patterns", (patterns) => this.addPatterns(patterns));
   }
 
   async loadThumbs() {
@@ -81,8 +92,9 @@ class Model {
 
   addStats(found) {
     for (const cell of this.cells) {
-      const one = found.calls.find((of) => of.call === cell.call.id);
+      const one = found.calls.find(({ id }) => id === cell.call.id);
       for (const name of Object.keys(STATISTICS)) if (one?.[name]) cell.values[name] = one[name][cell.head];
+      cell.from = one && one.rows < one.of ? `from ${one.rows} of ${one.of} queries` : "";
     }
     this.update(this.context.state.get());
   }
@@ -262,6 +274,7 @@ class Model {
       el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
     ];
     if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
+    if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
     if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
     if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
     this.aside.replaceChildren(...parts);

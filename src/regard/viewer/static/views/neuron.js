@@ -77,7 +77,7 @@ class Neuron {
       this.ending.abort();
       this.ending = new AbortController();
       this.blocks.clear();
-      Object.assign(this, { asked, head, entry, query, peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 } });
+      Object.assign(this, { asked, head, entry, query, rows: [], peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 } });
     }
     this.paint();
   }

@@ -1,0 +1,98 @@
+"""The Model view: thumbnails, statistics and patterns are the library's, and choosing, sorting and keys work on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from regard.seeing.patterns import Patterns
+from tests.browser.looking import drawn, look
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
+
+
+@pytest.fixture
+def trace(shelf: Shelf) -> str:
+    return next(iter(shelf.traces))
+
+
+def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    found = look(page, server, READY, view="model", trace=trace)
+    heads = [(call, head) for call in range(6) for head in range(12)]
+    assert [(int(cell["call"]), cell["head"]) for cell in found["cells"]] == heads
+    maps = torch.tensor(found["thumbs"]["data"]).view(found["thumbs"]["shape"])
+    length = minilm[0].shape[-1]
+    places = torch.arange(32) * length // 32  # fewer tokens than cells: each is repeated
+    for at in (2, 20, 71):
+        call, head = heads[at]
+        w = minilm[call].head(head).dense()
+        expected = 255 * (w / w.max()).sqrt()
+        torch.testing.assert_close(maps[at].float(), expected[places][:, places], atol=0.51, rtol=0)
+        assert found["thumbs"]["peaks"][at] == pytest.approx(float(w.max()), rel=1e-4)
+        entropy = -(w * w.clamp_min(1e-30).log()).sum(-1).mean()
+        assert found["cells"][at]["values"]["entropy"] == pytest.approx(float(entropy), rel=1e-3)
+        assert found["cells"][at]["values"]["sink"] == pytest.approx(float(w[:, 0].mean()), rel=1e-3)
+    patterns = Patterns()
+    assert minilm.text is not None
+    patterns.add(minilm, minilm.text)
+    for cell, head in zip(found["cells"], patterns.heads(), strict=True):
+        assert cell["labels"] == head.labels
+        assert cell["scores"]["previous"] == pytest.approx(head.scores["previous"], abs=1e-5)
+    # What stands below the maps: the first label.
+    button = page.get_by_role("button", name="Layer 0, head 2, previous")
+    assert button.locator(".label").inner_text() == "previous"
+
+
+def test_sorting_and_choosing(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    look(page, server, READY, view="model", trace=trace)
+    page.get_by_label("Order by").select_option("previous")
+    cells = drawn(page, "drawn.sort === 'previous'")["cells"]
+    scores = [cell["scores"]["previous"] for cell in cells]
+    assert scores == sorted(scores, reverse=True)
+    first = page.locator(".thumb").first
+    assert first.get_attribute("aria-label") == f"Layer 0, head 2, previous, positional: previous {scores[0]:.3f}"
+    first.click()
+    large = drawn(page, "drawn.large")["large"]
+    w = minilm[0].head(2).dense()
+    torch.testing.assert_close(torch.tensor(large["data"]).view(large["shape"]), w, atol=1e-6, rtol=1e-4)
+    assert "Head 0.2" in page.locator("aside h2").inner_text()
+    row = page.locator("aside tr", has_text="previous")
+    assert row.locator("td").first.inner_text() == f"{scores[0]:.3f}"
+    page.keyboard.press("ArrowRight")  # the next best
+    second = drawn(page)["cells"][1]
+    assert f"Head {second['call']}.{second['head']}" in page.locator("aside h2").inner_text()
+    page.locator("aside").get_by_role("button", name="Heads").click()
+    opened = drawn(page, "drawn.links?.length")
+    assert (opened["call"], opened["active"]) == (second["call"], [second["head"]])
+    page.go_back()
+    assert drawn(page, f"drawn.sort === 'previous' && {READY}")["cells"][1]["head"] == second["head"]
+
+
+def test_mean_instead_of_largest(page: Page, server: Server, shelf: Shelf) -> None:
+    text = "The harbour was quiet and the ships lay still while " * 5
+    long = shelf.read("minilm", text)
+    look(page, server, READY, view="model", trace=long.id)
+    page.get_by_role("button", name="Mean").click()
+    page.wait_for_function("() => document.querySelector('.plain .small').textContent.includes('the mean weight')")
+    found = drawn(page)["thumbs"]
+    maps = torch.tensor(found["data"]).view(found["shape"]).float()
+    cells = long.seen[1].head(8).map((32, 32), "mean")
+    torch.testing.assert_close(maps[20], 255 * (cells / cells.max()).sqrt(), atol=0.51, rtol=0)
+
+
+def test_export(page: Page, server: Server, trace: str) -> None:
+    look(page, server, READY, view="model", trace=trace)
+    svg = page.evaluate("regard.picture()")
+    assert svg.count("<image") == 72
+    table = page.evaluate("regard.table()")
+    assert len(table) == 73
+    assert table[0][:3] == ["layer", "head", "entropy"]

@@ -1,0 +1,91 @@
+"""The Neuron view: q, k, their product, its sum and the weight are the model's own numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from regard import Additive, attend, causal, watch
+from regard.attention.forms import TanhForm
+from regard.viewer.shown import Shown
+from tests.browser.looking import drawn, look
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+READY = "drawn.rows.length && drawn.q"
+
+
+def test_how_a_weight_comes_about(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
+    trace = next(iter(shelf.traces))
+    found = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
+    scores = minilm[2].weights._detached()
+    q, k = scores.a[9, 4], scores.b[9]
+    torch.testing.assert_close(torch.tensor(found["q"]), q, rtol=1e-5, atol=1e-6)
+    assert [row["key"] for row in found["rows"]] == list(range(minilm[2].shape[-1]))
+    for name, expected in (
+        ("k", k),
+        ("product", q * k / 32**0.5),
+        ("energy", (q * k).sum(-1) / 32**0.5),
+        ("weight", minilm[2].head(9).dense()[4]),
+    ):
+        given = torch.tensor([row[name] for row in found["rows"]])
+        torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+    assert "energy = 0.177" in page.locator(".note").inner_text()
+
+    # Another query by a click on its token, another head by a key.
+    box = page.locator(".pane canvas").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 60, box["y"] + 78 + 6.5 * 24)
+    assert drawn(page, f"{READY} && drawn.query === 6")["query"] == 6
+    page.keyboard.press("ArrowDown")
+    drawn(page, f"{READY} && drawn.query === 7")
+    page.keyboard.press(".")
+    later = drawn(page, f"{READY} && drawn.head === 10")
+    torch.testing.assert_close(torch.tensor(later["q"]), scores.a[10, 7], rtol=1e-5, atol=1e-6)
+
+    # Hovering a number reads it.
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 78 + 3.5 * 24)
+    page.wait_for_function("() => document.querySelector('.footer').textContent.includes('product')")
+    assert page.locator(".footer").inner_text().startswith("because → sat: number ")
+    assert page.evaluate("regard.picture()").count("<rect") > 32 * 2 * 10
+    assert len(page.evaluate("regard.table()")[1]) == 4 + 2 * 32
+
+
+class Listens(nn.Module):
+    """Additive attention, as Bahdanau's, over eight places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = Additive(6, 6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = attend(x, x, x, energy=self.energy, mask=causal())
+        return out
+
+
+def test_additive_energies_have_terms_too(page: Page, server: Server, shelf: Shelf) -> None:
+    torch.manual_seed(0)
+    with torch.no_grad(), watch(model := Listens()) as seen:
+        model(torch.randn(1, 2, 8, 6))
+    shown = Shown.of(seen, "additive")
+    shelf.add(shown)
+    found = look(page, server, READY, view="neuron", trace=shown.id, head=1, query=2)
+    scores = seen[0].weights._detached()
+    q, k = scores.a[1, 2], scores.b[1]
+    assert isinstance(scores.form, TanhForm)
+    terms = scores.form.weight * torch.tanh(q + k)
+    given = torch.tensor([row["product"] for row in found["rows"]])
+    torch.testing.assert_close(given, terms, rtol=1e-4, atol=1e-6)
+    energies = [row["energy"] for row in found["rows"]]
+    assert energies[3:] == [None] * 5  # the mask closes what comes later
+    torch.testing.assert_close(torch.tensor(energies[:3]), terms.sum(-1)[:3], rtol=1e-4, atol=1e-6)
+    weights = torch.tensor([row["weight"] for row in found["rows"]])
+    torch.testing.assert_close(weights, seen[0].head(1).dense()[2], rtol=1e-4, atol=1e-6)
+    assert "tanh" in page.locator(".note").inner_text()
