@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from os.path import isfile  # of Path's, a text that is no name at all is an error
+from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,7 +62,7 @@ def classify(
             raise ValueError(f"--save-plot draws one text or sound, and {len(given)} are given")
     from ..decoding import pretrained
 
-    heard = bool(given) and all(Path(one.split("#")[0]).is_file() or one.startswith("tone:") for one in given)
+    heard = bool(given) and all(isfile(one.split("#")[0]) or one.startswith("tone:") for one in given)
     loaded = pretrained.load(
         model or (OF_SOUND if heard else OF_TEXT), find_device(device), wanted=("classify", "spell")
     )

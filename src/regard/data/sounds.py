@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from os.path import isfile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -58,10 +58,10 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples"], int]:
         import soundfile
     except ModuleNotFoundError as missing:
         raise ValueError(f"{source}: reading sounds needs soundfile: pip install 'regard[sound]'") from missing
-    stretch = None if Path(source).is_file() else _STRETCH.fullmatch(source)
+    stretch = None if isfile(source) else _STRETCH.fullmatch(source)
     file, start, length = (source, 0, None) if stretch is None else (stretch[1], int(stretch[2]), int(stretch[3]))
-    if not Path(file).is_file():
-        raise ValueError(f"there is no file {file}")
+    if not isfile(file):
+        raise ValueError(f"there is no file {file:.200}")
     try:
         with soundfile.SoundFile(file) as sound:
             rate, there = int(sound.samplerate), int(sound.frames)

@@ -1,0 +1,152 @@
+"""`regard classify`, as a newcomer meets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard.commands import app
+from regard.data import Labels, Tokenizer, Tokenizers, opinions, tones
+from regard.data.sounds import Sounds
+from regard.models import Classifier, Writer, config
+from regard.seeing.shaded import bars, by_word
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that have learned nothing, with all that the command needs."""
+    made = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    texts = [pair.source for pair in opinions.pairs(200)]
+    words = Tokenizers(Tokenizer.train("bpe", 300, texts, lowercase=True), Labels(opinions.LABELS))
+    reads = config.RecurrentEncoder(embedding=8, width=8)
+    for how in ("attention", "last", "max"):
+        head = config.Head(how, hidden=8)
+        Classifier(config.Classifier(len(words.source), 3, reads, head)).save_pretrained(made / how)
+        words.save(made / how)
+    hears = config.RecurrentEncoder(reads="sound", embedding=8, width=8)
+    sounds = Tokenizers(Sounds(), Labels([str(n) for n in range(10)]))
+    Classifier(config.Classifier(0, 10, hears, config.Head(hidden=8))).save_pretrained(made / "sound")
+    sounds.save(made / "sound")
+    letters = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
+    decoder = config.RecurrentDecoder(embedding=8, width=8)
+    Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
+    letters.save(made / "spell")
+    return made
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["classify", *(str(one) for one in arguments)], input=stdin)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_text_is_named_and_its_words_shaded(folder: Path) -> None:
+    code, said, _ = run("The soup was not bad!", "--model", folder / "attention")
+    first, words = said.splitlines()
+    assert code == 0
+    shares = [part.rsplit(" ", 1) for part in first.split("  ")]
+    assert {label for label, _ in shares} == set(opinions.LABELS)
+    assert sum(float(share) for _, share in shares) == pytest.approx(1, abs=2e-3)
+    assert [word.rstrip("░▒▓█") for word in words.split()] == ["The", "soup", "was", "not", "bad!", "</s>"]
+    assert "█" in words
+
+
+def test_tfidf_stands_beside_the_models_weights(folder: Path) -> None:
+    _, said, _ = run("the soup was not bad", "--compare", "--model", folder / "attention")
+    rows = {line.split()[0]: line for line in said.splitlines()}
+    for name in ("weights", "TF-IDF"):
+        numbers = [float(part) for part in rows[name].split() if part.replace(".", "").isdigit()]
+        assert sum(numbers) == pytest.approx(1, abs=0.05)
+
+
+def test_a_file_and_a_pipe_are_answered_line_by_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("i liked the soup\nthe film was dull\n", encoding="utf-8")
+    _, by_file, _ = run("--file", tmp_path / "in.txt", "--model", folder / "max")
+    _, by_pipe, _ = run("--model", folder / "max", stdin=(tmp_path / "in.txt").read_bytes())
+    assert by_file == by_pipe
+    lines = [line.split("\t") for line in by_file.splitlines()]
+    assert [line[2] for line in lines] == ["i liked the soup", "the film was dull"]
+    assert all(line[0] in opinions.LABELS and 0.3 < float(line[1]) <= 1 for line in lines)
+
+
+def test_lines_that_cannot_be_named_do_not_stop_the_others(folder: Path) -> None:
+    code, said, told = run("--model", folder / "max", stdin=b"i liked it\n\n\xff\xfe\nthe film was dull\n")
+    assert code == 1
+    assert [bool(line.split("\t")[0]) for line in said.splitlines()] == [True, False, False, True]
+    assert "line 2 is empty: there is nothing to name" in told
+    assert "line 3 is no text: byte 1 of the line, 0xff, is not UTF-8" in told
+
+
+def test_bad_texts_are_told_clearly(folder: Path) -> None:
+    with pytest.raises(ValueError, match="text 1 is empty: there is nothing to name"):
+        run("  ", "--model", folder / "attention")
+    with pytest.raises(ValueError, match=r"text 1 has [\d,]+ tokens; at most 2,048 fit: split it"):
+        run("good " * 200_000, "--model", folder / "attention")
+    code, _, told = run("ξψ ωω", "--model", folder / "attention")
+    assert code == 0
+    assert "the model knows no word of this" in told
+
+
+def test_a_pooling_without_weights_says_so(folder: Path) -> None:
+    _, said, told = run("i liked the soup", "--model", folder / "last")
+    assert len(said.splitlines()) == 1
+    assert "gives words no weights" in told
+
+
+def test_sounds_are_drawn_with_where_the_model_listened(folder: Path, tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
+    quiet = np.concatenate([np.zeros(8000), np.sin(np.arange(8000))])
+    soundfile.write(tmp_path / "a.wav", np.stack([quiet, quiet], 1), 16000)
+    _, said, _ = run(tmp_path / "a.wav", "--model", folder / "sound", "--save-plot", tmp_path / "a.svg")
+    sure, sound, weights = said.splitlines()
+    assert sure.endswith("and 5 more")
+    assert sound.startswith("sound")
+    assert sound.split(maxsplit=1)[1].count("█") > 20  # the second half is loud
+    assert len(weights.removeprefix("weights  ")) == 60
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("seconds") >= 1
+    code, _, told = run(tmp_path / "a.wav", tmp_path / "b.wav", "--model", folder / "sound")
+    assert code == 1
+    assert f"there is no file {tmp_path / 'b.wav'}" in told
+
+
+def test_a_speller_writes_and_its_alignment_is_drawn(folder: Path, tmp_path: Path) -> None:
+    code, said, _ = run("tone:rising:4", "--model", folder / "spell", "--save-plot", tmp_path / "a.png")
+    assert code == 0
+    assert said.count("\n") == 1
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="name the files of sound to spell"):
+        run("--model", folder / "spell")
+
+
+def test_plots_of_words(folder: Path, tmp_path: Path) -> None:
+    run("i liked the soup", "--model", folder / "attention", "--save-plot", tmp_path / "a.svg")
+    assert "TF-IDF" in (tmp_path / "a.svg").read_text(encoding="utf-8") or (tmp_path / "a.svg").stat().st_size > 5000
+    with pytest.raises(ValueError, match="--save-plot draws one text or sound, and 2 are given"):
+        run("a", "b", "--model", folder / "attention", "--save-plot", tmp_path / "a.svg")
+
+
+def test_a_translator_is_no_classifier() -> None:
+    with pytest.raises(ValueError, match="is a model for `regard translate`; give one that can classify or spell"):
+        run("a text", "--model", "tatoeba-transformer-en-fr")
+
+
+def test_help_shows_an_example_of_each() -> None:
+    _, said, _ = run("--help")
+    for part in ('classify "The soup', "--compare", "seven.wav", "spell-digits", "--file"):
+        assert part in said
+
+
+def test_bars_and_words() -> None:
+    assert bars(torch.tensor([0.0, 1.0]), 4) == "  ██"
+    assert bars(torch.arange(120.0), 3) == "▂▅█"
+    assert bars(torch.zeros(5), 2) == "  "
+    assert by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
