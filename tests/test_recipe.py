@@ -28,11 +28,12 @@ NAMES = [f"{architecture}-{data}" for architecture in ARCHITECTURES for data in 
 
 
 def test_the_canon_ships() -> None:
-    assert sorted(cookbook.shipped()) == sorted(NAMES)
+    assert set(NAMES) <= set(cookbook.shipped())
+    assert set(cookbook.shipped()) == set(cookbook.tasks())
     assert all(cookbook.shipped().values()), "each says what it is"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", cookbook.shipped())
 def test_a_shipped_recipe_written_in_full_is_the_same_recipe(name: str, tmp_path: Path) -> None:
     recipe = cookbook.load(name)
     assert recipe.name == name

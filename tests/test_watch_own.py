@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from sentences import VOCABULARY, batch
 
 from regard import watch
 from regard.data import Tokenizer, Tokenizers
@@ -44,3 +45,14 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
     rows = found.weights.shape[1]  # the search may go a step beyond what it keeps
     assert rows >= 6
     assert torch.allclose(shown[:, :rows], found.weights, atol=1e-5)
+
+
+def test_two_sentences_in_one_block_are_not_one_generation() -> None:
+    """An RNN's decoder tells its energies, not its keys: only the values say that a new sentence has begun."""
+    torch.manual_seed(0)
+    model = Writer(config.Writer(VOCABULARY, VOCABULARY, ENCODERS["rnn"], DECODERS["bahdanau"])).eval()  # type: ignore[arg-type]
+    with watch(model) as seen, torch.no_grad():
+        for seed in (1, 2):
+            model.loss(batch(seed=seed))
+    assert [call.shape for call in seen] == [(3, 6, 6), (3, 6, 6)]
+    assert seen.faithful

@@ -8,6 +8,15 @@ import typer
 
 from .app import app
 
+HEADINGS = {
+    "translate": "Translators",
+    "write": "Language models",
+    "classify": "Classifiers of text and sound",
+    "caption": "Captioners of pictures",
+    "spell": "Spellers of sound",
+}
+EMBEDDED = ("phrasebook", "phrases", "opinions", "tones", "scenes")
+
 
 @app.command()
 def recipes(
@@ -29,10 +38,16 @@ def recipes(
     if name is not None:
         typer.echo(written(cookbook.load(name)), nl=False)
         return
-    shipped = cookbook.shipped()
+    shipped, tasks = cookbook.shipped(), cookbook.tasks()
     width = max(map(len, shipped))
-    for recipe, about in shipped.items():
-        typer.echo(f"{recipe:<{width}}  {about}")
+    for task, heading in HEADINGS.items():
+        typer.echo(heading)
+        for recipe, about in shipped.items():
+            does, _, data = tasks[recipe].partition(" ")
+            if does == task:
+                typer.echo(f"{'*' if data in EMBEDDED else ' '} {recipe:<{width}}  {about}")
+        typer.echo("")
+    typer.echo("* needs no data: regard makes it")
     bases = ", ".join(f'["{name}"]' for name in cookbook.architectures())
     typer.echo(
         f"\nA recipe for a corpus of your own says what it is based on, base = {bases}, and has a [data] section."

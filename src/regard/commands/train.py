@@ -26,16 +26,17 @@ def train(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there already.")] = False,
 ) -> None:
-    """Train a translator from a recipe.
+    """Train a model from a recipe: a translator, a language model, a classifier, a captioner or a speller.
 
-    The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
-    translate --model` takes. A run that was interrupted, at any moment, goes on with --resume: same batches, and on a
+    The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which
+    `regard translate --model` takes (or generate, classify, caption). A run that was interrupted, at any moment, goes on with --resume: same batches, and on a
     CPU the same losses to the bit. For several devices set training.devices (per node) and training.nodes; torchrun
     and Slurm must start as many processes as that.
 
     \b
     Examples:
       regard train bahdanau-phrasebook
+      regard train soft-scenes
       regard train transformer-multi30k seed=2 data.columns=[0,2] --out runs/en-fr
       regard train --resume runs/en-fr
     """

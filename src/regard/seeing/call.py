@@ -280,12 +280,14 @@ class Call:
         old = heard.scores.keys - fresh
         # Keys of another sequence; or a buffer made for the longest text, which is filled in place, its end the last.
         same = self._source is not None and source[:2] == self._source[:2]
-        if fresh == 1 and heard.scores.keys == self._total and (self._starts(k) if same else self._has(k, self._total)):
+        v = heard.v
+        again = heard.scores.keys == self._total and fresh == 1
+        if again and (self._starts(k, v) if same else self._has(k, v, self._total)):
             if same and source != self._source:
-                self._k, self._v = [place(k)], [place(heard.v)]
-        elif 0 < old <= self._total and self._has(k, old):
+                self._k, self._v = [place(k)], [place(v)]
+        elif 0 < old <= self._total and self._has(k, v, old):
             self._k.append(place(k[..., old:, :].clone()))
-            self._v.append(place(heard.v[..., old:, :].clone()))
+            self._v.append(place(v[..., old:, :].clone()))
             self._total += fresh
         else:
             return False
@@ -319,20 +321,18 @@ class Call:
             return False
         return modifier.heads == first.heads and modifier.offset == first.offset + sum(self.steps)
 
-    def _has(self, k: Tensor, old: int) -> bool:
-        """Whether the first `old` of these keys are the last `old` of those kept, by the look of two of them."""
-        first, last = self._key(self._total - old), self._k[-1][..., -1, :]
-        return _equal(k[..., old - 1, :], last) and _equal(k[..., 0, :], first)
+    def _has(self, k: Tensor, v: Tensor, old: int) -> bool:
+        """Whether the first `old` of these are the last `old` of those kept, by the look of two of them.
 
-    def _starts(self, k: Tensor) -> bool:
-        return _equal(k[..., 0, :], self._key(0))
+        Of keys and values: where only energies were told, keys stand for their places, and those are all alike.
+        """
+        return all(
+            _equal(new[..., old - 1, :], kept[-1][..., -1, :]) and _equal(new[..., 0, :], _row(kept, self._total - old))
+            for new, kept in ((k, self._k), (v, self._v))
+        )
 
-    def _key(self, at: int) -> Tensor:
-        for chunk in self._k:
-            if at < chunk.shape[-2]:
-                return chunk[..., at, :]
-            at -= chunk.shape[-2]
-        raise IndexError(at)
+    def _starts(self, k: Tensor, v: Tensor) -> bool:
+        return _equal(k[..., 0, :], _row(self._k, 0)) and _equal(v[..., 0, :], _row(self._v, 0))
 
     def _joined(self) -> tuple[Scores, Tensor | None]:
         steps = self._steps
@@ -362,6 +362,15 @@ def _step(heard: Heard, first: int) -> Step:
     if rows is None:
         rows = torch.arange(scores.queries)
     return Step(scores.a, first, scores.keys, scores.mask, scores.modifiers, heard.state, rows, heard.out)
+
+
+def _row(chunks: list[Tensor], at: int) -> Tensor:
+    """Row `at` of chunks that follow each other."""
+    for chunk in chunks:
+        if at < chunk.shape[-2]:
+            return chunk[..., at, :]
+        at -= chunk.shape[-2]
+    raise IndexError(at)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

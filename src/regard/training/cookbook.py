@@ -26,6 +26,15 @@ def shipped() -> dict[str, str]:
     return {file.stem: str(_read(file)[0].get("about", "")) for file in sorted(SHIPPED.glob("*.toml"))}
 
 
+def tasks() -> dict[str, str]:
+    """What each of them trains for, and on what kind of data: name → "translate phrasebook"."""
+    found = {}
+    for file in sorted(SHIPPED.glob("*.toml")):
+        values, _ = _resolve(file, ())
+        found[file.stem] = f"{values.get('task', 'translate')} {values['data']['kind']}"
+    return found
+
+
 def architectures() -> list[str]:
     """What a recipe of one's own can be based on: all of a translator but its corpus."""
     return sorted(file.stem for file in PARTS.glob("*.toml") if "decoder" in _read(file)[0] and "-" not in file.stem)
