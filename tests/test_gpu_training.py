@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@pytest.mark.parametrize("encoder", ["bidirectional GRU", "Transformer"])
+@pytest.mark.parametrize("encoder", ["bidirectional GRU", "LSTMN, 2 layers", "Transformer"])
 def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch, encoder: str, decoder: str) -> None:
     """Float32 on the GPU, recorded and replayed, beside float64 on the CPU; several shapes share one memory."""
     from regard.training.graphs import Graphs
@@ -41,7 +41,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
     assert graphs.shapes == 2
 
 
-@pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "Transformer"])
+@pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "LSTMN, shallow", "LSTMN, deep", "Transformer"])
 def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
     from regard.training.graphs import Graphs
 
@@ -64,7 +64,7 @@ def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> No
 def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:
     from regard.decoding import search
 
-    for decoder in ("Bahdanau", "Luong local-p", "Transformer", "Transformer, ALiBi"):
+    for decoder in ("Bahdanau", "Luong local-p", "LSTMN, deep", "Transformer", "Transformer, ALiBi"):
         torch.manual_seed(7)
         model = Writer(config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])).eval()
         pairs = batch(sentences=6)

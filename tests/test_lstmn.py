@@ -238,3 +238,20 @@ def test_what_is_seen_is_what_was_used(fusion: str) -> None:
     dense = seen["encoder.layers.0"].weights.dense()[0]
     assert dense.triu(1).abs().max() == 0
     torch.testing.assert_close(dense.sum(-1), torch.ones(places - 1))
+
+
+@pytest.mark.parametrize("fusion", ["shallow", "deep"])
+def test_mixed_precision_gives_nearly_the_same(fusion: str) -> None:
+    torch.manual_seed(2)
+    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["LSTMN, 2 layers"], DECODERS[f"LSTMN, {fusion}"])
+    model, pairs = Writer(made), batch()
+    losses, gradients = [], []
+    for mixed in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            total = model.loss(pairs).total
+            gradients.append(torch.autograd.grad(total, list(model.parameters())))  # inside, as Lightning does it
+        losses.append(total.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    largest = max(gradient.abs().max().item() for gradient in gradients[0])
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.1, atol=0.05 * largest)

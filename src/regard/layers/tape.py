@@ -88,35 +88,40 @@ class _Look(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        q, p = ctx.saved_tensors
-        rows, count = ctx.rows, ctx.count
-        keys, values = rows.keys[:, :count], rows.values[:, :count]
-        into_keys, into_values, into_weight = rows.sums()
-        into_values[:, :count].addcmul_(p[..., None], g[:, None])
-        into_p = torch.bmm(values, g[..., None])[..., 0]  # [rows, count]
-        into_e = torch.ops.aten._softmax_backward_data(into_p, p, -1, p.dtype)
-        if fused(q):
-            from .scores_triton import scores_backward
-
-            into_q = scores_backward(into_e, q, keys, rows.weight, into_keys[:, :count], into_weight)
-            return g.new_empty(0), into_q, None, None
-        hidden = torch.tanh_(q[:, None] + keys)  # [rows, count, d]
-        into_weight.add_(torch.bmm(into_e[:, None], hidden)[:, 0])
-        into = torch.ops.aten.tanh_backward(into_e[..., None], hidden)  # g (1 − tanh²)
-        into_keys[:, :count].add_(into)
-        return g.new_empty(0), into.sum(1) * rows.weight, None, None
+        with torch.autocast(g.device.type, enabled=False):
+            return g.new_empty(0), _back(g, *ctx.saved_tensors, ctx.rows, ctx.count), None, None
 
 
 def _look(q: Tensor, rows: _Rows, count: int) -> tuple[Float[Tensor, "rows count"], Float[Tensor, "rows width"]]:
+    """Weights and what they find. Not for autocast to touch: it would round the whole tape at every step."""
     keys, values = rows.keys[:, :count], rows.values[:, :count]
-    if fused(q):
-        from .scores_triton import scores_forward
+    with torch.autocast(q.device.type, enabled=False):
+        if fused(q):
+            from .scores_triton import scores_forward
 
-        e = scores_forward(q, keys, rows.weight)
-    else:
-        e = torch.tanh_(q[:, None] + keys) @ rows.weight
-    p = torch.softmax(e, -1)
-    return p, torch.bmm(p[:, None], values)[:, 0]
+            e = scores_forward(q, keys, rows.weight)
+        else:
+            e = torch.tanh_(q[:, None] + keys) @ rows.weight
+        p = torch.softmax(e, -1)
+        return p, torch.bmm(p[:, None], values)[:, 0]
+
+
+def _back(g: Tensor, q: Tensor, p: Tensor, rows: _Rows, count: int) -> Float[Tensor, "rows d"]:
+    """The gradient of q; those of the tape and of w are added to what is there."""
+    keys, values = rows.keys[:, :count], rows.values[:, :count]
+    into_keys, into_values, into_weight = rows.sums()
+    into_values[:, :count].addcmul_(p[..., None], g[:, None])
+    into_p = torch.bmm(values, g[..., None])[..., 0]  # [rows, count]
+    into_e = torch.ops.aten._softmax_backward_data(into_p, p, -1, p.dtype)
+    if fused(q):
+        from .scores_triton import scores_backward
+
+        return scores_backward(into_e, q, keys, rows.weight, into_keys[:, :count], into_weight)
+    hidden = torch.tanh_(q[:, None] + keys)  # [rows, count, d]
+    into_weight.add_(torch.bmm(into_e[:, None], hidden)[:, 0])
+    into = torch.ops.aten.tanh_backward(into_e[..., None], hidden)  # g (1 − tanh²)
+    into_keys[:, :count].add_(into)
+    return into.sum(1) * rows.weight
 
 
 class Tape:
