@@ -19,7 +19,7 @@ SMALL = 1024
 """Bytes below which nothing is gained by packing."""
 
 
-class Refused(Exception):
+class Refused(ValueError):
     """A request that cannot be answered, and why."""
 
     def __init__(self, status: int, why: str) -> None:

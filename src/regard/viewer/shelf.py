@@ -58,6 +58,8 @@ def model_at(place: str) -> Model:
     folder = Path(place)
     name = folder.name if folder.is_dir() else place
     config = next((x / "config.json" for x in (folder / "model", folder) if (x / "config.json").is_file()), None)
+    if config is None and folder.is_dir():
+        raise ValueError(f"{place} is no trace, and holds no model: there is neither trace.json nor config.json in it")
     if config is None or not _is_ours(config):
         return Model(name, "read", name, place)
     return Model(name, _task(config.parent), name, place, ours=True)

@@ -63,6 +63,19 @@ class Work:
             if not waited.done():
                 future.cancel()
 
+    async def run(self, request: Request, work: Callable[[], T]) -> T:
+        """The same for what a model does; what it cannot do is the request's mistake."""
+
+        def tried() -> T:
+            try:
+                return work()
+            except Refused:
+                raise
+            except (ValueError, OSError) as error:
+                raise Refused(422, " ".join(str(error).split())) from None
+
+        return await self.do(request, tried, desk=self.models)
+
     def map(self, trace: Shown, call: int, entry: int, head: int) -> HeadMap:
         """What is known of one head; at the desk only."""
         key = trace.id, call, entry, head

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from .. import limits
-from ..answers import Refused, json_response
+from ..answers import json_response
 from ..senses import heard, named, told
 from ..translating import translated
 from .parameters import ERRORS, work_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 router = APIRouter()
 
@@ -43,7 +40,7 @@ async def translate(request: Request, asked: Translated) -> Response:
     answers = []
     for model in [shelf.model(name, "translate") for name in dict.fromkeys(asked.models)]:
         run = lambda model=model: translated(shelf.loaded(model), model, asked.text, asked.beams)  # noqa: E731
-        answers.append(await _done(request, run))
+        answers.append(await work_of(request).run(request, run))
     return json_response({"translations": answers}, request)
 
 
@@ -54,7 +51,7 @@ async def classify(request: Request, asked: Sentence) -> Response:
     answers = []
     for model in [shelf.model(name, "classify") for name in dict.fromkeys(asked.models)]:
         run = lambda model=model: named(shelf.loaded(model), model, asked.text)  # noqa: E731
-        answers.append(await _done(request, run))
+        answers.append(await work_of(request).run(request, run))
     return json_response({"classifications": answers}, request)
 
 
@@ -63,7 +60,9 @@ async def caption(request: Request) -> Response:
     """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
     shelf, picture = work_of(request).shelf, await request.body()
     model = shelf.able("caption")[0]
-    return json_response(await _done(request, lambda: told(shelf.loaded(model), model, picture)), request)
+    return json_response(
+        await work_of(request).run(request, lambda: told(shelf.loaded(model), model, picture)), request
+    )
 
 
 @router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=_upload("audio/wav"))
@@ -71,15 +70,4 @@ async def listen(request: Request) -> Response:
     """What a sound (WAV, FLAC, OGG) is called, spelled where a model spells; and when each listened to what."""
     shelf, sound = work_of(request).shelf, await request.body()
     models = shelf.able("listen")[: limits.MODELS]
-    return json_response(await _done(request, lambda: heard(map(shelf.loaded, models), sound)), request)
-
-
-async def _done(request: Request, run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    def work() -> dict[str, Any]:
-        try:
-            return run()
-        except (ValueError, OSError) as error:
-            raise Refused(422, " ".join(str(error).split())) from None
-
-    found = work_of(request)
-    return await found.do(request, work, desk=found.models)
+    return json_response(await work_of(request).run(request, lambda: heard(map(shelf.loaded, models), sound)), request)

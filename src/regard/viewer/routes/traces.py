@@ -87,13 +87,8 @@ async def read(request: Request, asked: Asked) -> Made:
     work = work_of(request)
     work.shelf.model(asked.model)
 
-    def run() -> str:
-        try:
-            return work.shelf.read(asked.model, asked.text, asked.second, asked.generate).id
-        except (ValueError, OSError) as error:
-            raise Refused(422, " ".join(str(error).split())) from None
-
-    return Made(id=await work.do(request, run, desk=work.models))
+    read = await work.run(request, lambda: work.shelf.read(asked.model, asked.text, asked.second, asked.generate))
+    return Made(id=read.id)
 
 
 @router.get("/traces/{trace}", responses=ERRORS, response_model=dict[str, Any])
