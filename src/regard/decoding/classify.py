@@ -90,7 +90,8 @@ def _run(model: Classifier, labels: list[str], batch: list[Classification], weig
     model.eval()
     try:
         said = model(source, lengths, weights=weights)
-        static = model.rarity(source, lengths) if weights else None
+        own = said.weights if model.pooling is model.static else None  # they need not be computed twice
+        static = model.rarity(source, lengths) if weights and own is None else own
     finally:
         model.train(training)
     sure, places = torch.softmax(said.logits.double(), -1).cpu(), said.places.tolist()

@@ -1,0 +1,104 @@
+"""Classifiers and spellers learn from their shipped recipes and embedded data, and show the weights they used."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+import regard
+from regard.data import Tokenizers, opinions, tones
+from regard.decoding import translate
+from regard.decoding.classify import classify
+from regard.models import load
+from regard.training import cookbook, fit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = (
+    "training.validate_every=30",
+    "training.save_every=30",
+    "training.average=1",
+    "training.warmup=0",
+    "training.schedule=constant",
+    "training.accelerator=cpu",
+    "data.valid=20",
+    "data.train=600",
+    "data.test=1",
+)
+SYSTEMS = ("tfidf", "adaptive", "mean", "cnn", "bilstm", "lstm-attention", "lstmn", "transformer")
+
+
+def trained(recipe: str, folder: Path, *settings: str, updates: int = 30) -> list[float]:
+    """The losses of a short run."""
+    fit(cookbook.load(recipe, [*QUICK, f"training.updates={updates}", *settings]), folder)
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        return [float(line["loss"]) for line in csv.DictReader(file) if line["loss"]]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
+    losses = trained(f"{system}-opinions", tmp_path / "run", "training.tokens=256")
+    assert losses[-1] < 0.97 * losses[0]
+    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
+    assert model.static.idf.max() > 2  # counted, in every run, to compare with
+    with torch.no_grad(), regard.watch(model) as seen:
+        (found,) = classify(model, sides, [next(opinions.pairs(1, split="test")).source], weights=True)
+    assert found.label in opinions.LABELS
+    assert sum(found.probabilities.values()) == pytest.approx(1)
+    if system in ("cnn", "bilstm"):
+        return  # the strongest places, the last state: no average
+    shown = seen["pooling"]
+    assert shown.fidelity().error < 1e-5
+    torch.testing.assert_close(shown.weights.dense()[0, 0], found.weights, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("system", ["cnn", "gru", "transformer"])
+def test_sound_classifiers_learn(system: str, tmp_path: Path) -> None:
+    losses = trained(f"{system}-tones", tmp_path / "run", "data.train=48", "training.tokens=1600", updates=20)
+    assert losses[-1] < losses[0]
+    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
+    with torch.no_grad(), regard.watch(model) as seen:
+        (found,) = classify(model, sides, [next(tones.pairs(1, split="test")).source], weights=True)
+    assert found.label in tones.SHAPES
+    assert seen["pooling"].fidelity().error < 1e-5
+
+
+def test_a_speller_learns(tmp_path: Path) -> None:
+    losses = trained("spell-tones", tmp_path / "run", "data.train=48", "training.tokens=1600", updates=20)
+    assert losses[-1] < 0.9 * losses[0]
+    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
+    (pair,) = tones.pairs(1)
+    with torch.no_grad(), regard.watch(model) as seen:
+        (found,) = translate(model, sides, [pair.source], weights=True)
+    assert found.weights is not None
+    assert found.weights.shape[-1] == 98  # frames of a second
+    assert all(call.fidelity().error < 1e-4 for call in seen.calls)
+
+
+def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("good\tyes\nbad\tno\nfine\tyes\n", encoding="utf-8")
+    (tmp_path / "valid.tsv").write_text("good\tyes\nodd\tperhaps\n", encoding="utf-8")
+    settings = (
+        *('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]'),
+        *("training.accelerator=cpu", "tokenizer.kind=word"),
+    )
+    with pytest.raises(ValueError, match=r"no label is called 'perhaps'; the training data knows no, yes"):
+        fit(cookbook.load("mean-opinions", settings), tmp_path / "run")
+
+
+def test_every_tenth_row_can_validate(tmp_path: Path) -> None:
+    from regard.training.corpus import read
+
+    (tmp_path / "all.tsv").write_text("".join(f"w{i}\t{'ab'[i % 2]}\n" for i in range(30)), encoding="utf-8")
+    settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
+    data = cookbook.load("mean-opinions", (*settings, "data.hold_out=10")).data
+    valid, train = (list(read(data, split)) for split in ("valid", "train"))
+    assert [pair.source for pair in valid] == ["w0", "w10", "w20"]
+    assert len(train) == 27
+    assert not {pair.source for pair in valid} & {pair.source for pair in train}
+    with pytest.raises(ValueError, match="name files to validate with, or hold out every tenth row"):
+        cookbook.load("mean-opinions", settings)
