@@ -17,6 +17,7 @@ import triton.language as tl
 
 from . import launch, pieces_triton
 from .additive_triton_energies import LIMIT, energies, padded, reciprocal, shrink, side
+from .columns import ceil
 from .pieces_triton import BLOCK, meets
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _contracted(
     """Add this piece's part of da (or, for keys, db) to `out`, and return its part of dw (zeros for keys)."""
     n, count, d = own.rows.shape
     rows, registers = (BLOCK // 2, 128) if keys else (BLOCK, 255)  # as measured on an H200
-    grid = (triton.cdiv(d, 64), triton.cdiv(count, rows), n)
+    grid = (ceil(d, 64), ceil(count, rows), n)
     dw = out.new_empty((0 if keys else n, grid[1], d))
     ds_own, ds_other = (ds.stride(2), ds.stride(1)) if keys else (ds.stride(1), ds.stride(2))
     launch.start(

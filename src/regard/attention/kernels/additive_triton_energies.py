@@ -19,6 +19,7 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from . import launch
+from .columns import ceil
 from .pieces_triton import BLOCK, COMPILED, LOG2E, meets
 
 if TYPE_CHECKING:
@@ -144,15 +145,15 @@ class Side(NamedTuple):
 
     def part(self, n: slice, rows: slice) -> Side:
         """Some matrices and rows of it; `rows` starts at a block's edge."""
-        padded = slice(rows.start, triton.cdiv(rows.stop, BLOCK) * BLOCK)
-        blocks = slice(rows.start // BLOCK, triton.cdiv(rows.stop, BLOCK))
+        padded = slice(rows.start, ceil(rows.stop, BLOCK) * BLOCK)
+        blocks = slice(rows.start // BLOCK, ceil(rows.stop, BLOCK))
         return Side(self.rows[n, rows], self.exponentials[n, padded], self.bound[n, blocks])
 
 
 def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
     """e^{2x}, zero past the end; in memory as [n, d, t] for `energies`, whose threads lie along rows and keys."""
     n, t, d = x.shape
-    blocks, wide = triton.cdiv(t, BLOCK), triton.cdiv(d, GROUP) * GROUP
+    blocks, wide = ceil(t, BLOCK), ceil(d, GROUP) * GROUP
     out = x.new_empty((n, wide, blocks * BLOCK) if transposed else (n, blocks * BLOCK, wide), dtype=torch.float32)
     out = out.mT if transposed else out
     bound = x.new_empty((n, blocks), dtype=torch.float32)

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from . import launch, pieces_triton
+from .columns import ceil
 from .pieces_triton import BLOCK, LOG2E, MOST, intervals, meets
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class _Side(NamedTuple):
 
 def _side(rows: Float[Tensor, "n t d"]) -> _Side:
     n, t, d = rows.shape
-    blocks, wide = triton.cdiv(t, BLOCK), triton.cdiv(d, GROUP) * GROUP
+    blocks, wide = ceil(t, BLOCK), ceil(d, GROUP) * GROUP
     across = rows.new_empty((n, wide, blocks * BLOCK), dtype=torch.float32)
     squared = rows.new_empty((n, t), dtype=torch.float32)
     launch.start(
@@ -217,7 +218,7 @@ def _written(
     x, y = a.across[m, :, i.start :], b.across[m]
     of_a, of_b = a.squared[m, i], b.squared[m]
     n, q = rows.shape[:2]
-    grid = (triton.cdiv(k, BLOCK), triton.cdiv(q, BLOCK), n)
+    grid = (ceil(k, BLOCK), ceil(q, BLOCK), n)
     near = out.new_empty((n, grid[1], grid[0]), dtype=torch.int32)
     which = (spans, 0 if spans is None else spans.stride(0), out, *out.stride()[:2], near, near.stride(0))
     launch.start(
@@ -249,9 +250,9 @@ def _contracted(
         spans, 0 if spans is None else spans.stride(0), c, *c.stride(), out, *out.stride()[:2],
         count, other.shape[1], d, spans is not None, keys, BLOCK,
     )  # fmt: skip
-    wide, tall = min(64, max(16, triton.next_power_of_2(d))), BLOCK // 2 if keys else BLOCK
-    launch.start(_contract_far, (triton.cdiv(d, wide), triton.cdiv(count, BLOCK), n), *arguments, wide, num_warps=4)
-    launch.start(_contract_near, (triton.cdiv(d, 64), triton.cdiv(count, tall), n), *arguments, tall, num_warps=4)
+    wide, tall = min(64, max(16, 1 << (d - 1).bit_length())), BLOCK // 2 if keys else BLOCK
+    launch.start(_contract_far, (ceil(d, wide), ceil(count, BLOCK), n), *arguments, wide, num_warps=4)
+    launch.start(_contract_near, (ceil(d, 64), ceil(count, tall), n), *arguments, tall, num_warps=4)
 
 
 def forward(
@@ -313,6 +314,6 @@ def backward(
 def pairwise(a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], inverse: bool) -> Float[Tensor, "n q k"]:
     """−|a_i − b_j|² / 2 or 1/|a_i − b_j| for all i, j: a block of the matrix, for questions about its weights."""
     n, q, k = *a.shape[:2], b.shape[1]
-    out = a.new_empty((n, *(triton.cdiv(t, BLOCK) * BLOCK for t in (q, k))), dtype=torch.float32)
+    out = a.new_empty((n, *(ceil(t, BLOCK) * BLOCK for t in (q, k))), dtype=torch.float32)
     _written(_side(a), _side(b), slice(0, n), slice(0, q), None, 1.0, inverse, out)
     return out[:, :q, :k]

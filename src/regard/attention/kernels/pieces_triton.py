@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from . import launch
+from .columns import ceil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,7 +235,7 @@ def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) 
     if start is None or stop is None:
         return None
     n, q = start.shape
-    spans = start.new_empty((n, triton.cdiv(q, BLOCK), 2), dtype=torch.int32)
+    spans = start.new_empty((n, ceil(q, BLOCK), 2), dtype=torch.int32)
     grid = (n, spans.shape[1], 1)
     launch.start(_spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
     return spans
@@ -242,8 +243,8 @@ def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) 
 
 def pieces(n: int, q: int, k: int) -> Iterator[tuple[slice, slice]]:
     """Cut n matrices of q × k into pieces of about WORKSPACE numbers: which matrices, which rows."""
-    wide = triton.cdiv(k, BLOCK) * BLOCK
-    tall = min(triton.cdiv(q, BLOCK), max(1, WORKSPACE // (wide * BLOCK))) * BLOCK
+    wide = ceil(k, BLOCK) * BLOCK
+    tall = min(ceil(q, BLOCK), max(1, WORKSPACE // (wide * BLOCK))) * BLOCK
     deep = max(1, WORKSPACE // (wide * tall))
     for m in range(0, n, deep):
         for i in range(0, q, tall):
@@ -253,7 +254,7 @@ def pieces(n: int, q: int, k: int) -> Iterator[tuple[slice, slice]]:
 def workspace(n: int, q: int, k: int, like: Tensor) -> Float[Tensor, "n q_pad k_pad"]:
     """Room for the energies of the largest piece, whole blocks of them."""
     which, rows = next(pieces(n, q, k))
-    shape = (which.stop, triton.cdiv(rows.stop, BLOCK) * BLOCK, triton.cdiv(k, BLOCK) * BLOCK)
+    shape = (which.stop, ceil(rows.stop, BLOCK) * BLOCK, ceil(k, BLOCK) * BLOCK)
     return like.new_empty(shape, dtype=torch.float32)
 
 
@@ -269,7 +270,7 @@ def _cut(
 ) -> tuple[Tensor | None, Tensor | None, Spans | None]:
     if start is None or stop is None or spans is None:
         return None, None, None
-    return start[m, i], stop[m, i], spans[m, i.start // BLOCK : triton.cdiv(i.stop, BLOCK)]
+    return start[m, i], stop[m, i], spans[m, i.start // BLOCK : ceil(i.stop, BLOCK)]
 
 
 def forward(
@@ -286,14 +287,14 @@ def forward(
     n, k, width = v.shape
     out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
     spans, room = spans_of(start, stop), workspace(n, q, k, v)
-    wide = min(128, max(16, triton.next_power_of_2(width)))
+    wide = min(128, max(16, 1 << (width - 1).bit_length()))
     tall, stages = (BLOCK // 2, 2) if v.dtype == torch.float32 else (BLOCK, 3)
     for m, i in pieces(n, q, k):
         e, rows = room[: m.stop - m.start], i.stop - i.start
         first, last, span = _cut(start, stop, spans, m, i)
         energies(m, i, span, e)
         launch.start(
-            _average, (triton.cdiv(width, wide), triton.cdiv(rows, tall), e.shape[0]),
+            _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
             e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
             0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
             rows, k, width, m.start, i.start, dropout,
@@ -325,7 +326,7 @@ def backward(
     n, q, k = *state.shape, v.shape[1]
     spans, grad, v = spans_of(start, stop), grad.float(), v.float()
     dv = torch.zeros_like(v, memory_format=torch.contiguous_format)
-    near = (grad * out.float()).sum(-1).contiguous()  # what is summed from transposed gradients is transposed itself
+    near = (grad * out.float()).sum(-1)
     top, mass = (torch.empty_like(near), torch.empty_like(near)) if again else (state.contiguous() * LOG2E, None)
     drift = torch.zeros_like(near) if again else None
     if grad_state is not None:
@@ -340,12 +341,12 @@ def backward(
         bounds = first, *strides(first), last, *strides(last)
         if again:
             launch.start(
-                _again, (1, triton.cdiv(rows, BLOCK // 4), e.shape[0]), e, ds, *e.stride()[:2], *of_rows, *bounds,
+                _again, (1, ceil(rows, BLOCK // 4), e.shape[0]), e, ds, *e.stride()[:2], *of_rows, *bounds,
                 span, 0 if span is None else span.stride(0), seed, rows, k, m.start, i.start, dropout,
                 start is not None, dropout > 0, inverse, BLOCK, BLOCK // 4, num_warps=4,
             )  # fmt: skip
         launch.start(
-            _slopes, (triton.cdiv(k, BLOCK), triton.cdiv(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2], *of_rows,
+            _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2], *of_rows,
             *bounds, seed, rows, k, m.start, i.start, scale, dropout,
             start is not None, dropout > 0, again, drift is not None, inverse, BLOCK, num_warps=4,
         )  # fmt: skip
