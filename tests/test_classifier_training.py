@@ -1,4 +1,4 @@
-"""Classifiers and spellers learn from their shipped recipes and embedded data, and show the weights they used."""
+"""Training classifiers: `classify` shows what was used; labels; rows held out. (test_canon.py trains every recipe.)"""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ QUICK = (
     "data.train=600",
     "data.test=1",
 )
-SYSTEMS = ("tfidf", "adaptive", "mean", "cnn", "bilstm", "lstm-attention", "lstmn", "transformer")
 
 
 def trained(recipe: str, folder: Path, *settings: str, updates: int = 30) -> list[float]:
@@ -39,7 +38,7 @@ def trained(recipe: str, folder: Path, *settings: str, updates: int = 30) -> lis
         return [float(line["loss"]) for line in csv.DictReader(file) if line["loss"]]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["tfidf", "lstm-attention"])
 def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
     losses = trained(f"{system}-opinions", tmp_path / "run", "training.tokens=256")
     assert losses[-1] < 0.97 * losses[0]
@@ -49,22 +48,9 @@ def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
         (found,) = classify(model, sides, [next(opinions.pairs(1, split="test")).source], weights=True)
     assert found.label in opinions.LABELS
     assert sum(found.probabilities.values()) == pytest.approx(1)
-    if system in ("cnn", "bilstm"):
-        return  # the strongest places, the last state: no average
     shown = seen["pooling"]
     assert shown.fidelity().error < 1e-5
     torch.testing.assert_close(shown.weights.dense()[0, 0], found.weights, atol=1e-6, rtol=1e-4)
-
-
-@pytest.mark.parametrize("system", ["cnn", "gru", "transformer"])
-def test_sound_classifiers_learn(system: str, tmp_path: Path) -> None:
-    losses = trained(f"{system}-tones", tmp_path / "run", "data.train=48", "training.tokens=1600", updates=20)
-    assert losses[-1] < losses[0]
-    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
-    with torch.no_grad(), regard.watch(model) as seen:
-        (found,) = classify(model, sides, [next(tones.pairs(1, split="test")).source], weights=True)
-    assert found.label in tones.SHAPES
-    assert seen["pooling"].fidelity().error < 1e-5
 
 
 def test_a_speller_learns(tmp_path: Path) -> None:
