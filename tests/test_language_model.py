@@ -201,3 +201,22 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
     with regard.watch(loaded.model) as seen:
         assert len("".join(generate(loaded.model, loaded.tokenizers.target, "the ", tokens=12))) == 12
     assert seen.faithful
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "told"),
+    [
+        ("lstmn-phrases", "decoder.fusion=deep", 'it is "none" where there is no encoder'),
+        ("lstm-phrases", "decoder.attention=bahdanau", "nothing to attend to"),
+        ("lstm-phrases", "training.tokens=10", "training.tokens = 10"),
+        ("lstm-phrases", 'task="translate"', 'task = "translate"'),
+    ],
+)
+def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, given: str, told: str) -> None:
+    pytest.importorskip("pydantic")
+    from regard.training import cookbook
+    from regard.training.mistakes import Mistakes
+
+    with pytest.raises(Mistakes) as mistakes:
+        cookbook.load(recipe, [given])
+    assert told in str(mistakes.value)

@@ -204,6 +204,11 @@ def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) ->
         wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
     if recipe.tied == "all" and widths[0] != widths[1]:
         wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
+    if isinstance(decoder, config.LSTMNDecoder) and (decoder.fusion == "none") != (encoder.kind == "none"):
+        wrong.append(
+            f'decoder.fusion = "{decoder.fusion}" over an encoder of kind "{encoder.kind}": it is "none" where there is '
+            'no encoder, and "shallow" or "deep" where there is one'
+        )
     if not isinstance(decoder, config.RecurrentDecoder):
         return wrong
     memory = getattr(encoder, "width", 0) * (2 if getattr(encoder, "bidirectional", False) else 1)
@@ -238,6 +243,7 @@ MODEL_NOTES = {
     "energy": "additive, dot, general or concat",
     "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",
     "window": "D of local attention: it looks at 2D + 1 places",
+    "fusion": "how an encoder's tape enters: none (no encoder), shallow or deep",
     "input_feeding": "feed what attention found into the next step",
     "readout": "plain, or maxout over pairs",
     "size": "of the pictures, in pixels a side",
