@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +14,6 @@ from regard.decoding import translate
 from regard.decoding.classify import classify
 from regard.models import load
 from regard.training import cookbook, fit
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 QUICK = (
     "training.validate_every=30",
@@ -88,3 +85,11 @@ def test_every_tenth_row_can_validate(tmp_path: Path) -> None:
     assert not {pair.source for pair in valid} & {pair.source for pair in train}
     with pytest.raises(ValueError, match="name files to validate with, or hold out every tenth row"):
         cookbook.load("mean-opinions", settings)
+
+
+def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "classifying.md").read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    recipe = cookbook.load(tmp_path / "own.toml")
+    assert recipe.task == "classify"
+    assert recipe.data.columns == [0, 1]
