@@ -1,4 +1,4 @@
-"""The Model view: thumbnails, statistics and patterns are the library's, and choosing, sorting and keys work on them."""
+"""The Model view: maps, statistics and patterns are the library's, and choosing, sorting and keys work on them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ export function makePalette(theme) {
     /** The ramp as bytes, 256 × RGB, for filling images. */
     bytes: ramp,
     signedBytes: signed,
-    head: (i, n) => headColor(i, n, theme),
+    head: (i, n) => `rgb(${headColor(i, n, theme)})`,
+    /** Black or white, on the colour of a head. */
+    overHead: (i, n) => readable(headColor(i, n, theme)),
   };
 }
 
@@ -47,22 +49,27 @@ function css(bytes, x) {
   return `rgb(${bytes[at]},${bytes[at + 1]},${bytes[at + 2]})`;
 }
 
-/** By the contrast ratio of WCAG 2: the better of the two is never below 4.5. */
 function over(bytes, x) {
   const at = 3 * Math.round(Math.min(1, Math.max(0, x || 0)) * (STEPS - 1));
-  const [r, g, b] = [0, 1, 2].map((c) => {
-    const v = bytes[at + c] / 255;
-    return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-  });
+  return readable(bytes.subarray(at, at + 3));
+}
+
+/** By the contrast ratio of WCAG 2: the better of the two is never below 4.5. */
+function readable(rgb) {
+  const [r, g, b] = Array.from(rgb, linear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+}
+
+function linear(byte) {
+  const x = byte / 255;
+  return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
 }
 
 function headColor(i, n, theme) {
   const lightness = theme === "dark" ? [0.68, 0.82, 0.75] : [0.44, 0.62, 0.54];
   const hue = (2 * Math.PI * i) / Math.max(n, 3) + 0.45;
   const chroma = 0.135;
-  const [r, g, b] = fromLab([lightness[i % 3], chroma * Math.cos(hue), chroma * Math.sin(hue)]);
-  return `rgb(${r},${g},${b})`;
+  return fromLab([lightness[i % 3], chroma * Math.cos(hue), chroma * Math.sin(hue)]);
 }
 
 function hex(text) {
@@ -70,7 +77,7 @@ function hex(text) {
 }
 
 function toLab(rgb) {
-  const [r, g, b] = rgb.map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = rgb.map(linear);
   const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
   const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
   const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
@@ -85,12 +92,12 @@ function fromLab([L, a, b]) {
   const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (L - 0.1055613458 * a - 0.0638541728 * b) ** 3;
   const s = (L - 0.0894841775 * a - 1.291485548 * b) ** 3;
-  const linear = [
+  const light = [
     4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
     -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
     -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
   ];
-  return linear.map((c) => {
+  return light.map((c) => {
     const x = Math.min(1, Math.max(0, c));
     return Math.round(255 * (x <= 0.0031308 ? 12.92 * x : 1.055 * x ** (1 / 2.4) - 0.055));
   });

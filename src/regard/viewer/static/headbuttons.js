@@ -12,7 +12,7 @@ export function headButtons(changed) {
   };
   const isolate = (head) => set(active.length === 1 && active[0] === head ? everything() : [head]);
   const everything = () => Array.from({ length: count }, (_, i) => i);
-  group.show = (heads, on, colors) => {
+  group.show = (heads, on, palette) => {
     active = on;
     if (heads !== count) {
       count = heads;
@@ -29,7 +29,8 @@ export function headButtons(changed) {
     }
     [...group.children].forEach((button, head) => {
       button.setAttribute("aria-pressed", String(on.includes(head)));
-      button.style.setProperty("--head", colors[head]);
+      button.style.setProperty("--head", palette.head(head, heads));
+      button.style.setProperty("--on-head", palette.overHead(head, heads));
     });
   };
   return group;

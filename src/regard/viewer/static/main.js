@@ -1,7 +1,8 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time.
 //
 // A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
-// ("translate", "classify", …), or "nothing"; `tokensOnly` says that it shows no words. `mount` returns
+// ("translate", "classify", …), or "nothing"; `without` are the words where there is none; `tokensOnly` says that the view
+// shows no words. `mount` returns
 //
 //   update(state)   the state, the level or the theme changed: draw again
 //   destroy()       end every request and listener
@@ -37,6 +38,7 @@ class Shell {
   constructor(root, source, page) {
     this.root = root;
     this.source = source;
+    this.page = page;
     this.state = makeState(page);
     this.palettes = { light: makePalette("light"), dark: makePalette("dark") };
     this.theme = makeTheme(root, () => this.restyle());
@@ -97,9 +99,13 @@ class Shell {
       this.hint,
     );
     this.alert = el("div.alert", { role: "alert", hidden: true });
-    this.stage = el("main.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
-    const brand = el("span.brand", {}, "regard");
-    this.root.replaceChildren(el("header", {}, brand, list, this.tools), this.bar, this.alert, this.stage);
+    this.stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
+    // In a notebook the headings and landmarks are the notebook's.
+    const [brand, header, main] = this.page ? ["h1.brand", "header.top", "main.rest"] : ["span.brand", "div.top", "div.rest"];
+    this.root.replaceChildren(
+      el(header, {}, el(brand, {}, "regard"), list, this.tools),
+      el(main, {}, this.bar, this.alert, this.stage),
+    );
     this.showTheme();
   }
 
@@ -242,7 +248,7 @@ class Shell {
     }
     const task = !["trace", "nothing"].includes(view.needs) && view.needs;
     if (task && !this.about.models.some((model) => model.task === task))
-      return el("div.empty", {}, el("p", {}, `No model for this is here: ${view.title} needs one whose task is “${task}”.`));
+      return el("div.empty", {}, el("p", {}, view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`));
     return null;
   }
 
@@ -330,6 +336,7 @@ class Shell {
   hooks() {
     return {
       state: this.state,
+      source: this.source,
       views: views.map((view) => view.name),
       drawn: () => this.view?.drawn?.() ?? null,
       picture: async () => svgOf(await this.view.picture()),

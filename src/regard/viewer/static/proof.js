@@ -41,7 +41,7 @@ function table(trace) {
       el("td", {}, verdict),
     );
   });
-  const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", ""];
+  const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", "verdict"];
   const words =
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
     "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains.";

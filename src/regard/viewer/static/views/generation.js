@@ -57,9 +57,9 @@ class Generation {
     const reading = el(
       "div.drawing.plain", {},
       el("div.scrubber", {}, this.play, this.slider), this.now,
-      el("h3.quietly", {}, "It looked at"), this.text, this.scale,
-      el("h3.quietly", {}, "It wrote"), this.out,
-      el("h3.quietly", {}, "Over time"), this.chartBox,
+      el("h2.quietly", {}, "It looked at"), this.text, this.scale,
+      el("h2.quietly", {}, "It wrote"), this.out,
+      el("h2.quietly", {}, "Over time"), this.chartBox,
       el("p.quietly.small", {}, "One column for each token written, one row for each token it could see, from the first down; the largest weight where several share a pixel."),
     );
     root.append(el("div.controls", {}, this.callBox, this.buttons, this.sink), el("div.split", {}, reading, this.aside));
@@ -91,7 +91,7 @@ class Generation {
     }
     const all = Array.from({ length: call.heads }, (_, i) => i);
     this.active = (state.heads ?? all).filter((head) => head < call.heads);
-    this.buttons.show(call.heads, this.active, all.map((head) => this.context.palette.head(head, call.heads)));
+    this.buttons.show(call.heads, this.active, this.context.palette);
     this.sink.show((state.mute ?? []).includes("first"));
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);

@@ -81,7 +81,7 @@ class Heads {
     const all = Array.from({ length: call.heads }, (_, i) => i);
     this.active = (state.heads ?? all).filter((head) => head < call.heads);
     this.colors = all.map((head) => this.context.palette.head(head, call.heads));
-    this.buttons.show(call.heads, this.active, this.colors);
+    this.buttons.show(call.heads, this.active, this.context.palette);
     this.mass.show(state.mass ?? 1);
     this.sink.show((state.mute ?? []).includes("first"));
     this.special.show((state.mute ?? []).includes("special"));

@@ -8,11 +8,15 @@ const KINDS = [
   ["static", "TF-IDF: how rare the words are"],
 ];
 
+const NONE =
+  "No classifier of texts is here. Train one in a minute: regard train lstm-attention-opinions; then open what it wrote: regard view runs/lstm-attention-opinions-1";
+
 export const read = {
   name: "read",
   title: "Read",
   hint: "A text, the label a classifier gives it, and the weight of every word",
   needs: "classify",
+  without: NONE,
   mount: (root, context) => new Read(root, context),
 };
 
@@ -85,7 +89,7 @@ class Read {
     try {
       const found = await this.context.source.post("/api/classify", { text, models }, signal);
       if (signal.aborted) return;
-      this.results = found.classifications;
+      this.results = found.classifications.map(byWord);
       this.status.textContent = "";
       this.show();
       this.context.announce(this.results.map((one) => `${one.title}: ${one.label}`).join(". "));
@@ -107,7 +111,7 @@ class Read {
     const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
       const amounts = shades(result[kind]);
       const spans = result.words.map((word, at) => {
-        const span = el("span.token", { title: number(result[kind][at]) }, plain(word));
+        const span = el("span.token", { title: number(result[kind][at]) }, word);
         shade(span, amounts[at], this.context.palette);
         return span;
       });
@@ -142,7 +146,7 @@ class Read {
           ctx.fillStyle = colors.soft;
           ctx.fillText(title, 16, y + 8);
           const amounts = shades(result[kind]);
-          y = drawFlow(ctx, result.words.map((word, at) => ({ label: plain(word), shade: amounts[at] })), 16, y + 20, width - 32, palette, colors);
+          y = drawFlow(ctx, result.words.map((word, at) => ({ label: word, shade: amounts[at] })), 16, y + 20, width - 32, palette, colors);
         }
         y += 14;
       }
@@ -171,6 +175,19 @@ class Read {
   destroy() {
     this.ending.abort();
   }
+}
+
+/** Pieces joined to the words they are of, which get the sum of their weights. */
+function byWord(result) {
+  const words = [];
+  result.words.forEach((piece, at) => {
+    if (at === 0 || /^[▁Ġ<]/.test(piece) || result.words[at - 1].startsWith("<")) words.push({ text: "", weights: 0, static: 0 });
+    const word = words[words.length - 1];
+    word.text += piece;
+    for (const [kind] of KINDS) word[kind] += result[kind]?.[at] ?? 0;
+  });
+  const sums = Object.fromEntries(KINDS.map(([kind]) => [kind, result[kind] && words.map((word) => word[kind])]));
+  return { ...result, ...sums, words: words.map((word) => plain(word.text)) };
 }
 
 /** Weights as shares of the largest: a text's words are compared with one another. */

@@ -1,0 +1,62 @@
+"""axe-core finds nothing wrong with any view, light or dark, nor with the dialogs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.looking import link, look, settle
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+
+STATES = {
+    "heads": {"call": "2", "pins": ["q3"]},
+    "model": {"call": "2", "head": 9, "sort": "entropy"},
+    "neuron": {"call": "2", "head": 9},
+    "generation": {},
+    "read": {},
+    "map": {"call": "2", "head": 9},
+    "lookup": {},
+    "translate": {},
+    "picture": {},
+    "sound": {},
+}
+
+
+def problems(page: Page) -> list[str]:
+    found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
+    return [f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:160]})" for one in found.response["violations"]]
+
+
+@pytest.mark.parametrize("view", STATES)
+def test_nothing_is_wrong(view: str, page: Page, server: Server, shelf: Shelf) -> None:
+    trace = next(iter(shelf.traces))
+    if view == "generation":  # a translator wrote something
+        trace = next(one.id for one in shelf.traces.values() if one.seen.model.startswith("tatoeba"))
+    page.goto(link(server, view=view, trace=trace, **STATES[view]))
+    page.locator(f".stage[data-view={view}] > *").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    settle(page)
+    assert problems(page) == []
+    page.emulate_media(color_scheme="dark")
+    settle(page)
+    assert page.locator("#regard").get_attribute("data-theme") == "dark"
+    assert problems(page) == []
+
+
+@pytest.mark.parametrize("opened", ["Keyboard shortcuts", "Proof", "Read a text"])
+def test_dialogs(opened: str, page: Page, server: Server, shelf: Shelf) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=next(iter(shelf.traces)))
+    if opened == "Proof":
+        page.locator(".badge").click()
+    else:
+        page.keyboard.press("?" if opened == "Keyboard shortcuts" else "r")
+    page.get_by_role("dialog", name=opened).wait_for()
+    assert problems(page) == []

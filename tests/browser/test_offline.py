@@ -1,0 +1,58 @@
+"""One file, from disk, with no network: the same views, the same numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.browser.looking import drawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+    from regard.seeing import Seen
+
+
+@pytest.fixture(scope="module")
+def file(minilm: Seen, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "trace.html"
+    minilm.to_html(path)
+    return path
+
+
+def test_from_disk_with_the_network_blocked(page: Page, file: Path, minilm: Seen) -> None:
+    page.context.set_offline(True)
+    page.goto(f"{file.as_uri()}#view=heads&call=%222%22&pins=%5B%22q3%22%5D")
+    found = drawn(page, "drawn.links.length")
+    w = torch.stack([minilm[2].head(head).dense() for head in range(12)])
+    for link in found["links"]:
+        assert link["weight"] == pytest.approx(float(w[link["head"], link["query"], link["key"]]), rel=1e-3)
+    assert len(found["links"]) == int((w[:, 3] >= 1 / 255).sum())
+    page.keyboard.press("w")
+    drawn(page, "drawn.level === 'word' && drawn.links.length")
+    page.get_by_role("tab", name="Model").click()
+    ready = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
+    cells = drawn(page, ready)["cells"]
+    assert [cell["labels"] for cell in cells][2][0] == "previous"
+    page.get_by_role("button", name="Layer 0, head 2").click()
+    large = drawn(page, "drawn.large")["large"]
+    expected = minilm[0].head(2).dense()
+    torch.testing.assert_close(torch.tensor(large["data"]).view(large["shape"]), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_it_says_what_it_does_not_hold(browser: Browser, file: Path) -> None:
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    try:
+        page.goto(f"{file.as_uri()}#view=heads")
+        drawn(page, "drawn.links.length")
+        assert page.get_by_label("Trace").locator("option").count() == 1  # no model to read another text
+        assert "regard view" in page.evaluate(
+            "() => new Promise((done) => regard.source.post().catch((e) => done(e.message)))"
+        )
+    finally:
+        context.close()

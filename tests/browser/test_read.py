@@ -1,0 +1,79 @@
+"""The Read view: words shaded by the weights that `classify` gives, TF-IDF's beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from regard.data import Labels, Tokenizer, Tokenizers, opinions
+from regard.decoding import pretrained
+from regard.decoding.classify import classify
+from regard.models import Classifier, config
+from regard.seeing.shaded import by_word
+from regard.viewer.labels import Labels as Marked
+from tests.browser.looking import drawn, look
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+TEXT = "The soup was not bad, and the waiter was friendly."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
+    """Two classifiers that have learned nothing: one that looks, one that only takes the last state."""
+    from regard.viewer.shelf import Model
+
+    made = tmp_path_factory.mktemp("classifiers")
+    torch.manual_seed(0)
+    tokenizer = Tokenizer.train("bpe", 300, [pair.source for pair in opinions.pairs(200)], lowercase=True)
+    words = Tokenizers(tokenizer, Labels(opinions.LABELS))
+    reads = config.RecurrentEncoder(embedding=8, width=8)
+    for how in ("attention", "last"):
+        Classifier(config.Classifier(len(words.source), 3, reads, config.Head(how, hidden=8))).save_pretrained(
+            made / how
+        )
+        words.save(made / how)
+        shelf.models[how] = Model(how, "classify", f"By {how}", str(made / how), ours=True)
+    return made
+
+
+def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: Path) -> None:
+    look(page, server, view="read")
+    page.get_by_role("textbox", name="Text").fill(TEXT)
+    page.keyboard.press("Enter")
+    found = drawn(page, "drawn.results.length === 2")
+    loaded = pretrained.load(str(folder / "attention"))
+    (expected,) = classify(loaded.model, loaded.tokenizers, [TEXT], weights=True)
+    first, second = found["results"]
+    assert first["label"] == expected.label
+    assert first["probabilities"] == pytest.approx(expected.probabilities, rel=1e-3)
+    pieces = loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
+    assert expected.weights is not None
+    weights = by_word(expected.weights, Marked.of(pieces).words)
+    assert first["words"][:4] == ["the", "soup", "was", "not"]
+    assert first["words"][-1] == "</s>"
+    assert first["weights"] == pytest.approx(weights.tolist(), rel=1e-3, abs=1e-6)
+    assert len(first["static"]) == len(first["words"]) == len(weights)
+    assert second["weights"] is None
+    # The darkest word is that of the largest weight.
+    shaded = page.locator("[data-kind=weights] .token")
+    assert shaded.nth(int(weights.argmax())).get_attribute("style") is not None
+    assert found["shades"][0][0][int(weights.argmax())] == 1
+    assert "waiter</text>" in page.evaluate("regard.picture()")
+    assert page.evaluate("regard.table()")[1][:2] == ["By attention", expected.label]
+
+
+def test_a_link_reads_again(page: Page, server: Server, folder: Path) -> None:
+    found = look(page, server, "drawn.results.length === 1", view="read", text=TEXT, models=["last"])
+    assert found["results"][0]["title"] == "By last"
+    assert page.get_by_label("By attention").is_checked() is False
+    page.get_by_label("By attention").check()
+    drawn(page, "drawn.results.length === 2")

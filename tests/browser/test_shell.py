@@ -1,0 +1,139 @@
+"""The shell: tabs, links, keys, themes, traces and the proof, as a person uses them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.looking import drawn, link, look
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+    from regard.viewer.shelf import Shelf
+
+
+@pytest.fixture
+def trace(shelf: Shelf) -> str:
+    return next(iter(shelf.traces))
+
+
+def test_every_view_by_its_key_and_back(page: Page, server: Server, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace)
+    names = page.evaluate("regard.views")
+    assert set(names) >= {"heads", "model", "neuron", "generation", "read", "map", "lookup", "translate"}
+    for at, name in enumerate(names):
+        page.keyboard.press(str((at + 1) % 10))
+        page.wait_for_function(f"() => document.querySelector('.stage').dataset.view === '{name}'")
+        tab = page.get_by_role("tab", selected=True)
+        assert tab.get_attribute("id") == f"tab-{name}"
+        assert page.title() == f"{tab.inner_text()} – regard"
+    page.go_back()
+    page.wait_for_function(f"() => document.querySelector('.stage').dataset.view === '{names[-2]}'")
+    page.get_by_role("tab", name="Heads").click()
+    drawn(page, "drawn.links.length")
+    page.keyboard.press("ArrowRight")  # while a tab has the focus, arrows choose tabs
+    page.wait_for_function("() => document.querySelector('.stage').dataset.view === 'model'")
+
+
+def test_state_survives_the_address(page: Page, server: Server) -> None:
+    page.goto(link(server, view="lookup"))
+    page.wait_for_function("() => window.regard")
+    odd = {
+        "a": "12",
+        "b": 12,
+        "c": "true",
+        "d": True,
+        "e": "x&y=z#%",
+        "f": [1, "q3"],
+        "g": "plain words",
+        "h": "1e5",
+        "i": "",
+    }
+    script = """async (odd) => {
+        const { decode, encode } = await import("/static/state.js");
+        return decode("#" + encode(odd));
+    }"""
+    assert page.evaluate(script, odd) == odd
+    broken = page.evaluate("async () => (await import('/static/state.js')).decode('#a=%E0%A4%A&b=1&&=&c')")
+    assert broken["b"] == 1
+
+
+def test_themes(page: Page, server: Server, trace: str) -> None:
+    page.emulate_media(color_scheme="dark")
+    look(page, server, "drawn.links.length", view="heads", trace=trace)
+    root = page.locator("#regard")
+    assert root.get_attribute("data-theme") == "dark"
+    page.keyboard.press("t")
+    assert root.get_attribute("data-theme") == "light"
+    page.reload()
+    drawn(page, "drawn.links.length")
+    assert root.get_attribute("data-theme") == "light"
+    page.get_by_role("button", name="Colours: light").click()
+    assert root.get_attribute("data-theme") == "dark"
+
+
+def test_the_list_of_keys(page: Page, server: Server, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace)
+    page.keyboard.press("?")
+    dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
+    assert "mute the first token" in dialog.inner_text()
+    page.keyboard.press("m")  # nothing while the list is open
+    assert page.evaluate("regard.state.get().mute") is None
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+
+
+def test_the_proof(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace, call="1")
+    badge = page.locator(".badge")
+    error = minilm[1].fidelity().error
+    assert error is not None
+    assert badge.get_attribute("data-kept") == "true"
+    assert float(badge.inner_text().split("·")[1]) == pytest.approx(error, rel=0.06)
+    badge.click()
+    rows = page.get_by_role("dialog", name="Proof").locator("tbody tr")
+    assert rows.count() == len(minilm)
+    assert minilm[1].name in rows.nth(1).inner_text()
+
+
+def test_another_trace_and_a_new_one(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace, pins=["q3"])
+    other = next(id for id in shelf.traces if id != trace)
+    page.get_by_label("Trace").select_option(other)
+    found = drawn(page, "drawn.links.length && drawn.focus.length === 0")
+    assert found["rows"][-1] < 12
+    page.get_by_label("Trace").select_option("+")
+    form = page.get_by_role("dialog", name="Read a text")
+    form.get_by_label("Model").select_option("minilm")
+    form.get_by_label("Text").fill("Rain fell.")
+    form.get_by_label("Second sentence").fill("It rained.")
+    form.get_by_role("button", name="Read").click()
+    chosen = page.get_by_label("Trace").locator("option:checked", has_text="MiniLM · Rain fell.")
+    chosen.wait_for(state="attached")
+    assert len(drawn(page, "drawn.links.length")["rows"]) == 9
+
+
+def test_what_goes_wrong_is_said(browser: object, server: Server) -> None:
+    page = browser.new_page()  # type: ignore[attr-defined]  # of its own: the browser logs refused requests as errors
+    try:
+        page.goto(link(server, view="heads", trace="abc"))
+        alert = page.get_by_role("alert")
+        alert.wait_for()
+        assert "there is no trace 'abc'" in alert.inner_text()
+        alert.get_by_role("button").click()
+        assert not alert.is_visible()
+    finally:
+        page.close()
+
+
+def test_narrow(page: Page, server: Server, trace: str) -> None:
+    page.set_viewport_size({"width": 900, "height": 700})
+    for view in ("heads", "model", "neuron"):
+        look(page, server, view=view, trace=trace)
+        page.wait_for_timeout(100)
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 900, view
