@@ -1,6 +1,6 @@
 // Picture: where a captioner looked for each word, or where the queries of a vision model look, over the picture.
 //
-// POST /api/caption answers {words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call of a
+// POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call of a
 // trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
 import { inks, makeBoard, place } from "../board.js";
 import { choice, el, tick } from "../dom.js";
@@ -74,7 +74,7 @@ class PictureView {
       const answer = await this.context.source.post("/api/caption", file, running.signal);
       this.image = await loaded(answer.picture);
       this.answer = answer;
-      this.context.announce(answer.words.join(" "));
+      this.context.announce(answer.text);
       this.set({ word: 0 });
       this.update();
     } catch (error) {
@@ -97,7 +97,7 @@ class PictureView {
     try {
       const { data } = await this.context.source.array(`${callPath(this.context.trace, call)}/weights`, { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" }, running.signal);
       if (this.context.trace.picture) this.image ??= await loaded(this.context.trace.picture);
-      this.row = data;
+      this.row = { query, data };
       this.show();
     } catch (error) {
       this.context.fail(error);
@@ -116,7 +116,7 @@ class PictureView {
       return { grid: this.answer.grid, weights: this.answer.weights[at], name: this.answer.words[at] };
     }
     if (!this.row || !this.call) return null;
-    return { grid: this.call.grid, weights: [...this.row.slice(this.special)], name: this.nameOf(this.settings.query) };
+    return { grid: this.call.grid, weights: [...this.row.data.slice(this.special)], name: this.nameOf(this.row.query) };
   }
 
   nameOf(query) {

@@ -1,7 +1,7 @@
 // Sound: where in a sound a model listened: weights over the waveform, and what it heard.
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over the
-// time, weights: evenly over the time, spelled?: [{letter, weights}]}.
+// time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where a model has none.
 import { inks, makeBoard, place } from "../board.js";
 import { el } from "../dom.js";
 import { makeDrop } from "../dropzone.js";
@@ -84,7 +84,7 @@ class SoundView {
   /** The weights drawn: of the whole, or of one letter that was spelled. */
   get weights() {
     const spelled = this.answer?.spelled?.[this.settings.letter];
-    return spelled ? spelled.weights : (this.answer?.weights ?? []);
+    return (spelled ?? this.answer)?.weights ?? [];
   }
 
   update() {
@@ -118,7 +118,7 @@ class SoundView {
     const share = x === null ? -1 : (x - EDGE.left) / (width - EDGE.left - EDGE.right);
     this.at = share >= 0 && share < 1 ? share : null;
     const { weights, answer } = this;
-    this.reading.textContent = this.at === null ? "" : `${(this.at * answer.seconds).toFixed(3)} s: ${exact(weights[Math.floor(this.at * weights.length)])}`;
+    this.reading.textContent = this.at === null ? "" : `${(this.at * answer.seconds).toFixed(3)} s${weights.length ? `: ${exact(weights[Math.floor(this.at * weights.length)])}` : ""}`;
     this.board.ask();
   }
 

@@ -1,0 +1,176 @@
+"""Picture: a captioner's weights word by word, and a vision model's, over the picture's grid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from looking import drawn, look, settle
+
+import regard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+    from regard.viewer.server import Server
+
+pytest.importorskip("PIL", reason="Pillow is not installed (regard[pictures])")
+GRID = 4
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One that has learned four scenes by heart."""
+    from regard.data import Batches, Encoded, Tokenizer, Tokenizers, scenes
+    from regard.data.pictures import Pictures
+    from regard.models import Writer, config
+
+    folder = tmp_path_factory.mktemp("models") / "captioner"
+    pairs = list(scenes.pairs(4))
+    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
+    (batch,) = Batches(Encoded.build(pairs, sides), sentences=4)
+    torch.manual_seed(0)
+    decoder = config.TellDecoder(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
+    model = Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8, dropout=0), decoder))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(120):
+        loss = model.loss(batch)
+        optimizer.zero_grad()
+        (loss.total / loss.tokens).backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+    sides.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from PIL import Image
+
+    from regard.data import scenes
+
+    path = tmp_path_factory.mktemp("pictures") / "scene.png"
+    Image.fromarray(scenes.picture("scene:train:0:1")).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def vision() -> Seen:
+    """A vision Transformer of random weights reading noise: [CLS] and 4 × 4 patches."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed (regard[see])")
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8
+    )
+    model = transformers.ViTModel(config).eval()
+    for parameter in model.parameters():  # as they start out, all weights are alike
+        parameter.data *= 8
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(torch.randn(1, 3, 32, 32))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
+    from regard.viewer.server import serving
+    from regard.viewer.shelf import Shelf, model_at
+    from regard.viewer.shown import Shown
+
+    trace = Shown.of(vision, "ViT", grid=(GRID, GRID))
+    with serving(Shelf([trace], [model_at(str(captioner))])) as server:
+        yield server, trace.id
+
+
+def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
+    from regard.data import scenes
+    from regard.decoding import pretrained, translate
+    from regard.seeing.overlay import looks
+
+    look(page, own[0], view="picture")
+    page.set_input_files("input[type=file]", scene)
+    found = drawn(page, "drawn.grid[0] === 8")
+    loaded = pretrained.load(captioner)
+    (told,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
+    weights, words = looks(told)
+    assert told.text == list(scenes.pairs(2))[1].target  # it learned, so it has something to say
+    assert page.locator(".strip-word").all_inner_texts() == words
+    assert found["name"] == words[0]
+    last = len(words) - 1
+    page.locator(".strip-word").nth(last).click()
+    found = drawn(page)
+    assert found["name"] == words[last]
+    assert found["weights"] == pytest.approx(weights[last].flatten().tolist(), rel=1e-4, abs=1e-7)
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("regard.state.get().picture.word") == max(0, last - 1)
+    table = page.evaluate("regard.table()")
+    assert [row[0] for row in table[1:]] == words
+    assert "<image" in page.evaluate("regard.picture()")
+
+
+def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Server, str], scene: Path) -> None:
+    look(page, own[0], view="picture", picture={"smooth": False})
+    page.set_input_files("input[type=file]", scene)
+    found = drawn(page, "drawn.grid[0] === 8")
+    cell = max(range(64), key=found["weights"].__getitem__)
+    darkest = min(range(64), key=found["weights"].__getitem__)
+    box, settled = found["box"], page.locator(".picture .drawing canvas")
+    settle(page)
+    place = settled.bounding_box()
+    assert place is not None
+    x, y = (box["x"] + (cell % 8 + 0.5) * box["width"] / 8, box["y"] + (cell // 8 + 0.5) * box["height"] / 8)
+    page.mouse.move(place["x"] + x, place["y"] + y)
+    assert drawn(page)["hovered"] == cell
+    page.mouse.move(2, 2)
+    settle(page)
+    # The picture is as bright as it is where the weight is largest, and nearly black where it is least of all.
+    shade = """([cell, box]) => {
+        const canvas = document.querySelector(".picture .drawing canvas");
+        const scale = canvas.width / canvas.clientWidth;
+        const [column, row] = [cell % 8, Math.floor(cell / 8)];
+        const [x, y] = [box.x + (column + 0.5) * box.width / 8, box.y + (row + 0.5) * box.height / 8];
+        return [...canvas.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data].slice(0, 3);
+    }"""
+    from PIL import Image
+
+    with Image.open(scene) as image:
+        pixels = image.convert("RGB").resize((512, 512), Image.Resampling.BILINEAR)
+        at = [round((part + 0.5) * 64) for part in (cell % 8, cell // 8)]
+        expected = pixels.getpixel((at[0], at[1]))
+    assert page.evaluate(shade, [cell, box]) == pytest.approx(expected, abs=12)
+    assert sum(page.evaluate(shade, [darkest, box])) < sum(page.evaluate(shade, [cell, box])) or found["weights"][
+        cell
+    ] == pytest.approx(found["weights"][darkest], rel=0.3)
+
+
+def test_what_is_no_picture_is_told(page: Page, own: tuple[Server, str], tmp_path: Path) -> None:
+    (tmp_path / "no.png").write_text("no picture")
+    look(page, own[0], view="picture")
+    page.set_input_files("input[type=file]", tmp_path / "no.png")
+    page.wait_for_selector(".alert:not([hidden])")
+    assert "is not a picture that Pillow can open" in page.inner_text(".alert")
+
+
+def test_a_vision_model_over_its_patches(page: Page, own: tuple[Server, str], vision: Seen) -> None:
+    server, trace = own
+    found = look(page, server, view="picture", trace=trace, call="1", head=1)
+    weights = vision[1].weights[0, 1].dense()
+    assert found["grid"] == [GRID, GRID]
+    assert found["weights"] == pytest.approx(weights[0, 1:].tolist(), abs=2e-5)
+    canvas = page.locator(".picture .drawing canvas").bounding_box()
+    assert canvas is not None
+    box = found["box"]
+    cell = 6  # a click makes this patch the one that asks
+    x, y = (
+        box["x"] + (cell % GRID + 0.5) * box["width"] / GRID,
+        box["y"] + (cell // GRID + 0.5) * box["height"] / GRID,
+    )
+    page.mouse.move(canvas["x"] + x, canvas["y"] + y)
+    page.mouse.down()
+    page.mouse.up()
+    found = drawn(page, "drawn.name === 'cell 2, 3'")
+    assert found["weights"] == pytest.approx(weights[cell + 1, 1:].tolist(), abs=2e-5)

@@ -1,0 +1,108 @@
+"""Sound: what was heard and when it was listened to, against the library's own answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from looking import drawn, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+    from regard.viewer.server import Server
+
+soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """One that names tones and one that spells them, neither of which has learned anything."""
+    from regard.data import Tokenizer, Tokenizers, tones
+    from regard.data.labels import Labels
+    from regard.data.sounds import Sounds
+    from regard.models import Classifier, Writer, config
+
+    made = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    encoder = config.ConvolutionEncoder(reads="sound")
+    namer = Tokenizers(Sounds(), Labels(tones.SHAPES))
+    Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).save_pretrained(made / "namer")
+    namer.save(made / "namer")
+    speller = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
+    below = config.RecurrentEncoder(reads="sound", width=16)
+    decoder = config.RecurrentDecoder(width=16, embedding=8)
+    Writer(config.Writer(0, len(speller.target), below, decoder)).save_pretrained(made / "speller")
+    speller.save(made / "speller")
+    return [made / "namer", made / "speller"]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from regard.data import tones
+    from regard.data.sounds import Sounds
+
+    path = tmp_path_factory.mktemp("sounds") / "tone.wav"
+    soundfile.write(path, Sounds().encode("tone:rising:11"), tones.RATE, subtype="PCM_16")
+    return path
+
+
+@pytest.fixture(scope="module")
+def own(folders: list[Path]) -> Iterator[Server]:
+    from regard.viewer.server import serving
+    from regard.viewer.shelf import Shelf, model_at
+
+    with serving(Shelf([], [model_at(str(folder)) for folder in folders])) as server:
+        yield server
+
+
+def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: list[Path], sound: Path) -> None:
+    from regard.decoding import pretrained
+    from regard.decoding.classify import classify
+
+    page.goto(f"{own.url}#view=sound")
+    page.set_input_files("input[type=file]", sound)
+    found = drawn(page, "drawn.label")
+    loaded = pretrained.load(folders[0])
+    (named,) = classify(loaded.model, loaded.tokenizers, [str(sound)], weights=True)  # type: ignore[arg-type]
+    assert found["label"] == named.label
+    assert page.inner_text(".heard") == named.label
+    assert named.weights is not None
+    assert found["weights"] == pytest.approx(named.weights.tolist(), rel=1e-4, abs=1e-7)
+    shares = [float(text) for text in page.locator(".next td.number").all_inner_texts()]
+    assert shares == pytest.approx(list(named.probabilities.values()), abs=6e-4)
+    box = page.locator(".drawing canvas").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
+    settle(page)
+    seconds, weight = page.locator(".aside [role=status]").inner_text().split(" s: ")
+    assert float(seconds) == pytest.approx(0.5, abs=0.01)
+    assert float(weight.replace("−", "-")) == pytest.approx(found["weights"][len(found["weights"]) // 2], rel=0.01)
+    table = page.evaluate("regard.table()")
+    assert len(table) == len(found["weights"]) + 1
+    assert page.evaluate("regard.picture()").startswith("<svg")
+
+
+def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: list[Path], sound: Path) -> None:
+    from regard.decoding import pretrained, translate
+
+    page.goto(f"{own.url}#view=sound")
+    page.set_input_files("input[type=file]", sound)
+    drawn(page, "drawn.label")
+    loaded = pretrained.load(folders[1])
+    (spelled,) = translate(loaded.model, loaded.tokenizers, [str(sound)], **{**loaded.search, "weights": True})  # type: ignore[arg-type]
+    assert spelled.weights is not None
+    letters = page.locator(".aside .word")
+    assert letters.count() == len(spelled.pieces) - 1
+    letters.nth(1).click()
+    found = drawn(page)
+    assert found["weights"] == pytest.approx(spelled.weights.mean(0)[1].tolist(), rel=1e-4, abs=1e-7)
+
+
+def test_without_a_model_it_says_so(page: Page, server: Server) -> None:
+    page.goto(f"{server.url}#view=sound")
+    assert "“listen”" in page.inner_text(".empty")

@@ -1,0 +1,50 @@
+"""The tour: once for who comes the first time, again when asked for, never for who follows a link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from regard.viewer.server import Server
+
+
+def first_time(browser: Browser) -> Page:
+    page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+    page.set_default_timeout(15_000)
+    return page
+
+
+def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -> None:
+    page = first_time(browser)
+    page.goto(server.url)
+    page.wait_for_selector(".tour:not([hidden])")
+    seen = []
+    while page.locator(".tour").is_visible():
+        seen.append((page.inner_text(".tour h2"), page.evaluate("regard.state.get().view")))
+        page.keyboard.press("Enter")  # the button that goes on has the focus
+    assert [view for _, view in seen] == ["lookup", "translate", "heads", "model", "map", "map", "map"]
+    assert len({title for title, _ in seen}) == len(seen)
+    assert page.evaluate("regard.state.get().view") == "heads"  # where it began
+    page.goto("about:blank")
+    page.goto(server.url)
+    page.wait_for_selector(".tools")
+    page.wait_for_selector("[aria-selected=true]")
+    assert not page.locator(".tour").is_visible()
+    page.get_by_role("button", name="Tour").click()
+    assert page.locator(".tour").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator(".tour").is_visible()
+    page.context.close()
+
+
+def test_a_link_is_not_interrupted_and_the_page_stays_usable(browser: Browser, server: Server) -> None:
+    page = first_time(browser)
+    page.goto(f"{server.url}#view=lookup")
+    page.wait_for_selector(".lookup-table")
+    assert not page.locator(".tour").is_visible()
+    page.get_by_role("button", name="Tour").click()
+    page.get_by_role("button", name="Phone book").click()  # under the tour
+    assert page.inner_text(".result") == "z = 555-5678"
+    page.context.close()

@@ -1,0 +1,110 @@
+"""Translate: what is typed, translated and lit against the library's translation and its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from looking import drawn, look, settle
+
+from regard.decoding import pretrained, translate
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.decoding import Translation
+    from regard.viewer.server import Server
+
+TEXT = "My sister has a small black dog."
+MODELS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]
+
+
+def expected(name: str, text: str, beams: int) -> Translation:
+    loaded = pretrained.load(name)
+    how: Any = {**loaded.search, "beams": beams, "weights": True}
+    return next(iter(translate(loaded.model, loaded.tokenizers, [text], **how)))  # type: ignore[arg-type]
+
+
+def test_two_models_side_by_side(page: Page, server: Server) -> None:
+    found = look(
+        page, server, "drawn.length === 2", view="translate", translate={"text": TEXT, "beams": 3, "pieces": True}
+    )
+    assert [card["model"] for card in found] == MODELS
+    for card, name in zip(found, MODELS, strict=True):
+        own = expected(name, TEXT, 3)
+        assert card["translation"] == own.text
+        assert own.weights is not None
+        torch.testing.assert_close(torch.tensor(card["weights"]), own.weights.mean(0), atol=1e-5, rtol=1e-4)
+        assert len(card["rows"]) == len(own.pieces)
+    page.get_by_role("checkbox", name="Transformer").uncheck()
+    assert [card["model"] for card in drawn(page, "drawn.length === 1")] == MODELS[:1]
+
+
+def test_words_light_the_words_they_came_from(page: Page, server: Server) -> None:
+    asked = {"text": TEXT, "models": MODELS[1:]}
+    (card,) = look(page, server, "drawn.length === 1", view="translate", translate=asked)
+    weights = torch.tensor(card["weights"])
+    assert weights.sum(1).tolist() == pytest.approx([1] * len(card["rows"]), abs=1e-4)
+    row = card["rows"].index("petit")
+    assert card["columns"][int(weights[row].argmax())] == "small"
+    target = page.locator(".sentence.target .word")
+    target.nth(row).hover()
+    (lit,) = drawn(page, "drawn[0].lit")
+    assert lit["lit"] == {"row": row}
+    assert lit["shares"]["source"] == pytest.approx(weights[row].tolist())
+    column = card["columns"].index("small")
+    page.locator(".sentence:not(.target) .word").nth(column).click()
+    page.mouse.move(2, 2)
+    (lit,) = drawn(page, "drawn[0].lit?.column !== undefined")
+    assert lit["shares"]["target"] == pytest.approx(weights[:, column].tolist())
+    page.locator(".sentence:not(.target) .word").nth(column + 1).click()  # two words share their weight
+    page.mouse.move(2, 2)
+    (lit,) = drawn(page, "drawn[0].lit === null")
+    assert lit["shares"]["target"] == pytest.approx(weights[:, column : column + 2].sum(1).tolist(), abs=1e-6)
+    assert page.evaluate("regard.state.get().translate.pins") == {"side": "source", "list": [column, column + 1]}
+
+
+def test_cells_are_read_by_pointer_and_keys(page: Page, server: Server) -> None:
+    look(page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[:1]})
+    canvas = page.locator(".alignment canvas")
+    canvas.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert drawn(page)[0]["lit"] == {"row": 1, "column": 1}
+
+
+def test_steps_of_the_search(page: Page, server: Server) -> None:
+    asked = {"text": TEXT, "models": MODELS[1:], "beams": 4}
+    look(page, server, "drawn.length === 1", view="translate", translate=asked)
+    own = expected(MODELS[1], TEXT, 4)
+    page.get_by_label("Step").fill("3")
+    settle(page)
+    before = own.tokenizers.target.decode(own.tokens[:2])
+    assert page.inner_text(".prefix") == before
+    assert page.inner_text(".next tr.chosen td:first-child") == own.pieces[2].replace("▁", "").strip()
+    shares = [float(text) for text in page.locator(".next td.number").all_inner_texts()]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 1.001
+    assert 1 <= page.locator(".beam li").count() <= 4
+
+
+def test_typing_translates(page: Page, server: Server) -> None:
+    look(
+        page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[1:], "beams": 2}
+    )
+    page.fill("textarea", "I am tired.")
+    found = drawn(page, f"drawn[0]?.columns[0] !== {TEXT.split()[0]!r}")
+    assert found[0]["translation"] == expected(MODELS[1], "I am tired.", 2).text
+    page.fill("textarea", "  ")
+    assert drawn(page, "drawn.length === 0") == []
+
+
+def test_export(page: Page, server: Server) -> None:
+    (card,) = look(page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[:1]})
+    table = page.evaluate("regard.table()")
+    assert table[1][1:] == card["columns"]
+    assert [row[0] for row in table[2:]] == card["rows"]
+    svg = page.evaluate("regard.picture()")
+    assert card["translation"] in svg
+    assert svg.count("<rect") >= len(card["rows"]) * len(card["columns"])
