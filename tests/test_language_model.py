@@ -220,3 +220,25 @@ def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, gi
     with pytest.raises(Mistakes) as mistakes:
         cookbook.load(recipe, [given])
     assert told in str(mistakes.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "none is left for data.train"),
+        (b"a", "none is left for data.train"),
+        (b"caf\xe9", "UTF-8"),
+        (None, "there is no"),
+    ],
+    ids=["empty", "one character", "not UTF-8", "missing"],
+)
+def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, told: str) -> None:
+    pytest.importorskip("pydantic")
+    from regard.training import cookbook
+    from regard.training.corpus import read
+
+    if data is not None:
+        (tmp_path / "my.txt").write_bytes(data)
+    recipe = cookbook.load("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
+    with pytest.raises(ValueError, match=told):
+        read(recipe.data, "train")

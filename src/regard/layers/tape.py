@@ -88,8 +88,9 @@ class _Look(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        q, p = ctx.saved_tensors
         with torch.autocast(g.device.type, enabled=False):
-            return g.new_empty(0), _back(g, *ctx.saved_tensors, ctx.rows, ctx.count), None, None
+            return g.new_empty(0), _back(g, q, p, ctx.rows, ctx.count), None, None
 
 
 def _look(q: Tensor, rows: _Rows, count: int) -> tuple[Float[Tensor, "rows count"], Float[Tensor, "rows width"]]:
@@ -121,7 +122,8 @@ def _back(g: Tensor, q: Tensor, p: Tensor, rows: _Rows, count: int) -> Float[Ten
     into_weight.add_(torch.bmm(into_e[:, None], hidden)[:, 0])
     into = torch.ops.aten.tanh_backward(into_e[..., None], hidden)  # g (1 − tanh²)
     into_keys[:, :count].add_(into)
-    return into.sum(1) * rows.weight
+    to_q: Tensor = into.sum(1) * rows.weight
+    return to_q
 
 
 class Tape:

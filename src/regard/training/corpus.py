@@ -103,7 +103,10 @@ def _running(data: Text | Phrases, split: Split) -> Pair:
         root = folder(data.root)
         whole = "".join(text(_found(root / name, "files", data.root)) for name in data.files)
     cut = int(len(whole) * (1 - data.held_out))
-    return Pair("nothing", whole[:cut] if split == "train" else whole[cut:], 0)
+    part = whole[:cut] if split == "train" else whole[cut:]
+    if not part.strip():
+        raise ValueError(f"the text has {len(whole):,} characters, and none is left for data.{split}; give more text")
+    return Pair("nothing", part, 0)
 
 
 def folder(root: str) -> Path:

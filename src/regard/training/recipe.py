@@ -206,8 +206,8 @@ def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) ->
         wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
     if isinstance(decoder, config.LSTMNDecoder) and (decoder.fusion == "none") != (encoder.kind == "none"):
         wrong.append(
-            f'decoder.fusion = "{decoder.fusion}" over an encoder of kind "{encoder.kind}": it is "none" where there is '
-            'no encoder, and "shallow" or "deep" where there is one'
+            f'decoder.fusion = "{decoder.fusion}" over an encoder of kind "{encoder.kind}": it is "none" where there '
+            'is no encoder, and "shallow" or "deep" where there is one'
         )
     if not isinstance(decoder, config.RecurrentDecoder):
         return wrong
