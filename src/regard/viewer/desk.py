@@ -30,10 +30,13 @@ class Desk:
     def __init__(self, name: str) -> None:
         self._waiting: queue.PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any]]] = queue.PriorityQueue()
         self._order = itertools.count()
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"regard-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[], Any], urgency: int = USUAL) -> Future[Any]:
+        if self._closed:
+            raise Busy("the server is ending")
         if self._waiting.qsize() >= limits.WAITING:
             raise Busy(f"{self._waiting.qsize()} requests wait already; ask again in a moment")
         future: Future[Any] = Future()
@@ -41,7 +44,8 @@ class Desk:
         return future
 
     def close(self) -> None:
-        """End the thread when all that waits is done."""
+        """End the thread when all that waits is done; there is no more after that."""
+        self._closed = True
         self._waiting.put((LAST, next(self._order), Future(), _end))
 
     @property

@@ -89,11 +89,18 @@ class Widget(anywidget.AnyWidget):
 
     def close(self) -> None:
         """End it: the page is gone and nothing computes for it any more."""
-        for gone in self._asked.values():
-            self._loop.call_soon_threadsafe(gone.set)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._app.state.work.close()
+        if self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            self._thread.join(5)
         super().close()
+
+    async def _end(self) -> None:
+        for gone in self._asked.values():
+            gone.set()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*others, return_exceptions=True)
+        self._app.state.work.close()
+        self._loop.stop()
 
 
 def widget(seen: Seen) -> Widget:

@@ -11,14 +11,13 @@ from .. import limits
 from ..answers import json_response
 from ..senses import heard, named, told
 from ..translating import translated
-from .parameters import ERRORS, work_of
+from .parameters import BYTES, ERRORS, work_of
 
 router = APIRouter()
 
 
-def _upload(*kinds: str) -> dict[str, Any]:
-    content = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in kinds}
-    return {"requestBody": {"required": True, "content": content}}
+FILE = {"requestBody": {"required": True, "content": BYTES}}
+"""The body is a file as it is, of whatever content type."""
 
 
 class Sentence(BaseModel):
@@ -55,7 +54,7 @@ async def classify(request: Request, asked: Sentence) -> Response:
     return json_response({"classifications": answers}, request)
 
 
-@router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=_upload("image/png"))
+@router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
 async def caption(request: Request) -> Response:
     """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
     shelf, picture = work_of(request).shelf, await request.body()
@@ -65,7 +64,7 @@ async def caption(request: Request) -> Response:
     )
 
 
-@router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=_upload("audio/wav"))
+@router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
 async def listen(request: Request) -> Response:
     """What a sound (WAV, FLAC, OGG) is called, spelled where a model spells; and when each listened to what."""
     shelf, sound = work_of(request).shelf, await request.body()
