@@ -94,7 +94,7 @@ def test_a_file_of_a_long_text_holds_tiles(tmp_path: Path, monkeypatch: pytest.M
     held, app = held_in(tmp_path / "page.html"), app_of(seen)[0]
     tiles = [key for key in held["arrays"] if "/tile?" in key]
     assert not [key for key in held["arrays"] if "/weights?" in key]
-    # Levels of at most 300 cells along a side: cells of 4, one tile, and of 2, four; a large one. Two calls and poolings.
+    # Levels of at most 300 cells: cells of 4, one tile, and of 2, four; and a large picture. Two calls, two poolings.
     assert len(tiles) == 2 * 2 * (1 + 4 + 1)
     for key in tiles[:6]:
         answer = get(app, key)
