@@ -10,8 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.data import Labels, Tokenizer, Tokenizers, opinions, tones
+from regard.commands.classify import OF_SOUND, OF_TEXT
+from regard.data import Labels, Tokenizer, Tokenizers, digits, opinions, tones
 from regard.data.sounds import Sounds
+from regard.decoding.pretrained import shipped
 from regard.models import Classifier, Writer, config
 from regard.seeing.shaded import bars, by_word
 
@@ -150,3 +152,21 @@ def test_bars_and_words() -> None:
     assert bars(torch.arange(120.0), 3) == "▂▅█"
     assert bars(torch.zeros(5), 2) == "  "
     assert by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
+
+
+@pytest.mark.skipif(OF_TEXT not in shipped(), reason=f"{OF_TEXT} does not ship yet")
+def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
+    """Each pair has the same words, and opposite labels."""
+    for good, bad in [
+        ("The soup was bad, but the view was lovely.", "The view was lovely, but the soup was bad."),
+        ("Although the bed was awful, I liked the hotel.", "Although I liked the hotel, the bed was awful."),
+    ]:
+        assert run(good)[1].startswith("positive")
+        assert run(bad)[1].startswith("negative")
+
+
+@pytest.mark.skipif(OF_SOUND not in shipped(), reason=f"{OF_SOUND} does not ship yet")
+def test_the_classifier_of_sounds_that_ships_answers() -> None:
+    code, said, _ = run("tone:rising:4")
+    assert code == 0
+    assert said.split()[0] in digits.WORDS
