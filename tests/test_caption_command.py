@@ -11,8 +11,10 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from regard.commands import app
+from regard.commands.caption import CAPTIONER
 from regard.data import Tokenizer, Tokenizers, scenes
 from regard.data.pictures import Pictures
+from regard.decoding.pretrained import shipped
 from regard.models import Writer, config
 from regard.seeing.overlay import shaded
 
@@ -116,3 +118,12 @@ def test_help_shows_examples() -> None:
     for command in ("caption", "scenes"):
         _, text, _ = run(command, "--help")
         assert f"  regard {command} " in text
+
+
+@pytest.mark.skipif(CAPTIONER not in shipped(), reason=f"{CAPTIONER} does not ship yet")
+def test_the_captioner_that_ships_knows_scenes_it_never_saw() -> None:
+    """On a fresh install: most captions right to the word."""
+    pairs = list(scenes.pairs(40, seed=11, split="test"))
+    _, said, _ = run("caption", *(pair.source for pair in pairs))
+    texts = [line.split("\t")[1] for line in said.splitlines()]
+    assert sum(text == pair.target for text, pair in zip(texts, pairs, strict=True)) >= 30
