@@ -47,7 +47,8 @@ class Parts:
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> Parts:
         memory = None if self.memory is None else self.memory.select(sentences)
-        return replace(self, memory=memory, summary=self.summary[sentences])
+        expected = None if self.expected is None else self.expected[sentences]
+        return replace(self, memory=memory, summary=self.summary[sentences], expected=expected)
 
 
 @dataclass
