@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
     from regard.viewer.server import Server
@@ -25,20 +25,21 @@ GRID = 4
 
 @pytest.fixture(scope="module")
 def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One that has learned four scenes by heart."""
+    """One that has learned a scene by heart."""
     from regard.data import Batches, Encoded, Tokenizer, Tokenizers, scenes
     from regard.data.pictures import Pictures
     from regard.models import Writer, config
 
     folder = tmp_path_factory.mktemp("models") / "captioner"
-    pairs = list(scenes.pairs(4))
+    torch.set_num_threads(1)
+    pairs = list(scenes.pairs(1))
     sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
-    (batch,) = Batches(Encoded.build(pairs, sides), sentences=4)
+    (batch,) = Batches(Encoded.build(pairs, sides), sentences=1)
     torch.manual_seed(0)
     decoder = config.TellDecoder(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
     model = Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8, dropout=0), decoder))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(120):
+    for _ in range(40):
         loss = model.loss(batch)
         optimizer.zero_grad()
         (loss.total / loss.tokens).backward()
@@ -55,7 +56,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from regard.data import scenes
 
     path = tmp_path_factory.mktemp("pictures") / "scene.png"
-    Image.fromarray(scenes.picture("scene:train:0:1")).save(path)
+    Image.fromarray(scenes.picture("scene:train:0:0")).save(path)
     return path
 
 
@@ -97,7 +98,7 @@ def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], cap
     loaded = pretrained.load(captioner)
     (told,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
     weights, words = looks(told)
-    assert told.text == list(scenes.pairs(2))[1].target  # it learned, so it has something to say
+    assert told.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say
     assert page.locator(".strip-word").all_inner_texts() == words
     assert found["name"] == words[0]
     last = len(words) - 1
@@ -147,12 +148,14 @@ def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Serve
     ] == pytest.approx(found["weights"][darkest], rel=0.3)
 
 
-def test_what_is_no_picture_is_told(page: Page, own: tuple[Server, str], tmp_path: Path) -> None:
+def test_what_is_no_picture_is_told(browser: Browser, own: tuple[Server, str], tmp_path: Path) -> None:
+    page = browser.new_page()  # one of its own: a refused request is told in the console too
     (tmp_path / "no.png").write_text("no picture")
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", tmp_path / "no.png")
     page.wait_for_selector(".alert:not([hidden])")
     assert "is not a picture that Pillow can open" in page.inner_text(".alert")
+    page.close()
 
 
 def test_a_vision_model_over_its_patches(page: Page, own: tuple[Server, str], vision: Seen) -> None:
