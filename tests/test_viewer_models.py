@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from viewing import error_of, json_of, post
+from viewing import error_of, get, json_of, post
 
 from regard.decoding import pretrained
 from regard.decoding.trail import trail
@@ -110,3 +110,10 @@ def test_the_picture_that_was_sent_is_the_one_that_is_told(tmp_path: Path) -> No
         assert Pictures(4).encode(name)[0, 0].tolist() == [250, 0, 0]
     with pytest.raises(ValueError, match=r"^what was sent: is not a picture"), _file(b"no picture") as name:
         Pictures(4).encode(name)
+
+
+def test_bleu_by_length_is_the_figures() -> None:
+    curves = json_of(get(make(Shelf()), "/api/length"))["curves"]
+    longest = {one["translator"]: one["points"][-1][1] for one in curves if "phrase book" in one["data"]}
+    assert longest["seq2seq"] < 0.5 * longest["bahdanau"]  # without attention, long sentences are lost
+    assert all(len(point) == 3 for one in curves for point in one["points"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -30,6 +32,19 @@ class Sentence(BaseModel):
 
 class Translated(Sentence):
     beams: int = Field(default=5, ge=1, le=limits.BEAMS)
+
+
+LENGTH = Path(__file__).parent.parent / "length.json"
+"""Written by benchmarks/results_page.py from the runs of docs/results.md."""
+
+
+@router.get("/length", responses=ERRORS, response_model=dict[str, Any])
+async def length(request: Request) -> Response:
+    """BLEU by the length of the sentence, with and without attention (Bahdanau et al. 2015, figure 2).
+
+    `curves`, each of one translator on one corpus: its points are (words in the source, BLEU, sentences).
+    """
+    return json_response(json.loads(LENGTH.read_text(encoding="utf-8")), request)
 
 
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
