@@ -217,10 +217,14 @@ def main() -> None:
         done = {(old["table"], old["recipe"], old["seed"]) for old in kept(FIGURES)}
         missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for finished in as_completed([pool.submit(run, one, settings) for one in missing]):
+            runs = {pool.submit(run, one, settings): one.name for one in missing}
+            for finished in as_completed(runs):
+                if finished.exception() is not None:  # the others go on; it is missing, and will be tried again
+                    print(f"{runs[finished]}: failed: {finished.exception()}", flush=True)
+                    continue
                 new = finished.result()
                 keep(FIGURES, COLUMNS, new)
-                print(f"{new['table']}: {new['recipe']} seed={new['seed']}: {new['score']}", flush=True)
+                print(f"{runs[finished]}: {new['score']}", flush=True)
 
 
 if __name__ == "__main__":
