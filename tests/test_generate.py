@@ -13,8 +13,7 @@ from regard.commands import app
 from regard.data import Tokenizer, Tokenizers
 from regard.data.batch import END
 from regard.data.reader import Nothing
-from regard.decoding import Sample
-from regard.decoding.generate import generate
+from regard.decoding import Sample, generate
 from regard.models import Writer, config
 
 if TYPE_CHECKING:

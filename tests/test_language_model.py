@@ -181,8 +181,7 @@ def test_settings_that_need_a_source_are_refused() -> None:
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
     """That every recipe of ours trains is tested in test_canon.py."""
     pytest.importorskip("pytorch_lightning")
-    from regard.decoding import pretrained
-    from regard.decoding.generate import generate
+    from regard.decoding import generate, pretrained
     from regard.training import cookbook, fit
 
     small = ["data.sentences=100", "data.longest=32", "training.tokens=256", "training.updates=8", "training.warmup=2"]

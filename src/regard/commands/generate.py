@@ -52,7 +52,7 @@ def generate(
         if len(prompt) > LONGEST:
             raise ValueError(f"the prompt has more than {LONGEST:,} characters; its end is all a model can read")
     from ..decoding import Sample, pretrained
-    from ..decoding.generate import generate as write
+    from ..decoding import generate as write
     from ..models import Writer
 
     loaded = pretrained.load(model or WRITER, find_device(device))
