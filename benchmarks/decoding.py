@@ -1,7 +1,11 @@
-"""Decoding: what a key/value cache saves, and what a beam costs. `python -m benchmarks.decoding` prints the table."""
+"""Decoding: what a key/value cache saves, and what a beam costs. `python -m benchmarks.decoding` prints the table.
+
+CPU seconds of one thread, which other work on the machine does not change.
+"""
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,7 +39,7 @@ def lengths() -> Iterator[Row]:
             "regard": partial(search, model, annotations, beams=1, longest=steps),
             "every prefix read again": partial(_without_cache, model, annotations, steps),
         }
-        times = alternate(functions, 3)
+        times = alternate(functions, 3, clock=time.process_time)
         yield from (row(f"greedy, {SENTENCES} sentences, {steps} tokens each", by, t) for by, t in times.items())
 
 
@@ -44,7 +48,7 @@ def beams() -> Iterator[Row]:
     for name, model in (("Transformer", _transformer()), ("Bahdanau", _bahdanau())):
         annotations = _annotations(model)
         functions = {f"regard, {n} beams": partial(search, model, annotations, beams=n, longest=32) for n in (1, 5)}
-        times = alternate(functions, 5)
+        times = alternate(functions, 5, clock=time.process_time)
         yield from (row(f"{name}, {SENTENCES} sentences, 32 tokens each", by, t) for by, t in times.items())
 
 
@@ -90,7 +94,7 @@ def main() -> None:
 
     from .__main__ import table
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     measured = list(rows())
     write(measured)
     Console().print(table(measured))

@@ -5,7 +5,7 @@
     python -m benchmarks.results page             write docs/results.md and its figure from that file
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a
-time (one GPU holds many of these small models).
+time; three fill a GPU, more gain nothing.
 """
 
 from __future__ import annotations

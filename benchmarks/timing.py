@@ -37,17 +37,22 @@ class Row:
     python: str = ""
 
 
-def alternate(functions: dict[str, Callable[[], object]], repeats: int, calls: int = 1) -> dict[str, list[float]]:
+def alternate(
+    functions: dict[str, Callable[[], object]],
+    repeats: int,
+    calls: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Milliseconds of each function: one after the other, `repeats` rounds, so that all meet the same machine."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for function in functions.values():
         function()  # whatever the first call loads or compiles is not the work
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             for _ in range(calls):
                 function()
-            times[name].append((time.perf_counter() - start) * 1e3 / calls)
+            times[name].append((clock() - start) * 1e3 / calls)
     return {name: sorted(values) for name, values in times.items()}
 
 
