@@ -14,6 +14,7 @@ from regard.viewer.labels import Labels
 def test_a_trace_is_told() -> None:
     app, root = app_of(seen_of())
     about = json_of(get(app, "/api/about"))
+    assert about["coming"] == 0
     assert about["traces"][0] == {
         "id": root.split("/")[-1], "title": about["traces"][0]["title"], "model": "Model",
         "tokens": len(WORDS), "calls": 2, "faithful": True,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..viewer.shelf import Shelf
 
 EXAMPLE = "My sister has a small black dog."
+LONGER = "The cat sat on the mat because it was tired, and the dog let it sleep."
 
 
 @app.command()
@@ -58,6 +59,7 @@ def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:
         shelf = Shelf(models=installed())
         for model in [x for x in shelf.models.values() if x.task == "translate"]:
             shelf.read(model.name, EXAMPLE).lasting = True
+        shelf.coming = [(model.name, LONGER) for model in shelf.models.values() if model.task == "read"]
         return shelf
     if (Path(what) / "trace.json").is_file():
         if text is not None:

@@ -32,6 +32,8 @@ def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = Non
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        for _ in shelf.coming:
+            app.state.work.models.submit(shelf.catch_up)
         yield
         app.state.work.close()
 
@@ -52,6 +54,7 @@ def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = Non
     app.add_exception_handler(Gone, _gone)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _status)
+    app.add_exception_handler(Exception, _broken)
     app.add_api_route("/", _page, methods=["GET"], include_in_schema=False)
     app.add_api_route("/static/{name:path}", _file, methods=["GET"], include_in_schema=False)
     app.add_middleware(Guard, hosts=hosts, token=token)
@@ -99,6 +102,13 @@ async def _status(request: Request, error: Exception) -> Response:
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """What nobody foresaw. Where it happened is in the server's log, not in the answer."""
+    return json_response(
+        {"error": f"the server made a mistake: {type(error).__name__}; its log says where"}, request, 500
+    )
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

@@ -96,6 +96,8 @@ class Shelf:
     def __init__(self, traces: Iterable[Shown] = (), models: Iterable[Model] = ()) -> None:
         self.traces: OrderedDict[str, Shown] = OrderedDict((trace.id, trace) for trace in traces)
         self.models = {model.name: model for model in models}
+        self.coming: list[tuple[str, str]] = []
+        """(model, text) to be read once the server has begun: the page need not wait for models to be loaded."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
         for trace in self.traces.values():
             trace.lasting = True
@@ -150,6 +152,14 @@ class Shelf:
         if not found:
             raise Refused(404, f"no model here can {task}; start the server with one: regard view RUN")
         return found
+
+    def catch_up(self) -> None:
+        """Read the next of those that are to come; one that cannot be read is left out, and asked for it says why."""
+        name, text = self.coming[0]
+        try:
+            self.read(name, text).lasting = True
+        finally:
+            del self.coming[0]
 
     def loaded(self, model: Model) -> Pretrained:
         """One of our own models; where others run, on the thread for models."""

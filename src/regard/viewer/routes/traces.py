@@ -50,6 +50,8 @@ class About(BaseModel):
     version: str
     models: list[ModelAbout]
     traces: list[Summary]
+    coming: int
+    """Traces that are being made; ask again."""
     views: list[str]
     limits: dict[str, int]
 
@@ -71,7 +73,14 @@ async def about(request: Request) -> About:
     """What there is to look at."""
     work = work_of(request)
     listed = [ModelAbout(name=x.name, task=x.task, title=x.title) for x in work.shelf.models.values()]  # type: ignore[arg-type]
-    return About(version=__version__, models=listed, traces=await traces(request), views=VIEWS, limits=limits.public())
+    return About(
+        version=__version__,
+        models=listed,
+        coming=len(work.shelf.coming),
+        traces=await traces(request),
+        views=VIEWS,
+        limits=limits.public(),
+    )
 
 
 @router.get("/traces", responses=ERRORS)

@@ -57,8 +57,12 @@ class Shell {
       el(
         "button.tab",
         {
-          type: "button", role: "tab", id: `tab-${view.name}`, title: `${view.hint} (${(at + 1) % 10})`,
-          "aria-controls": "regard-view", onclick: () => this.state.set({ view: view.name }),
+          type: "button",
+          role: "tab",
+          id: `tab-${view.name}`,
+          title: `${view.hint} (${(at + 1) % 10})`,
+          "aria-controls": "regard-view",
+          onclick: () => this.state.set({ view: view.name }),
         },
         view.title,
       ),
@@ -74,15 +78,27 @@ class Shell {
     ]);
     const helpButton = el(
       "button.quiet",
-      { type: "button", "aria-label": "Keyboard shortcuts", title: "Keyboard shortcuts (?)", onclick: () => this.keyboard.help() },
+      {
+        type: "button",
+        "aria-label": "Keyboard shortcuts",
+        title: "Keyboard shortcuts (?)",
+        onclick: () => this.keyboard.help(),
+      },
       "?",
     );
-    const tourButton = el("button.quiet", { type: "button", title: "A short tour", onclick: () => this.tour.start() }, "Tour");
+    const tourButton = el(
+      "button.quiet",
+      { type: "button", title: "A short tour", onclick: () => this.tour.start() },
+      "Tour",
+    );
     this.tools = el("div.tools", {}, this.exportMenu, tourButton, this.themeButton, helpButton);
     this.picker = el("select", { "aria-label": "Trace", onchange: () => this.pick(this.picker.value) });
     this.levels = segments(
       "Level",
-      [["token", "Tokens"], ["word", "Words"]],
+      [
+        ["token", "Tokens"],
+        ["word", "Words"],
+      ],
       "token",
       (level) => this.state.set({ level: level === "word" ? "word" : null }),
     );
@@ -101,7 +117,9 @@ class Shell {
     this.alert = el("div.alert", { role: "alert", hidden: true });
     this.stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
     // In a notebook the headings and landmarks are the notebook's.
-    const [brand, header, main] = this.page ? ["h1.brand", "header.top", "main.rest"] : ["span.brand", "div.top", "div.rest"];
+    const [brand, header, main] = this.page
+      ? ["h1.brand", "header.top", "main.rest"]
+      : ["span.brand", "div.top", "div.rest"];
     this.root.replaceChildren(
       el(header, {}, el(brand, {}, "regard"), list, this.tools),
       el(main, {}, this.bar, this.alert, this.stage),
@@ -118,6 +136,7 @@ class Shell {
     }
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
     this.listTraces();
+    if (this.about.coming) this.expect();
     const { view } = this.state.get();
     if (!views.some((known) => known.name === view)) {
       const first = this.about.traces.length ? "heads" : "translate";
@@ -144,6 +163,19 @@ class Shell {
       this.picker.value = this.traceId() ?? "";
       this.reading.open();
     } else this.state.set(ofTrace(id));
+  }
+
+  /** Traces that a server which has just begun is still making: they join the list as they come. */
+  expect() {
+    this.expecting = setTimeout(async () => {
+      try {
+        this.about = await this.source.get("/api/about");
+      } catch {
+        return; // the server is gone; the next thing that is asked says so
+      }
+      this.listTraces();
+      if (this.about.coming) this.expect();
+    }, 1000);
   }
 
   async added(id) {
@@ -198,7 +230,9 @@ class Shell {
     const count = this.trace?.batch ?? 1;
     const options = Array.from({ length: count }, (_, i) => [i, `${i + 1} of ${count}`]);
     const changed = (entry) => this.state.set({ ...ofTrace(this.traceId()), entry: Number(entry) || null });
-    this.entryBox.replaceChildren(...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []));
+    this.entryBox.replaceChildren(
+      ...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []),
+    );
   }
 
   async mount() {
@@ -248,7 +282,11 @@ class Shell {
     }
     const task = !["trace", "nothing"].includes(view.needs) && view.needs;
     if (task && !this.about.models.some((model) => model.task === task))
-      return el("div.empty", {}, el("p", {}, view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`));
+      return el(
+        "div.empty",
+        {},
+        el("p", {}, view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`),
+      );
     return null;
   }
 
@@ -280,7 +318,11 @@ class Shell {
 
   fail(error) {
     if (error.name === "AbortError") return;
-    const close = el("button.quiet", { type: "button", "aria-label": "Close this message", onclick: () => (this.alert.hidden = true) }, "×");
+    const close = el(
+      "button.quiet",
+      { type: "button", "aria-label": "Close this message", onclick: () => (this.alert.hidden = true) },
+      "×",
+    );
     this.alert.replaceChildren(el("span", {}, error.message), close);
     this.alert.hidden = false;
   }
@@ -289,11 +331,17 @@ class Shell {
 
   shortcuts() {
     const digits = views.map((view, at) => ({
-      key: String((at + 1) % 10), text: view.title, run: () => this.state.set({ view: view.name }),
+      key: String((at + 1) % 10),
+      text: view.title,
+      run: () => this.state.set({ view: view.name }),
     }));
     return [
       ...digits,
-      { key: "w", text: "words or tokens", run: () => this.state.set({ level: this.level === "word" ? null : "word" }) },
+      {
+        key: "w",
+        text: "words or tokens",
+        run: () => this.state.set({ level: this.level === "word" ? null : "word" }),
+      },
       { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
       { key: "r", text: "read a text", run: () => this.reading.open() },
       { key: "e", text: "export", run: () => this.exportMenu.open() },
@@ -356,6 +404,7 @@ class Shell {
   }
 
   close() {
+    clearTimeout(this.expecting);
     this.generation += 1;
     this.view?.destroy();
     this.stop();
@@ -375,10 +424,25 @@ function ofTrace(id) {
 
 function menu(title, items) {
   const buttons = items.map(([text, run]) =>
-    el("button", { type: "button", role: "menuitem", onclick: () => { close(); run(); } }, text),
+    el(
+      "button",
+      {
+        type: "button",
+        role: "menuitem",
+        onclick: () => {
+          close();
+          run();
+        },
+      },
+      text,
+    ),
   );
   const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);
-  const button = el("button.quiet", { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() }, title);
+  const button = el(
+    "button.quiet",
+    { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() },
+    title,
+  );
   const holder = el("div.holder", {}, button, list);
   const toggle = (open = list.hidden) => {
     list.hidden = !open;
