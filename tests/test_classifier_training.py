@@ -93,3 +93,23 @@ def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
     recipe = cookbook.load(tmp_path / "own.toml")
     assert recipe.task == "classify"
     assert recipe.data.columns == [0, 1]
+
+
+def test_the_tables_say_honestly_whether_attention_is_better() -> None:
+    from benchmarks.canon_classify import Experiment, experiments, section
+
+    names = [one.name for one in experiments()]
+    assert len(set(names)) == len(names) == len({one.folder for one in experiments()})
+    assert Experiment("sst2", "bilstm-sst2 head.pooling=mean", 3).folder.name == "sst2-bilstm-sst2-head-pooling-mean-3"
+    scores = {"bilstm-sst2 head.pooling=mean": (80, 82), "lstm-attention-sst2": (85, 86), "lstmn-sst2": (80, 81)}
+    scores["lstmn-sst2 head.pooling=attention"] = (80, 82)
+    where = {"loss": "0.5", "day": "today", "machine": "here", "versions": "torch"}
+    rows = [
+        {"table": "sst2", "recipe": recipe, "seed": str(seed), "score": str(score), **where}
+        for recipe, several in scores.items()
+        for seed, score in enumerate(several, 1)
+    ]
+    page = "\n".join(section(rows))
+    assert "| `lstm-attention-sst2` | 85.50 ± 0.71 |" in page
+    assert "`lstm-attention-sst2` over `bilstm-sst2 head.pooling=mean`: +4.50, more than the spread." in page
+    assert "`lstmn-sst2 head.pooling=attention` over `lstmn-sst2`: +0.50, within the spread." in page
