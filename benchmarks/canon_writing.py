@@ -59,6 +59,7 @@ def experiments() -> list[Experiment]:
     made = [Experiment("shakespeare-small", f"{kind}-shakespeare-small", (), seed) for kind in kinds for seed in SEEDS]
     made += [Experiment("shakespeare-short", "transformer-shakespeare", short, seed) for seed in SEEDS]
     made += [Experiment("shakespeare", f"{kind}-shakespeare", (), seed) for kind in kinds for seed in SEEDS]
+    made += [Experiment("shakespeare", "shakespeare-shipped", (), seed) for seed in SEEDS]
     return made
 
 
