@@ -1,4 +1,4 @@
-"""docs/results.md from the figures of translation.csv: tables of means and spreads, and Bahdanau's figure."""
+"""docs/results.md from the figures of our runs: tables of means and spreads, and Bahdanau's figure."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def write(rows: list[dict[str, str]]) -> None:
     out = [
         "# Results",
         "",
-        "Written by `python -m benchmarks.results page` from `benchmarks/translation.csv`, which `make results` fills: "
+        "Written by `python -m benchmarks.results page` from the figures that `make results` keeps in `benchmarks/`: "
         "each line is a training run from a shipped recipe (`regard train RECIPE seed=N`) and its `regard evaluate`, "
-        "with beam 5. Mean ± standard deviation over the seeds. Tokenised BLEU is of the tokens as they stand, "
+        "translators with beam 5. Mean ± standard deviation over the seeds. Tokenised BLEU is of the tokens as they stand, "
         "sacreBLEU of its own 13a tokens; the two are not to be mixed.",
         "",
     ]
@@ -153,4 +153,15 @@ def write(rows: list[dict[str, str]]) -> None:
             f"![BLEU by sentence length, with and without attention]({FIGURE.name})",
             "",
         ]
+    out += canon()
     (DOCS / "results.md").write_text("\n".join(out), encoding="utf-8")
+
+
+def canon() -> list[str]:
+    """The tables of language models, classifiers and captioners, which their own files make."""
+    from . import canon_caption, canon_classify, canon_writing
+    from .figures import kept
+
+    return [
+        line for part in (canon_writing, canon_classify, canon_caption) for line in part.section(kept(part.FIGURES))
+    ]
