@@ -1,5 +1,6 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
 import { inks } from "../board.js";
+import { makeCurves } from "../curves.js";
 import { el, segments, tick } from "../dom.js";
 import { TranslationCard } from "../translation.js";
 
@@ -20,6 +21,7 @@ class TranslateView {
     this.models = context.about.models.filter((model) => model.task === "translate");
     this.build(root);
     this.update();
+    this.drawLengths();
   }
 
   /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
@@ -46,6 +48,15 @@ class TranslateView {
     root.replaceChildren(el("div.translate", {}, this.input, controls, this.columns, this.figure));
   }
 
+  async drawLengths() {
+    try {
+      const { curves } = await this.context.source.get("/api/length");
+      if (!this.closed) this.curves = makeCurves(this.figure, this.context, curves);
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
   typed() {
     clearTimeout(this.waiting);
     this.waiting = setTimeout(() => this.set({ text: this.input.value, pins: null, step: null }), PAUSE);
@@ -61,6 +72,7 @@ class TranslateView {
     if (document.activeElement !== this.input) this.input.value = text;
     for (const [name, field] of this.ticks) field.show(models.includes(name));
     this.level.show(pieces ? "token" : "word");
+    this.curves?.ask();
     const asked = JSON.stringify([text, models, beams]);
     if (asked !== this.asked) {
       this.asked = asked;
@@ -167,6 +179,8 @@ class TranslateView {
   }
 
   destroy() {
+    this.closed = true;
+    this.curves?.close();
     clearTimeout(this.waiting);
     this.running?.abort();
     for (const card of this.cards) card.close();
