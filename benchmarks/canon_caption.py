@@ -25,6 +25,7 @@ from .results_page import spread
 
 FIGURES = Path(__file__).parent / "captions.csv"
 SCORES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr", "chrF", "pointing", "loss")
+DIGITS = {"CIDEr": 2, "loss": 3}
 COLUMNS = ("table", "recipe", "seed", *SCORES, "day", "machine", "versions")
 KINDS = ("plain", "soft", "hard", "transformer")
 
@@ -103,7 +104,7 @@ def section(rows: list[dict[str, str]]) -> list[str]:
             runs = list(group)
             values = [[float(row[score]) for row in runs if row[score]] for score in scores]
             cells = [
-                spread(found, 3 if score == "loss" else 1) if found else "–"
+                spread(found, DIGITS.get(score, 1)) if found else "–"
                 for score, found in zip(scores, values, strict=True)
             ]
             out.append(f"| {recipe} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |")
