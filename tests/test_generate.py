@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import regard
 from regard.commands import app
 from regard.data import Tokenizer, Tokenizers
 from regard.data.batch import END
@@ -76,7 +77,18 @@ def test_tokens_come_as_they_are_drawn(tokenizer: Tokenizer, monkeypatch: pytest
 
     monkeypatch.setattr(type(model.decoder), "step", counted)
     assert len(list(islice(generate(model, tokenizer, "The", tokens=200), 5))) == 5
-    assert steps == 3 - 1 + 5
+    assert steps == 5  # what stands before the last character of the prompt is read at once
+
+
+@pytest.mark.parametrize("name", ["Transformer", "rotary", "LSTMN"])
+def test_a_generation_is_seen_as_one_matrix_a_layer(tokenizer: Tokenizer, name: str) -> None:
+    model = writer(tokenizer, name)
+    with regard.watch(model) as seen:
+        list(generate(model, tokenizer, "The ear", tokens=5))
+    assert seen.faithful, seen
+    assert len(seen.calls) == (1 if name == "rotary" else 2)
+    read = 7 + 5 - 1  # all but the last were fed again; the LSTMN's first has nothing to look at
+    assert all(call.shape[-1] == read - (name == "LSTMN") for call in seen)
 
 
 def test_a_seed_decides_what_is_drawn(tokenizer: Tokenizer) -> None:

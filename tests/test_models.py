@@ -50,6 +50,21 @@ def test_forward_and_step_agree(encoder: str, decoder: str) -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+def test_what_is_known_can_be_read_at_once(decoder: str) -> None:
+    """Twice two tokens, then one by one: as if each had been a step, for both beams."""
+    model, pairs = translator(TRANSFORMER, DECODERS[decoder]), batch()
+    with torch.no_grad():
+        whole = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1])
+        state = model.decoder.start(model.encode(pairs.source, pairs.source_lengths), beams=2, steps=6)
+        rows = pairs.target.repeat_interleave(2, 0)
+        state = model.decoder.read(rows[:, 2:4], model.decoder.read(rows[:, :2], state))
+        for t in (4, 5):
+            features, state, _ = model.decoder.step(rows[:, t], state)
+            for beam in (0, 1):
+                torch.testing.assert_close(features[beam::2], whole.features[:, t])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("encoder", ["bidirectional GRU", "Transformer"])
 def test_padding_changes_nothing(encoder: str, decoder: str) -> None:
     """The loss of a batch is the sum of its sentences' losses, each computed alone; so are the gradients."""

@@ -77,8 +77,8 @@ def _read(model: Writer, ids: list[int], room: int, device: torch.device, *, apa
     """The state after all ids but the last, and a beam that holds the last."""
     one = torch.ones(1, dtype=torch.int64, device=device)
     state = model.decoder.start(model.encode(one[:, None], one), steps=room)
-    for token in ids[:-1]:
-        _, state, _ = model.decoder.step(one * token, state)
+    if len(ids) > 1:
+        state = model.decoder.read(torch.tensor([ids[:-1]], device=device), state)
     beam = Beam.start(one * (room + 1), 1, 1, None, apart=apart)  # no limit: it need not end
     beam.tokens[:] = ids[-1]
     return beam, state

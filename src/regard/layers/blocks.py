@@ -127,15 +127,15 @@ class DecoderLayer(nn.Module):
 
     def step(
         self,
-        x: Float[Tensor, "rows 1 width"],
+        x: Float[Tensor, "rows n width"],
         position: int,
         write: Callable[[Tensor, Tensor], Memory],
         source: Memory | None,
         mask: Mask | None,
         *,
         weights: bool = False,
-    ) -> tuple[Float[Tensor, "rows 1 width"], Weights | None]:
-        """One position. `write` adds its key and value to the cache and gives back all up to now.
+    ) -> tuple[Float[Tensor, "rows n width"], Weights | None]:
+        """The next position, or the next few. `write` adds keys and values to the cache and gives back all up to now.
 
         `source` has one entry per sentence and x one per row: the beams of a sentence share its keys and values, as
         if they were its queries.
@@ -147,14 +147,15 @@ class DecoderLayer(nn.Module):
             if isinstance(self.attention.energy, Modified):
                 # In a cache the query does not stand at position 0, which ALiBi has to know.
                 moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
-            return self.attention.look(y, k, v, energy=moved, first=position)[0]
+            past = None if y.shape[1] == 1 else causal(position)  # one position sees all there is
+            return self.attention.look(y, k, v, energy=moved, mask=past, first=position)[0]
 
         x = self.around_attention(x, look)
         if source is None:
             return self._rest(x, None, mask, weights)
-        beams = x.unflatten(0, (source[0].shape[0], -1)).squeeze(2)  # [sentences, beams, width]
+        beams = x.reshape(source[0].shape[0], -1, x.shape[-1])  # [sentences, beams · n, width]
         beams, seen = self._rest(beams, source, mask, weights)
-        return beams.flatten(0, 1)[:, None], seen
+        return beams.reshape(x.shape), seen
 
     def _rest(
         self, x: Tensor, source: Memory | None, mask: Mask | None, weights: bool

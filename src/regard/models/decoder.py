@@ -67,6 +67,12 @@ class Decoder(nn.Module, ABC, Generic[S]):
     ) -> tuple[Float[Tensor, "rows width"], S, Float[Tensor, "rows maps places"] | None]:
         """Feed one token per row: features that predict the next, the state after it, the weights if asked for."""
 
+    def read(self, tokens: Int[Tensor, "rows n"], state: S) -> S:
+        """The state after these, which are known already: a prompt. Some decoders read them all at once."""
+        for one in tokens.unbind(1):
+            _, state, _ = self.step(one, state)
+        return state
+
     def extra(
         self, decoded: Decoded, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
     ) -> Tensor | None:

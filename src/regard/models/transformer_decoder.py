@@ -112,10 +112,23 @@ class TransformerDecoder(Decoder[TransformerState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: TransformerState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], TransformerState, Float[Tensor, "rows maps places"] | None]:
-        at = state.position
-        if at >= state.cache.shape[-2]:
-            raise ValueError(f"this state was started for {at} steps, and all are taken; start it with more")
-        x, mask = self._embed(tokens[:, None], at), padding(state.lengths)
+        x, state, seen = self._feed(tokens[:, None], state, weights)
+        maps = None
+        if weights and any(seen):
+            maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
+        return self.norm(x)[:, 0], state, maps
+
+    def read(self, tokens: Int[Tensor, "rows n"], state: TransformerState) -> TransformerState:
+        return self._feed(tokens, state, weights=False)[1]
+
+    def _feed(
+        self, tokens: Int[Tensor, "rows n"], state: TransformerState, weights: bool
+    ) -> tuple[Float[Tensor, "rows n width"], TransformerState, list[Weights | None]]:
+        """The next few positions of every row, and their keys and values into the cache."""
+        at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
+        if end > room:
+            raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
+        x, mask = self._embed(tokens, at), padding(state.lengths)
         seen = []
         for number, layer in enumerate(self.layers):
             k_cache, v_cache = state.cache[number]
@@ -123,16 +136,13 @@ class TransformerDecoder(Decoder[TransformerState]):
             def write(
                 k: Tensor, v: Tensor, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache
             ) -> tuple[Tensor, Tensor]:
-                k_cache[:, :, at] = k[:, :, 0]
-                v_cache[:, :, at] = v[:, :, 0]
-                return k_cache[:, :, : at + 1], v_cache[:, :, : at + 1]
+                k_cache[:, :, at:end] = k
+                v_cache[:, :, at:end] = v
+                return k_cache[:, :, :end], v_cache[:, :, :end]
 
             x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
             seen.append(w)
-        maps = None
-        if weights and any(seen):
-            maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
-        return self.norm(x)[:, 0], replace(state, position=at + 1), maps
+        return x, replace(state, position=end), seen
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         logits: Tensor = self.output(features)
