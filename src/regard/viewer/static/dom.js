@@ -53,7 +53,11 @@ export function tick(label, checked, changed, title) {
 export function slider(label, range, value, words, changed, title) {
   const out = el("output", {}, words(value));
   const input = el("input", {
-    type: "range", min: range[0], max: range[1], step: range[2], value: String(value),
+    type: "range",
+    min: range[0],
+    max: range[1],
+    step: range[2],
+    value: String(value),
     oninput: () => {
       out.textContent = words(Number(input.value));
       changed(Number(input.value));
@@ -104,8 +108,14 @@ export function inks(node) {
   const style = getComputedStyle(node);
   const of = (name) => style.getPropertyValue(name).trim();
   return {
-    ink: of("--ink"), soft: of("--soft"), paper: of("--paper"), accent: of("--accent"), onAccent: of("--on-accent"),
-    faint: of("--faint"), line: of("--line"), font: of("--sans"),
+    ink: of("--ink"),
+    soft: of("--soft"),
+    paper: of("--paper"),
+    accent: of("--accent"),
+    onAccent: of("--on-accent"),
+    faint: of("--faint"),
+    line: of("--line"),
+    font: of("--sans"),
   };
 }
 

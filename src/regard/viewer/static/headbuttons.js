@@ -21,7 +21,13 @@ export function headButtons(changed) {
           const words = `Head ${head}: click turns it on or off, double-click leaves it alone`;
           return el(
             "button.head",
-            { type: "button", title: words, "aria-label": `Head ${head}`, onclick: () => toggle(head), ondblclick: () => isolate(head) },
+            {
+              type: "button",
+              title: words,
+              "aria-label": `Head ${head}`,
+              onclick: () => toggle(head),
+              ondblclick: () => isolate(head),
+            },
             String(head),
           );
         }),

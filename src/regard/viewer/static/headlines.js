@@ -8,6 +8,7 @@ export const ROW = 22; // pixels of a token
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
 const FOG = 0.03; // fainter than this, thousands of lines together hide the others
 const SPREAD = 14; // pixels over which the lines of different heads lie side by side
+const BEYOND = 60; // pixels
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Keys that are left out: the first, or special ones. */
@@ -55,7 +56,7 @@ export function linksFrom(scene, query, alone = true) {
 /** The links to one key: of each head the strongest, up to the chosen share of what the key receives. */
 export function linksTo(scene, key) {
   const { active, links, mass, querySide } = scene;
-  const weights = links.to(key);
+  const weights = links.to(key, visible(scene));
   if (!weights) return [];
   const count = querySide.labels.length;
   const out = [];
@@ -104,14 +105,19 @@ export function drawLines(ctx, scene, links) {
     ctx.globalAlpha = level > 1 ? level / LEVELS : mean(bucket);
     ctx.beginPath();
     for (const link of bucket) {
-      const y0 = middle(scene, "query", link.query) + aside.get(head);
-      const y1 = middle(scene, "key", link.key) + aside.get(head);
+      const y0 = near(scene, middle(scene, "query", link.query)) + aside.get(head);
+      const y1 = near(scene, middle(scene, "key", link.key)) + aside.get(head);
       ctx.moveTo(left, y0);
       ctx.bezierCurveTo(left + bend, y0, right - bend, y1, right, y1);
     }
     ctx.stroke();
   }
   ctx.globalAlpha = 1;
+}
+
+/** A token out of view is drawn to just beyond the edge: a line straight to it would leave the picture at once. */
+function near(scene, y) {
+  return Math.min(scene.height + BEYOND, Math.max(-BEYOND, y));
 }
 
 function mean(bucket) {

@@ -35,7 +35,9 @@ function table(trace) {
     return el(
       "tr",
       { "data-kept": String(kept ?? null) },
-      ...[call.name, call.kind, call.heads, call.queries, call.keys, call.origin].map((cell) => el("td", {}, String(cell))),
+      ...[call.name, call.kind, call.heads, call.queries, call.keys, call.origin].map((cell) =>
+        el("td", {}, String(cell)),
+      ),
       el("td", {}, error == null ? "–" : number(error)),
       el("td", {}, budget == null ? "–" : number(budget)),
       el("td", {}, verdict),
@@ -51,7 +53,12 @@ function table(trace) {
     el(
       "div.scroll",
       { tabIndex: 0, role: "region", "aria-label": "Every call" },
-      el("table", {}, el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))), el("tbody", {}, ...rows)),
+      el(
+        "table",
+        {},
+        el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)))),
+        el("tbody", {}, ...rows),
+      ),
     ),
   ];
 }

@@ -51,7 +51,12 @@ export function readDialog(root, source, about, done) {
         },
       },
       el("h2", {}, "Read a text"),
-      choice("Model", models.map((model) => [model.name, model.title ?? model.name]), chosen.name, pick),
+      choice(
+        "Model",
+        models.map((model) => [model.name, model.title ?? model.name]),
+        chosen.name,
+        pick,
+      ),
       text,
       pair,
       generate,

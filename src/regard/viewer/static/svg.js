@@ -6,7 +6,9 @@ const BASELINES = { top: "text-before-edge", middle: "central", alphabetic: "alp
 
 function safe(text) {
   // eslint-disable-next-line no-control-regex -- tokens may hold what XML may not
-  return String(text).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "�").replace(/[&<>"]/g, (c) => ESCAPES[c]);
+  return String(text)
+    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "�")
+    .replace(/[&<>"]/g, (c) => ESCAPES[c]);
 }
 
 const n = (x) => String(Math.round(x * 100) / 100);
@@ -20,14 +22,36 @@ export class SvgContext {
     this.clips = 0;
     this.open = 0;
     Object.assign(this, {
-      fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, font: "12px sans-serif",
-      textAlign: "left", textBaseline: "alphabetic", lineCap: "butt", at: [0, 0], turn: 0, path: "",
+      fillStyle: "#000",
+      strokeStyle: "#000",
+      lineWidth: 1,
+      globalAlpha: 1,
+      font: "12px sans-serif",
+      textAlign: "left",
+      textBaseline: "alphabetic",
+      lineCap: "butt",
+      at: [0, 0],
+      turn: 0,
+      path: "",
     });
   }
 
   save() {
-    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open } = this;
-    this.stack.push({ fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open });
+    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap, at, turn, open } =
+      this;
+    this.stack.push({
+      fillStyle,
+      strokeStyle,
+      lineWidth,
+      globalAlpha,
+      font,
+      textAlign,
+      textBaseline,
+      lineCap,
+      at,
+      turn,
+      open,
+    });
   }
 
   restore() {
@@ -114,7 +138,9 @@ export class SvgContext {
 
   fillText(text, x, y) {
     const found = /(?:(\d{3}|bold)\s+)?([\d.]+)px\s+(.*)/.exec(this.font) ?? [null, null, "12", "sans-serif"];
-    const turned = this.turn ? ` transform="rotate(${n((this.turn * 180) / Math.PI)} ${this.at.map(n).join(" ")})"` : "";
+    const turned = this.turn
+      ? ` transform="rotate(${n((this.turn * 180) / Math.PI)} ${this.at.map(n).join(" ")})"`
+      : "";
     const weight = found[1] ? ` font-weight="${found[1]}"` : "";
     this.parts.push(
       `<text x="${n(x + this.at[0])}" y="${n(y + this.at[1])}" font-family="${safe(found[3].replace(/"/g, "'"))}"` +

@@ -4,7 +4,11 @@
 
 /** Tokens as people read them: WordPiece's ##, SentencePiece's ▁ and byte-level Ġ, Ċ are marks of joining, not text. */
 export function plain(token) {
-  const text = token.replace(/^##(?=.)/, "").replace(/[▁Ġ]/g, " ").replace(/[Ċ\n]/g, "↵").trim();
+  const text = token
+    .replace(/^##(?=.)/, "")
+    .replace(/[▁Ġ]/g, " ")
+    .replace(/[Ċ\n]/g, "↵")
+    .trim();
   return text || (token ? "␣" : "∅");
 }
 

@@ -3,8 +3,8 @@ import { choice } from "./dom.js";
 import { gather } from "./tokens.js";
 
 const BLOCK = 1 << 19; // weights in one answer: 1 MB as float16
-const DENSE = 4096; // keys up to which whole rows are fetched; beyond, the strongest of each row
-const STRONGEST = 256;
+const DENSE = 2048; // keys up to which whole rows are fetched; beyond, the strongest of each row
+export const STRONGEST = 128;
 const KEPT = 1 << 24; // weights kept; the blocks longest unused go first
 
 /** The path of one call in the API. */
@@ -58,7 +58,10 @@ export class Rows {
     const at = head * rows + (i - number * this.size);
     if (this.dense) return { data: block.data.subarray(at * this.call.keys, (at + 1) * this.call.keys) };
     const k = block.shape[2];
-    return { values: block.values.subarray(at * k, (at + 1) * k), indices: block.indices.subarray(at * k, (at + 1) * k) };
+    return {
+      values: block.values.subarray(at * k, (at + 1) * k),
+      indices: block.indices.subarray(at * k, (at + 1) * k),
+    };
   }
 
   /** What every query gives to the keys a…b: {data: [heads, queries]}, their sum; null while it is fetched. */
@@ -86,7 +89,9 @@ export class Rows {
         const { values, indices } = await this.source.get(`${this.path}/top`, params, this.ending.signal);
         const shape = [values.length, values[0].length, values[0][0].length];
         this.blocks.set(number, {
-          values: Float32Array.from(values.flat(2)), indices: Int32Array.from(indices.flat(2)), shape,
+          values: Float32Array.from(values.flat(2)),
+          indices: Int32Array.from(indices.flat(2)),
+          shape,
         });
       }
       this.trim();
@@ -114,7 +119,10 @@ export class Rows {
   }
 
   trim() {
-    const most = Math.max(2, Math.floor(KEPT / (this.size * this.call.heads * (this.dense ? this.call.keys : STRONGEST))));
+    const most = Math.max(
+      2,
+      Math.floor(KEPT / (this.size * this.call.heads * (this.dense ? this.call.keys : STRONGEST))),
+    );
     for (const [number, block] of this.blocks) {
       if (this.blocks.size <= most) break;
       if (typeof block !== "string") this.blocks.delete(number);
@@ -141,15 +149,27 @@ export class Links {
     if (!found) {
       const rows = this.querySide.groups[query].map((i) => this.rows.row(head, i));
       if (rows.includes(null)) return null;
-      found = this.rows.dense ? sorted(gather(rows.map((row) => row.data), this.keySide.groups)) : this.merged(rows);
+      found = this.rows.dense
+        ? sorted(
+            gather(
+              rows.map((row) => row.data),
+              this.keySide.groups,
+            ),
+          )
+        : this.merged(rows);
       if (this.known.size > 50_000) this.known.clear();
       this.known.set(key, found);
     }
     return found;
   }
 
-  /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched. */
-  to(key) {
+  /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.
+   *
+   * Of a long text only the queries in view are asked, and a key below their strongest counts as 0: the weight of a row
+   * takes all of its energies, and a column would take all rows.
+   */
+  to(key, view) {
+    if (!this.rows.dense) return this.toOf(key, view);
     const group = this.keySide.groups[key];
     const found = this.rows.column(group[0], group[group.length - 1] + 1);
     if (!found) return null;
@@ -161,6 +181,19 @@ export class Links {
         for (const i of rows) sum += found.data[head * queries + i];
         out[head * this.querySide.groups.length + q] = sum / rows.length;
       });
+    return out;
+  }
+
+  toOf(key, view) {
+    const { heads } = this.rows.call;
+    const count = this.querySide.groups.length;
+    const out = new Float32Array(heads * count);
+    for (let head = 0; head < heads; head++)
+      for (const query of view) {
+        const found = this.from(head, query);
+        const at = found ? found.keys.indexOf(key) : -1;
+        if (at >= 0) out[head * count + query] = found.weights[at];
+      }
     return out;
   }
 

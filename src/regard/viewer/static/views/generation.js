@@ -10,6 +10,9 @@ const LISTED = 10;
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
 const PACE = 450; // milliseconds a token while playing
 const CHART = 120; // pixels
+const CHARTED =
+  "One column for each token written, one row for each token it could see, from the first down; " +
+  "the largest weight where several share a pixel.";
 
 export const generation = {
   name: "generation",
@@ -24,7 +27,9 @@ class Generation {
     Object.assign(this, { context, trace: context.trace, playing: 0 });
     this.wrote = this.trace.calls.filter((call) => call.steps.length > 1);
     if (!this.wrote.length) {
-      const words = "Nothing was written in this trace: the model read its text in one pass. Choose a model that writes, or watch model.generate(…).";
+      const words =
+        "Nothing was written in this trace: the model read its text in one pass. " +
+        "Choose a model that writes, or watch model.generate(…).";
       const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
       root.append(el("div.empty", {}, el("p", {}, words), button));
       return;
@@ -40,29 +45,50 @@ class Generation {
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.sink = tick("Mute first", false, (on) => state.set({ mute: on ? ["first"] : null }), "Leave the first token out: it is often a sink (m)");
+    this.sink = tick(
+      "Mute first",
+      false,
+      (on) => state.set({ mute: on ? ["first"] : null }),
+      "Leave the first token out: it is often a sink (m)",
+    );
     this.slider = el("input.scrub", {
-      type: "range", min: 0, step: 1, "aria-label": "Token written", oninput: () => state.set({ step: Number(this.slider.value) }),
+      type: "range",
+      min: 0,
+      step: 1,
+      "aria-label": "Token written",
+      oninput: () => state.set({ step: Number(this.slider.value) }),
     });
     this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
     this.out = el("div.tokens", { role: "group", "aria-label": "What it wrote", "data-arrows": true });
-    this.chart = el("canvas", { role: "img", "aria-label": "What every token looked at: one column per token written" });
+    this.chart = el("canvas", {
+      role: "img",
+      "aria-label": "What every token looked at: one column per token written",
+    });
     this.chartBox = el("div.chart", {}, this.chart);
     this.scale = el("p.quietly.small");
     this.aside = el("aside.aside", { "aria-label": "The strongest keys" });
     this.chart.addEventListener("pointerdown", (event) => this.jump(event));
     this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
-      "div.drawing.plain", {},
-      el("div.scrubber", {}, this.play, this.slider), this.now,
-      el("h2.quietly", {}, "It looked at"), this.text, this.scale,
-      el("h2.quietly", {}, "It wrote"), this.out,
-      el("h2.quietly", {}, "Over time"), this.chartBox,
-      el("p.quietly.small", {}, "One column for each token written, one row for each token it could see, from the first down; the largest weight where several share a pixel."),
+      "div.drawing.plain",
+      {},
+      el("div.scrubber", {}, this.play, this.slider),
+      this.now,
+      el("h2.quietly", {}, "It looked at"),
+      this.text,
+      this.scale,
+      el("h2.quietly", {}, "It wrote"),
+      this.out,
+      el("h2.quietly", {}, "Over time"),
+      this.chartBox,
+      el("p.quietly.small", {}, CHARTED),
     );
-    root.append(el("div.controls", {}, this.callBox, this.buttons, this.sink), el("div.split", {}, reading, this.aside));
+    root.append(
+      el("div.controls", {}, this.callBox, this.buttons, this.sink),
+      el("div.split", {}, reading, this.aside),
+    );
   }
 
   // State
@@ -75,7 +101,14 @@ class Generation {
     if (call !== this.call) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(this.context.source, this.trace, call, state.entry ?? 0, () => this.paint(), this.context.fail);
+      this.rows = new Rows(
+        this.context.source,
+        this.trace,
+        call,
+        state.entry ?? 0,
+        () => this.paint(),
+        this.context.fail,
+      );
       this.links = null;
       const shown = { ...this.trace, calls: this.wrote };
       this.callBox.replaceChildren(callChoice(shown, call, (id) => this.context.state.set({ call: id })));
@@ -96,16 +129,24 @@ class Generation {
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);
     this.slider.value = String(this.step);
-    this.slider.setAttribute("aria-valuetext", `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`);
+    this.slider.setAttribute(
+      "aria-valuetext",
+      `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
+    );
     this.paint();
   }
 
   layText() {
     this.first = Math.max(0, this.keySide.labels.length - SPANS);
-    this.spans = this.keySide.labels.slice(this.first).map((label, at) =>
-      el(this.made(at + this.first) ? "span.token.made" : "span.token", { "data-at": at + this.first }, label),
+    this.spans = this.keySide.labels
+      .slice(this.first)
+      .map((label, at) =>
+        el(this.made(at + this.first) ? "span.token.made" : "span.token", { "data-at": at + this.first }, label),
+      );
+    this.text.replaceChildren(
+      ...(this.first ? [el("span.quietly", {}, `(${this.first} tokens before) `)] : []),
+      ...this.spans,
     );
-    this.text.replaceChildren(...(this.first ? [el("span.quietly", {}, `(${this.first} tokens before) `)] : []), ...this.spans);
     this.outs = this.written.map(({ label }, at) =>
       el("button.token", { type: "button", tabIndex: -1, onclick: () => this.context.state.set({ step: at }) }, label),
     );
@@ -128,7 +169,11 @@ class Generation {
       { key: "Home", text: "first token written", run: () => to(0) },
       { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
       { key: " ", text: "play or pause", run: () => this.toggle() },
-      { key: "m", text: "mute the first token", run: () => this.context.state.set({ mute: this.state.mute ? null : ["first"] }) },
+      {
+        key: "m",
+        text: "mute the first token",
+        run: () => this.context.state.set({ mute: this.state.mute ? null : ["first"] }),
+      },
       { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
     ];
   }
@@ -183,7 +228,10 @@ class Generation {
     const { label, row, after } = this.written[this.step];
     const weights = this.shown(this.step);
     const last = `row ${row}${after ? `, the query of “${after}”` : ""}`;
-    this.now.replaceChildren(el("strong", {}, label), ` token ${this.step + 1} of ${this.written.length}, from ${last}`);
+    this.now.replaceChildren(
+      el("strong", {}, label),
+      ` token ${this.step + 1} of ${this.written.length}, from ${last}`,
+    );
     const most = weights ? weights.reduce((a, b) => Math.max(a, b), 0) : 0;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
@@ -210,7 +258,11 @@ class Generation {
     const best = order.slice(0, LISTED).filter((at) => weights[at] > 0);
     const rows = best.map((at) =>
       barRow({
-        label: this.keySide.labels[at], at, weight: weights[at], share: weights[at] / weights[best[0]], title: `token ${at}`,
+        label: this.keySide.labels[at],
+        at,
+        weight: weights[at],
+        share: weights[at] / weights[best[0]],
+        title: `token ${at}`,
         run: () => this.spans[at - this.first]?.scrollIntoView({ block: "nearest" }),
       }),
     );
@@ -266,11 +318,14 @@ class Generation {
     const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
     const weights = this.shown(this.step);
     const most = weights ? weights.reduce((a, b) => Math.max(a, b), 0) : 0;
-    const items = this.keySide.labels.slice(this.first).map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
+    const items = this.keySide.labels
+      .slice(this.first)
+      .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
     const ruler = el("canvas").getContext("2d");
     const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors);
     return {
-      width, height: below + CHART + 30,
+      width,
+      height: below + CHART + 30,
       draw: (ctx) => {
         ctx.fillStyle = colors.paper;
         ctx.fillRect(0, 0, width, below + CHART + 30);
@@ -289,7 +344,13 @@ class Generation {
 
   table() {
     const weights = this.shown(this.step) ?? [];
-    const rows = this.keySide.labels.map((label, at) => [this.step, this.written[this.step].label, at, label, weights[at]]);
+    const rows = this.keySide.labels.map((label, at) => [
+      this.step,
+      this.written[this.step].label,
+      at,
+      label,
+      weights[at],
+    ]);
     return [["step", "written", "key", "token", "weight"], ...rows];
   }
 
@@ -297,8 +358,12 @@ class Generation {
     if (!this.wrote.length) return { written: [] };
     const weights = this.shown(this.step);
     return {
-      call: this.call.id, step: this.step, written: this.written, active: this.active,
-      weights: weights && Array.from(weights), colors: this.spans.map((span) => span.style.background),
+      call: this.call.id,
+      step: this.step,
+      written: this.written,
+      active: this.active,
+      weights: weights && Array.from(weights),
+      colors: this.spans.map((span) => span.style.background),
     };
   }
 

@@ -1,12 +1,10 @@
 // Heads: lines between two columns of tokens, one colour per head.
-import { barRow } from "../bars.js";
 import { choice, el, fit, inks, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
-import { number, sideOf } from "../tokens.js";
+import { legend, said, summary } from "../headwords.js";
+import { sideOf } from "../tokens.js";
 import { callChoice, callOf, Links, Rows } from "../weights.js";
-
-const LISTED = 14;
 
 export const heads = {
   name: "heads",
@@ -32,21 +30,48 @@ class Heads {
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
     this.mass = slider(
-      "Mass", [0.05, 1, 0.05], 1, (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
+      "Mass",
+      [0.05, 1, 0.05],
+      1,
+      (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
       (mass) => state.set({ mass: mass >= 1 ? null : mass }),
       "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
     );
-    this.sink = tick("Mute first", false, (on) => this.mute("first", on), "Leave the first token out: it is often a sink (m)");
-    this.special = tick("Mute special", false, (on) => this.mute("special", on), "Leave [CLS], [SEP] and their like out (s)");
+    this.sink = tick(
+      "Mute first",
+      false,
+      (on) => this.mute("first", on),
+      "Leave the first token out: it is often a sink (m)",
+    );
+    this.special = tick(
+      "Mute special",
+      false,
+      (on) => this.mute("special", on),
+      "Leave [CLS], [SEP] and their like out (s)",
+    );
     this.partBox = el("span");
-    const controls = el("div.controls", {}, this.callBox, this.buttons, this.mass, this.sink, this.special, this.partBox);
+    const controls = el(
+      "div.controls",
+      {},
+      this.callBox,
+      this.buttons,
+      this.mass,
+      this.sink,
+      this.special,
+      this.partBox,
+    );
     this.lines = el("canvas");
     this.over = el("canvas");
     this.spacer = el("div.spacer");
     this.pane = el("div.pane", {}, this.lines, this.over);
     this.box = el(
       "div.drawing.scrolling",
-      { tabIndex: 0, role: "application", "aria-label": "Tokens and the links between them", onscroll: () => this.scrolled() },
+      {
+        tabIndex: 0,
+        role: "application",
+        "aria-label": "Tokens and the links between them",
+        onscroll: () => this.scrolled(),
+      },
       this.pane,
       this.spacer,
     );
@@ -67,7 +92,14 @@ class Heads {
     if (call !== this.call) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(this.context.source, this.trace, call, state.entry ?? 0, () => this.paint(), this.context.fail);
+      this.rows = new Rows(
+        this.context.source,
+        this.trace,
+        call,
+        state.entry ?? 0,
+        () => this.paint(),
+        this.context.fail,
+      );
       this.links = null;
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
     }
@@ -129,7 +161,8 @@ class Heads {
 
   moved(event) {
     const found = this.under(event);
-    if (this.dragged && found && found.side === this.dragged.side) this.select(this.dragged, found, this.dragged.before);
+    if (this.dragged && found && found.side === this.dragged.side)
+      this.select(this.dragged, found, this.dragged.before);
     this.point(found);
   }
 
@@ -203,8 +236,16 @@ class Heads {
       { key: ".", text: "next head alone", run: () => this.isolate(1) },
       { key: ",", text: "previous head alone", run: () => this.isolate(-1) },
       { key: "a", text: "all heads", run: () => set({ heads: null }) },
-      { key: "m", text: "mute the first token", run: () => this.mute("first", !(this.state.mute ?? []).includes("first")) },
-      { key: "s", text: "mute special tokens", run: () => this.mute("special", !(this.state.mute ?? []).includes("special")) },
+      {
+        key: "m",
+        text: "mute the first token",
+        run: () => this.mute("first", !(this.state.mute ?? []).includes("first")),
+      },
+      {
+        key: "s",
+        text: "mute special tokens",
+        run: () => this.mute("special", !(this.state.mute ?? []).includes("special")),
+      },
       { key: "ArrowDown", shift: true, text: "keys down", run: () => this.moveKeys(3) },
       { key: "ArrowUp", shift: true, text: "keys up", run: () => this.moveKeys(-3) },
     ];
@@ -250,15 +291,27 @@ class Heads {
   /** Everything `headlines` needs to know of the moment. */
   scene(width, height) {
     return {
-      ...this.columns(width), height, top: this.box.scrollTop - PAD, shift: this.shift, active: this.active,
-      colors: this.colors, querySide: this.querySide, keySide: this.keySide, links: this.links, muted: this.muted,
-      mass: this.state.mass ?? 1, part: this.state.part ?? null, theme: this.context.theme,
+      ...this.columns(width),
+      height,
+      top: this.box.scrollTop - PAD,
+      shift: this.shift,
+      active: this.active,
+      colors: this.colors,
+      querySide: this.querySide,
+      keySide: this.keySide,
+      links: this.links,
+      muted: this.muted,
+      mass: this.state.mass ?? 1,
+      part: this.state.part ?? null,
+      theme: this.context.theme,
     };
   }
 
   /** The labels whose links are shown; none means those of every query in view. */
   focus() {
-    return this.hover && !this.dragged ? [...this.pins.filter((pin) => pin.side === this.hover.side), this.hover] : this.pins;
+    return this.hover && !this.dragged
+      ? [...this.pins.filter((pin) => pin.side === this.hover.side), this.hover]
+      : this.pins;
   }
 
   shown(scene) {
@@ -294,42 +347,11 @@ class Heads {
     const key = JSON.stringify([focus, links.length, this.active, this.level, this.call.id]);
     if (key === this.listed) return;
     this.listed = key;
-    const parts = focus.length ? this.summary(focus, links) : this.legend(links);
+    const parts = focus.length
+      ? summary(this, focus, links, (found) => this.bring(found))
+      : legend(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
     this.aside.replaceChildren(...parts);
-    if (this.hover) this.context.announce(this.said(this.hover, links));
-  }
-
-  summary(focus, links) {
-    const side = focus[focus.length - 1].side;
-    const same = focus.filter((one) => one.side === side);
-    const [own, other] = side === "query" ? [this.querySide, this.keySide] : [this.keySide, this.querySide];
-    const names = same.map(({ at }) => own.labels[at]);
-    const title = names.length > 3 ? `${names.slice(0, 3).join(" · ")} and ${names.length - 3} more` : names.join(" · ");
-    const sums = new Map();
-    const chosen = new Set(same.map(({ at }) => at));
-    for (const link of links) {
-      const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
-      if (!chosen.has(mine)) continue;
-      const found = sums.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
-      found.weight += link.weight / this.active.length / (side === "query" ? same.length : 1);
-      if (link.weight > found.most) [found.most, found.head] = [link.weight, link.head];
-      sums.set(theirs, found);
-    }
-    const best = [...sums.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
-    const rows = best.map((one) => this.listRow(one, other, side === "query" ? "key" : "query", best[0].weight));
-    const verb = side === "query" ? (names.length > 1 ? "look at" : "looks at") : "is looked at by";
-    const what =
-      side === "query"
-        ? `mean over ${count(this.active.length, "head")}${same.length > 1 ? ` and ${same.length} tokens` : ""}`
-        : `mean over ${count(this.active.length, "head")}${same.length > 1 ? `, sum of ${same.length} tokens` : ""}`;
-    const empty = links.length ? null : el("p.quietly", {}, "No link is left: every head is off, or all it looks at is muted.");
-    return [el("h2", {}, `“${title}” ${verb}`), el("p.quietly", {}, what), el("div.bars", {}, ...rows), empty].filter(Boolean);
-  }
-
-  listRow({ at, weight, head, most }, side, name, best) {
-    const title = `token ${at}; most by head ${head}: ${number(most)}`;
-    const run = () => this.bring({ side: name, at });
-    return barRow({ label: side.labels[at], at, weight, share: weight / best, color: this.colors[head], title, run });
+    if (this.hover) this.context.announce(said(this, this.hover, links));
   }
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */
@@ -340,44 +362,14 @@ class Heads {
     } else this.reveal({ side, at });
   }
 
-  legend(links) {
-    const queries = visible(this.scene(this.box.clientWidth, this.box.clientHeight));
-    let all = 0;
-    for (const query of queries)
-      for (const head of this.active)
-        for (const weight of this.links.from(head, query)?.weights ?? []) all += weight;
-    const drawn = links.reduce((sum, link) => sum + link.weight, 0);
-    const share = all ? ` They hold ${Math.round((100 * drawn) / all)} % of the weight of the queries in view.` : "";
-    const mutedWords = this.muted.size
-      ? "Muted tokens are left out, and lines are shares of what remains; numbers stay the weights."
-      : null;
-    const asked = this.rows.dense ? null : "Of each query the 256 strongest keys were fetched.";
-    return [
-      el("h2", {}, this.call.name),
-      el("p.quietly", {}, `${this.call.kind}-attention, ${count(this.call.heads, "head")}, ${this.call.queries} × ${this.call.keys}`),
-      el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
-      el("p.quietly", {}, "A line is as strong as its weight, paler where many heads are on; what is too faint to see is not drawn."),
-      ...[mutedWords, asked].filter(Boolean).map((words) => el("p", {}, words)),
-      el("p.quietly", {}, "Click pins a token, Shift-click or dragging a range. Shift and the wheel move the keys alone."),
-    ];
-  }
-
-  said({ side, at }, links) {
-    const best = links.filter((link) => link[side] === at).reduce((most, link) => (link.weight > (most?.weight ?? 0) ? link : most), null);
-    const own = side === "query" ? this.querySide : this.keySide;
-    if (!best) return `${own.labels[at]}, ${at}`;
-    const other = side === "query" ? this.keySide.labels[best.key] : this.querySide.labels[best.query];
-    const verb = side === "query" ? "looks most at" : "is looked at most by";
-    return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
-  }
-
   // Export and tests
 
   picture() {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     const colors = inks(this.box);
     return {
-      width, height,
+      width,
+      height,
       draw: (ctx) => {
         ctx.fillStyle = colors.paper;
         ctx.fillRect(0, 0, width, height);
@@ -392,7 +384,13 @@ class Heads {
   table() {
     const scene = this.scene(this.box.clientWidth, this.box.clientHeight);
     const rows = this.shown(scene).links.map((link) => [
-      this.call.name, link.head, link.query, this.querySide.labels[link.query], link.key, this.keySide.labels[link.key], link.weight,
+      this.call.name,
+      link.head,
+      link.query,
+      this.querySide.labels[link.query],
+      link.key,
+      this.keySide.labels[link.key],
+      link.weight,
     ]);
     return [["layer", "head", "query", "query token", "key", "key token", "weight"], ...rows];
   }
@@ -400,7 +398,14 @@ class Heads {
   drawn() {
     const scene = this.scene(this.box.clientWidth, this.box.clientHeight);
     const shown = this.shown(scene);
-    return { call: this.call.id, level: this.level, active: this.active, focus: shown.focus, links: shown.links, rows: visible(scene) };
+    return {
+      call: this.call.id,
+      level: this.level,
+      active: this.active,
+      focus: shown.focus,
+      links: shown.links,
+      rows: visible(scene),
+    };
   }
 
   destroy() {
@@ -424,8 +429,4 @@ function pinned(names, queries, keys) {
 
 function unique(labels) {
   return [...new Map(labels.map((one) => [nameOf(one), one])).values()];
-}
-
-function count(n, noun) {
-  return `${n} ${noun}${n === 1 ? "" : "s"}`;
 }

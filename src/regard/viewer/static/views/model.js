@@ -6,7 +6,12 @@ import { callName, callPath } from "../weights.js";
 
 const SIZE = 32; // cells along a small map
 const LARGE = 240; // pixels along the large one
-const STATISTICS = { entropy: "entropy (nats)", confidence: "confidence", sink: "weight on the first", prompt: "weight on the prompt" };
+const STATISTICS = {
+  entropy: "entropy (nats)",
+  confidence: "confidence",
+  sink: "weight on the first",
+  prompt: "weight on the prompt",
+};
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
@@ -34,8 +39,14 @@ class Model {
 
   build(root) {
     this.sortBox = el("span");
-    this.pools = segments("Pooling", [["max", "Largest"], ["mean", "Mean"]], "max", (pool) =>
-      this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
+    this.pools = segments(
+      "Pooling",
+      [
+        ["max", "Largest"],
+        ["mean", "Mean"],
+      ],
+      "max",
+      (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
     );
     this.note = el("p.quietly.small");
     this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
@@ -119,12 +130,20 @@ class Model {
     const scored = this.cells.find((cell) => cell.scores)?.scores ?? {};
     const options = [
       ["", "layer and head"],
-      ...Object.keys(STATISTICS).filter((name) => name in this.cells[0].values).map((name) => [name, STATISTICS[name]]),
-      ...Object.keys(scored).filter((name) => !(name in STATISTICS)).map((name) => [name, name]),
+      ...Object.keys(STATISTICS)
+        .filter((name) => name in this.cells[0].values)
+        .map((name) => [name, STATISTICS[name]]),
+      ...Object.keys(scored)
+        .filter((name) => !(name in STATISTICS))
+        .map((name) => [name, name]),
     ];
     const sort = state.sort ?? "";
-    this.sortBox.replaceChildren(choice("Order by", options, sort, (name) => this.context.state.set({ sort: name || null })));
-    this.order = sort ? [...this.cells].sort((a, b) => (this.score(b, sort) ?? -1) - (this.score(a, sort) ?? -1)) : this.cells;
+    this.sortBox.replaceChildren(
+      choice("Order by", options, sort, (name) => this.context.state.set({ sort: name || null })),
+    );
+    this.order = sort
+      ? [...this.cells].sort((a, b) => (this.score(b, sort) ?? -1) - (this.score(a, sort) ?? -1))
+      : this.cells;
     this.lay(sort);
     this.chosen = this.cells.find((cell) => cell.call.id === state.call && cell.head === (state.head ?? 0)) ?? null;
     for (const cell of this.cells) {
@@ -150,7 +169,10 @@ class Model {
       cell.badge.textContent = cell.labels[0] ?? "";
       (sort ? cell.button : cell.caption).append(cell.badge);
       const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...cell.labels];
-      cell.button.setAttribute("aria-label", score == null ? words.join(", ") : `${words.join(", ")}: ${sort} ${number(score)}`);
+      cell.button.setAttribute(
+        "aria-label",
+        score == null ? words.join(", ") : `${words.join(", ")}: ${sort} ${number(score)}`,
+      );
       cell.button.title = words.join(", ");
     }
     const key = this.order.map((cell) => cell.name).join();
@@ -191,7 +213,10 @@ class Model {
 
   perRow() {
     const top = this.order[0].button.offsetTop;
-    return Math.max(1, this.order.findIndex((cell) => cell.button.offsetTop > top));
+    return Math.max(
+      1,
+      this.order.findIndex((cell) => cell.button.offsetTop > top),
+    );
   }
 
   // Drawing
@@ -208,7 +233,10 @@ class Model {
     if (this.large) this.paintLarge();
     const { queries, keys } = this.trace.calls[0];
     const per = Math.max(1, Math.ceil(Math.max(queries, keys) / SIZE));
-    const cell = per > 1 ? `the ${this.state.pool === "mean" ? "mean" : "largest"} weight of about ${per} × ${per} tokens` : "one weight";
+    const cell =
+      per > 1
+        ? `the ${this.state.pool === "mean" ? "mean" : "largest"} weight of about ${per} × ${per} tokens`
+        : "one weight";
     this.note.textContent = `A cell is ${cell}; each map goes from 0 to its own largest cell, by square roots.`;
   }
 
@@ -220,11 +248,22 @@ class Model {
     const { queries, keys } = cell.call;
     const [height, width] = [Math.min(LARGE, queries), Math.min(LARGE, keys)];
     const params = {
-      head: cell.head, entry: this.state.entry ?? 0, top: 0, left: 0, bottom: queries, right: keys, height, width,
+      head: cell.head,
+      entry: this.state.entry ?? 0,
+      top: 0,
+      left: 0,
+      bottom: queries,
+      right: keys,
+      height,
+      width,
       pool: this.state.pool ?? "max",
     };
     try {
-      const found = await this.context.source.array(`${callPath(this.trace, cell.call)}/tile`, params, this.ending.signal);
+      const found = await this.context.source.array(
+        `${callPath(this.trace, cell.call)}/tile`,
+        params,
+        this.ending.signal,
+      );
       if (this.chosen !== cell) return;
       this.large = found;
       this.paintLarge();
@@ -246,7 +285,11 @@ class Model {
     this.aside.replaceChildren(
       el("h2", {}, this.trace.model || "Model"),
       el("p", {}, `${this.trace.calls.length} layers, ${this.cells.length} heads.`),
-      el("p.quietly", {}, "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads."),
+      el(
+        "p.quietly",
+        {},
+        "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads.",
+      ),
     );
   }
 
@@ -286,14 +329,17 @@ class Model {
     const [size, gap, caption] = [64, 8, 18];
     const across = this.state.sort ? 12 : Math.max(...this.trace.calls.map((call) => call.heads));
     const placed = this.order.map((cell, at) => {
-      const [x, y] = this.state.sort ? [at % across, Math.floor(at / across)] : [cell.head, this.trace.calls.indexOf(cell.call)];
+      const [x, y] = this.state.sort
+        ? [at % across, Math.floor(at / across)]
+        : [cell.head, this.trace.calls.indexOf(cell.call)];
       return { cell, x: gap + x * (size + gap), y: gap + y * (size + gap + caption) };
     });
     const style = getComputedStyle(this.grid);
     const width = gap + across * (size + gap);
     const height = Math.max(...placed.map(({ y }) => y)) + size + caption + gap;
     return {
-      width, height,
+      width,
+      height,
       draw: (ctx) => {
         ctx.fillStyle = style.getPropertyValue("--paper").trim();
         ctx.fillRect(0, 0, width, height);
@@ -304,7 +350,7 @@ class Model {
           ctx.drawImage(cell.canvas, x, y, size, size);
           ctx.fillStyle = style.getPropertyValue("--ink").trim();
           const value = this.state.sort ? this.score(cell, this.state.sort) : null;
-          ctx.fillText([cell.name, value == null ? cell.labels[0] ?? "" : number(value)].join("  "), x, y + size + 3);
+          ctx.fillText([cell.name, value == null ? (cell.labels[0] ?? "") : number(value)].join("  "), x, y + size + 3);
         }
       },
     };
@@ -312,16 +358,26 @@ class Model {
 
   table() {
     const statistics = Object.keys(this.cells[0].values);
-    const patterns = Object.keys(this.cells.find((cell) => cell.scores)?.scores ?? {}).filter((name) => !statistics.includes(name));
+    const patterns = Object.keys(this.cells.find((cell) => cell.scores)?.scores ?? {}).filter(
+      (name) => !statistics.includes(name),
+    );
     const rows = this.order.map((cell) => [
-      cell.call.name, cell.head, ...statistics.map((name) => cell.values[name]), ...patterns.map((name) => cell.scores?.[name]), cell.labels.join("; "),
+      cell.call.name,
+      cell.head,
+      ...statistics.map((name) => cell.values[name]),
+      ...patterns.map((name) => cell.scores?.[name]),
+      cell.labels.join("; "),
     ]);
     return [["layer", "head", ...statistics, ...patterns, "labels"], ...rows];
   }
 
   drawn() {
     const cells = this.order.map((cell) => ({
-      call: cell.call.id, head: cell.head, labels: cell.labels, values: cell.values, scores: cell.scores ?? null,
+      call: cell.call.id,
+      head: cell.head,
+      labels: cell.labels,
+      values: cell.values,
+      scores: cell.scores ?? null,
     }));
     const { thumbs, large } = this;
     return {
@@ -343,7 +399,12 @@ function copy(tile, shade, palette, canvas) {
 }
 
 function row(first, cells, marked = false) {
-  return el("tr", { "data-marked": marked }, el("th", { scope: "row" }, first), ...cells.map((cell) => el("td.number", {}, cell)));
+  return el(
+    "tr",
+    { "data-marked": marked },
+    el("th", { scope: "row" }, first),
+    ...cells.map((cell) => el("td.number", {}, cell)),
+  );
 }
 
 function table(titles, rows) {

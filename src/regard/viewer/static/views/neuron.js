@@ -44,7 +44,12 @@ class Neuron {
     this.pane = el("div.pane", {}, this.canvas);
     this.box = el(
       "div.drawing.scrolling",
-      { tabIndex: 0, role: "application", "aria-label": "Query, keys, products and weights", onscroll: () => this.scrolled() },
+      {
+        tabIndex: 0,
+        role: "application",
+        "aria-label": "Query, keys, products and weights",
+        onscroll: () => this.scrolled(),
+      },
       this.pane,
       this.spacer,
     );
@@ -71,13 +76,22 @@ class Neuron {
       this.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
     }
     const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
-    this.headBox.replaceChildren(choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })));
+    this.headBox.replaceChildren(
+      choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
+    );
     const asked = [call.id, head, entry, query].join();
     if (asked !== this.asked) {
       this.ending.abort();
       this.ending = new AbortController();
       this.blocks.clear();
-      Object.assign(this, { asked, head, entry, query, rows: [], peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 } });
+      Object.assign(this, {
+        asked,
+        head,
+        entry,
+        query,
+        rows: [],
+        peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 },
+      });
     }
     this.paint();
   }
@@ -96,7 +110,11 @@ class Neuron {
     const cols = `${first}:${Math.min(first + BLOCK, this.call.keys)}`;
     const params = { head: this.head, entry: this.entry, query: this.query, cols };
     try {
-      const found = await this.context.source.get(`${callPath(this.trace, this.call)}/neuron`, params, this.ending.signal);
+      const found = await this.context.source.get(
+        `${callPath(this.trace, this.call)}/neuron`,
+        params,
+        this.ending.signal,
+      );
       if (asked !== this.asked) return;
       this.blocks.set(number, found);
       this.widen(found);
@@ -137,7 +155,8 @@ class Neuron {
     if (row >= this.call.keys) return null;
     const wide = this.blocks.get(0)?.q?.length ?? 0;
     for (const part of ["k", "product"])
-      if (x >= at[part] && x < at[part] + at.strip && wide) return { part, row, d: Math.floor(((x - at[part]) / at.strip) * wide) };
+      if (x >= at[part] && x < at[part] + at.strip && wide)
+        return { part, row, d: Math.floor(((x - at[part]) / at.strip) * wide) };
     return { part: "key", row };
   }
 
@@ -206,8 +225,10 @@ class Neuron {
     ctx.textAlign = "left";
     const { peaks } = this;
     const titles = {
-      k: `key kⱼ (±${number(peaks.k)})`, product: `product (±${number(peaks.product)})`,
-      energy: "energy", weight: `weight${this.normalizer ? ` (${this.normalizer})` : ""}`,
+      k: `key kⱼ (±${number(peaks.k)})`,
+      product: `product (±${number(peaks.product)})`,
+      energy: "energy",
+      weight: `weight${this.normalizer ? ` (${this.normalizer})` : ""}`,
     };
     for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
     ctx.textAlign = "right";
@@ -295,9 +316,13 @@ class Neuron {
     const { block, at } = found;
     const names = `${this.querySide.labels[this.query]} → ${this.keySide.labels[hover.row]}`;
     const [sum, energy] = [block.energy[at], block.modified[at]];
-    const after = energy == null ? ", masked" : Math.abs(energy - sum) > 1e-4 ? `, ${number(energy)} after biases and caps` : "";
+    const after =
+      energy == null ? ", masked" : Math.abs(energy - sum) > 1e-4 ? `, ${number(energy)} after biases and caps` : "";
     const product = block.product ? `, product ${number(block.product[at][hover.d])}` : "";
-    const of = hover.d == null ? "" : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
+    const of =
+      hover.d == null
+        ? ""
+        : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
     this.line.textContent = `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
   }
 
@@ -307,7 +332,8 @@ class Neuron {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     const colors = inks(this.box);
     return {
-      width, height,
+      width,
+      height,
       draw: (ctx) => {
         ctx.fillStyle = colors.paper;
         ctx.fillRect(0, 0, width, height);
@@ -319,7 +345,14 @@ class Neuron {
   table() {
     const wide = this.key(0)?.block.q.length ?? 0;
     const dimensions = Array.from({ length: wide }, (_, d) => d);
-    const head = ["key", "token", "energy", "weight", ...dimensions.map((d) => `k${d}`), ...dimensions.map((d) => `product${d}`)];
+    const head = [
+      "key",
+      "token",
+      "energy",
+      "weight",
+      ...dimensions.map((d) => `k${d}`),
+      ...dimensions.map((d) => `product${d}`),
+    ];
     const rows = this.rows.map(({ key, energy, weight }) => {
       const { block, at } = this.key(key);
       return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...(block.product?.[at] ?? [])];

@@ -9,7 +9,8 @@ const KINDS = [
 ];
 
 const NONE =
-  "No classifier of texts is here. Train one in a minute: regard train lstm-attention-opinions; then open what it wrote: regard view runs/lstm-attention-opinions-1";
+  "No classifier of texts is here. Train one in a minute: regard train lstm-attention-opinions; " +
+  "then open what it wrote: regard view runs/lstm-attention-opinions-1";
 
 export const read = {
   name: "read",
@@ -30,11 +31,19 @@ class Read {
 
   build(root) {
     const { state } = this.context;
-    this.input = el("textarea", { rows: 3, "aria-label": "Text", placeholder: "A sentence to be named", maxlength: this.context.about.limits?.text });
-    this.ticks = this.models.map((model) => [model, tick(model.title ?? model.name, true, (on) => this.choose(model.name, on))]);
+    this.input = el("textarea", {
+      rows: 3,
+      "aria-label": "Text",
+      placeholder: "A sentence to be named",
+      maxlength: this.context.about.limits?.text,
+    });
+    this.ticks = this.models.map((model) => [
+      model,
+      tick(model.title ?? model.name, true, (on) => this.choose(model.name, on)),
+    ]);
     this.status = el("p.status", { role: "status" });
     const form = el(
-      "form.asking",
+      "form.naming",
       {
         onsubmit: (event) => {
           event.preventDefault();
@@ -42,7 +51,12 @@ class Read {
         },
       },
       this.input,
-      el("div.controls.inline", {}, el("button.primary", { type: "submit" }, "Read"), ...this.ticks.map(([, field]) => field)),
+      el(
+        "div.controls.inline",
+        {},
+        el("button.primary", { type: "submit" }, "Read"),
+        ...this.ticks.map(([, field]) => field),
+      ),
     );
     this.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey) {
@@ -104,9 +118,9 @@ class Read {
 
   card(result) {
     const bars = Object.entries(result.probabilities).map(([label, share]) => {
-      const fill = el("span.fill");
+      const fill = el("span.barfill");
       fill.style.width = `${100 * share}%`;
-      return el("div.barrow", {}, fill, el("span.word", {}, label), el("span.value", {}, number(share)));
+      return el("div.barrow", {}, fill, el("span.barlabel", {}, label), el("span.value", {}, number(share)));
     });
     const texts = KINDS.filter(([kind]) => result[kind]).flatMap(([kind, title]) => {
       const amounts = shades(result[kind]);
@@ -117,14 +131,14 @@ class Read {
       });
       return [el("h3.quietly", {}, title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
     });
-    const none = texts.length ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
+    const none = result.weights ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
     return el(
       "section.card",
       { "aria-label": result.title },
       el("h2", {}, el("span.quietly", {}, `${result.title}: `), result.label),
       el("div.bars", {}, ...bars),
-      ...texts,
       ...none,
+      ...texts,
     );
   }
 
@@ -146,7 +160,15 @@ class Read {
           ctx.fillStyle = colors.soft;
           ctx.fillText(title, 16, y + 8);
           const amounts = shades(result[kind]);
-          y = drawFlow(ctx, result.words.map((word, at) => ({ label: word, shade: amounts[at] })), 16, y + 20, width - 32, palette, colors);
+          y = drawFlow(
+            ctx,
+            result.words.map((word, at) => ({ label: word, shade: amounts[at] })),
+            16,
+            y + 20,
+            width - 32,
+            palette,
+            colors,
+          );
         }
         y += 14;
       }
@@ -154,7 +176,8 @@ class Read {
     };
     const height = draw(el("canvas").getContext("2d"));
     return {
-      width, height,
+      width,
+      height,
       draw: (ctx) => {
         ctx.fillStyle = colors.paper;
         ctx.fillRect(0, 0, width, height);
@@ -164,12 +187,17 @@ class Read {
   }
 
   table() {
-    const rows = this.results.flatMap((one) => one.words.map((word, at) => [one.title, one.label, at, word, one.weights?.[at], one.static?.[at]]));
+    const rows = this.results.flatMap((one) =>
+      one.words.map((word, at) => [one.title, one.label, at, word, one.weights?.[at], one.static?.[at]]),
+    );
     return [["model", "label", "place", "word", "learned", "TF-IDF"], ...rows];
   }
 
   drawn() {
-    return { results: this.results, shades: this.results.map((one) => KINDS.map(([kind]) => one[kind] && shades(one[kind]))) };
+    return {
+      results: this.results,
+      shades: this.results.map((one) => KINDS.map(([kind]) => one[kind] && shades(one[kind]))),
+    };
   }
 
   destroy() {
@@ -181,7 +209,8 @@ class Read {
 function byWord(result) {
   const words = [];
   result.words.forEach((piece, at) => {
-    if (at === 0 || /^[▁Ġ<]/.test(piece) || result.words[at - 1].startsWith("<")) words.push({ text: "", weights: 0, static: 0 });
+    if (at === 0 || /^[▁Ġ<]/.test(piece) || result.words[at - 1].startsWith("<"))
+      words.push({ text: "", weights: 0, static: 0 });
     const word = words[words.length - 1];
     word.text += piece;
     for (const [kind] of KINDS) word[kind] += result[kind]?.[at] ?? 0;
