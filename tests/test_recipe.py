@@ -260,9 +260,14 @@ def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
 def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     listed = run("recipes")
     assert listed.returncode == 0, listed.stderr
-    names, _, bases = listed.stdout.partition("\n\n")
-    assert [line.split()[0] for line in names.splitlines()] == sorted(NAMES)
-    assert 'base = ["bahdanau"], ["luong"], ["seq2seq"], ["transformer"]' in bases
+    *tasks, made, bases = listed.stdout.split("\n\n")
+    names = [line[2:].split()[0] for task in tasks for line in task.splitlines()[1:]]
+    assert sorted(names) == sorted(cookbook.shipped()), "each under its task, once"
+    assert tasks[0].startswith("Translators\n")
+    assert "* bahdanau-phrasebook " in tasks[0], "it needs no data"
+    assert "  bahdanau-multi30k " in tasks[0]
+    assert made == "* needs no data: regard makes it"
+    assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "tell", "transformer"))
     printed = run("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
     assert cookbook.load(tmp_path / "mine.toml") == cookbook.load("luong-local-tatoeba")
