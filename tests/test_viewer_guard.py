@@ -126,7 +126,6 @@ def test_only_loopback_goes_without_a_token() -> None:
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
     first = Server(Shelf())
     port = int(first.address.rsplit(":", 1)[1])
-    first._socket.listen()
     with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
         Server(Shelf(), port=port)
 

@@ -103,6 +103,7 @@ def _bound(host: str, port: int) -> socket.socket:
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(where)
+        found.listen(2048)
     except OSError as error:
         raise ValueError(
             f"cannot listen at {host}, port {port}: {error.strerror or error}; choose another --port, or none"

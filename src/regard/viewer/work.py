@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .shown import Shown
 
 T = TypeVar("T")
-PATIENCE = 1.0
+PATIENCE = 0.5
 """Seconds after which a tile is given as far as it is computed."""
 
 
@@ -92,7 +92,7 @@ class Work:
             def one(head: int = head) -> bool:
                 found = self.map(trace, call, entry, head)
                 unknown = found.unknown(rows)
-                if len(rows) * found.keys > found.keys * found.band and unknown:
+                if unknown and len(rows) > found.band:  # fewer are found quickly with the weights themselves
                     found.know(unknown[0])
                     return len(unknown) > 1
                 return False
