@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from torch import nn
 
+from regard import attend, causal, watch
 from regard.seeing.words import word_weights
+from regard.viewer.labels import Labels
+from regard.viewer.shown import Shown
 from tests.browser.conftest import PAIR
 from tests.browser.looking import drawn, look, settle
 
@@ -222,9 +226,6 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
 
 
 def test_a_hostile_token_is_text(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
-    from regard.viewer.labels import Labels
-    from regard.viewer.shown import Shown
-
     assert minilm.text is not None
     bad = "<img src=x onerror=document.title='bad'>"
     tokens = [bad if at == 3 else token for at, token in enumerate(minilm.text.tokens)]
@@ -237,3 +238,37 @@ def test_a_hostile_token_is_text(page: Page, server: Server, shelf: Shelf, minil
     assert page.evaluate("regard.picture().then((svg) => !svg.includes('<img'))")
     page.wait_for_timeout(50)
     assert page.locator("img").count() == 0
+
+
+class Attends(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = attend(q, k, k, mask=causal())
+        return out
+
+
+def test_long_texts(page: Page, server: Server, shelf: Shelf) -> None:
+    """Of 3,000 keys the strongest of each query in view are fetched, and no matrix."""
+    torch.manual_seed(0)
+    q = 2 * torch.randn(1, 2, 3000, 8)
+    with torch.no_grad(), watch(model := Attends()) as seen:
+        model(q, q + torch.randn_like(q))
+    seen.tokens = [[f"t{at}" for at in range(3000)]]
+    shown = Shown.of(seen, "long")
+    shelf.add(shown)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    found = look(page, server, f"{READY} && drawn.rows[0] >= 1999", view="heads", trace=shown.id, at=2000)
+    w = torch.stack([seen[0].head(head).rows(slice(1900, 2100)).dense() for head in range(2)])
+    for link in found["links"]:
+        link["query"] -= 1900
+    same(found["links"], w)
+    rows = torch.tensor(found["rows"]) - 1900
+    assert len(found["links"]) == int((w[:, rows] / 2 ** (1 / 3) >= 0.03).sum())
+    best = int(w[0, 110].argmax())
+    page.evaluate("(best) => regard.state.set({ shift: best - 2010, pins: [`k${best}`] })", best)
+    to = drawn(page, "drawn.focus.length === 1")["links"]
+    assert {link["key"] for link in to} == {best}
+    assert (0, 2010) in {(link["head"], link["query"]) for link in to}
+    assert not [url for url in asked if "/weights?" in url]
+    page.mouse.move(5, 5)
+    assert "of the queries in view" in page.locator("aside p").first.inner_text()
