@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from viewing import WORDS, app_of, array_of, error_of, get, json_of, post, seen_of
 
 import regard
+from regard.seeing import load_trace
 from regard.seeing.patterns import Patterns
 from regard.viewer.labels import Labels
+from regard.viewer.shown import Shown
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_a_trace_is_told() -> None:
@@ -199,20 +208,15 @@ def test_a_hostile_name_stays_text() -> None:
     assert json_of(answer)["sides"]["text"][0] == "<script>alert(1)</script>"
 
 
-def test_two_sides_of_a_translator(tmp_path: object) -> None:
+def test_two_sides_of_a_translator(tmp_path: Path) -> None:
     """The words of both sides go with a trace, into a folder and out of it, and stand beside rows and columns."""
-    from pathlib import Path
-
-    from regard.seeing import load_trace
     from regard.viewer.shelf import Shelf, installed
-    from regard.viewer.shown import Shown
 
     models = [model for model in installed() if model.name == "tatoeba-transformer-en-fr"]
     if not models:
         pytest.skip("no translator ships")
     shelf = Shelf(models=models)
     read = shelf.read(models[0].name, "The dog sleeps.")
-    assert isinstance(tmp_path, Path)
     read.seen.save(tmp_path / "trace")
     told = Shown.of(load_trace(tmp_path / "trace")).about()
     assert told["sides"]["source"][-1] == "</s>"
@@ -222,3 +226,55 @@ def test_two_sides_of_a_translator(tmp_path: object) -> None:
     assert told["calls"] == [
         call | {"fidelity": told["calls"][at]["fidelity"]} for at, call in enumerate(read.about()["calls"])
     ]
+
+
+def _rewritten(folder: Path, **changes: object) -> None:
+    about = json.loads((folder / "trace.json").read_text())
+    about["calls"][0] |= changes
+    (folder / "trace.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": [10**9, 3]},
+        {"batch": []},
+        {"batch": [2, 3, 0]},
+        {"groups": 0},
+        {"groups": 7},
+        {"steps": [1, 2]},
+        {"mask": {"dense": True}},
+        {"mask": {"intervals": True}},
+        {"modifiers": [{"bias": 0}]},
+        {"normalize": {"kind": "Softmax", "temperature": -1}},
+        {"normalize": {"kind": "os.system"}},
+        {"form": {"dot": "x"}},
+        {"form": {"tanh": True}},
+    ],
+    ids=str,
+)
+def test_a_trace_that_says_one_thing_and_holds_another_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
+    seen_of().save(tmp_path / "trace")
+    _rewritten(tmp_path / "trace", **changes)
+    with pytest.raises(ValueError, match="layers.0|0000"):  # noqa: RUF043
+        Shown.of(load_trace(tmp_path / "trace"))
+
+
+@pytest.mark.parametrize("wrong", ["narrow", "nan", "huge"])
+def test_tensors_of_a_stranger(wrong: str, tmp_path: Path) -> None:
+    seen_of().save(tmp_path / "trace")
+    file = tmp_path / "trace" / "0000.safetensors"
+    tensors = load_file(file)
+    if wrong == "narrow":
+        tensors["k"] = tensors["k"][..., :5].contiguous()
+    else:
+        tensors["q"][0, 0, 3] = {"nan": torch.nan, "huge": 1e38}[wrong]
+    save_file(tensors, file)
+    if wrong == "narrow":
+        with pytest.raises(ValueError, match="cannot be shown"):
+            Shown.of(load_trace(tmp_path / "trace"))
+        return
+    app, root = app_of(load_trace(tmp_path / "trace"))
+    assert json_of(get(app, root))["calls"][0]["fidelity"]["kept"] is not True
+    for path in ("stats", "patterns", "calls/0/top", "calls/0/neuron?query=3", "thumbs", "calls/0/received"):
+        assert get(app, f"{root}/{path}").status == 200, path

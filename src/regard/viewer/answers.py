@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,25 @@ class Array:
 
 
 def json_response(value: Any, request: Request, status: int = 200) -> Response:
-    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    try:
+        data = _json(value)
+    except ValueError:  # a model's numbers may be anything, JSON's may not
+        data = _json(_finite(value))
     data, headers = _packed(data, request)
     return Response(data, status, {"Cache-Control": "no-store", **headers}, "application/json")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what is no finite number."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _packed(data: bytes, request: Request) -> tuple[bytes, dict[str, str]]:

@@ -84,7 +84,10 @@ class HeadMap:
         self._plain = self._normalize == Softmax() and not isinstance(weights, SunkWeights)
         self._n = slice(weights._entries[0], weights._entries[0] + 1)
         self.queries, self.keys = weights.shape
-        self._state = torch.full((self.queries,), torch.nan, dtype=self._scores.precision)
+        self._device = self._scores.a.device
+        self._state = torch.full((self.queries,), torch.nan, dtype=self._scores.precision, device=self._device)
+        if weights._state is not None:  # the kernel left it
+            self._state.copy_(weights._own_state()[0])
         self.block = 1
         while max(self.queries, self.keys) > BASE * self.block:
             self.block *= 2
@@ -104,7 +107,10 @@ class HeadMap:
     def weights(self, rows: range, cols: range) -> Float[Tensor, "rows cols"]:
         """Any rectangle, every weight of it."""
         e = self._energies(rows, cols)
-        return self._normalize.weigh(e, self._states(rows)[:, None], torch.arange(cols.start, cols.stop)).float()
+        return self._normalize.weigh(e, self._states(rows)[:, None], self._positions(cols)).float()
+
+    def _positions(self, x: range) -> Tensor:
+        return torch.arange(x.start, x.stop, device=self._device)
 
     def _energies(self, rows: range, cols: range, buffer: Tensor | None = None) -> Float[Tensor, "rows cols"]:
         scores = self._scores if self._closed(rows, cols) else self._open
@@ -122,15 +128,15 @@ class HeadMap:
         wide = max(1, CHUNK // len(rows))
         spans = [range(start, min(start + wide, self.keys)) for start in range(0, self.keys, wide)]
         parts = [self._energies(rows, cols).logsumexp(-1) for cols in spans if not self._unseen(rows, cols)]
-        total = torch.stack(parts).logsumexp(0) if parts else torch.full((len(rows),), -torch.inf)
+        total = torch.stack(parts).logsumexp(0) if parts else self._state.new_full((len(rows),), -torch.inf)
         return total.masked_fill(total == -torch.inf, torch.inf)
 
     def _seen(self, rows: range) -> tuple[Tensor, Tensor] | None:
         """From which key on, up to which, the mask lets each of these queries see; None where it is no interval."""
         if self._scores.mask is None:
             return None
-        entries, queries = torch.tensor([self._n.start]), torch.arange(rows.start, rows.stop)
-        return interval(self._scores.mask, entries, queries, self._scores)
+        entry = torch.tensor([self._n.start], device=self._device)
+        return interval(self._scores.mask, entry, self._positions(rows), self._scores)
 
     def _unseen(self, rows: range, cols: range) -> bool:
         """Whether the mask closes all of it: above the diagonal there is nothing to compute."""
@@ -196,7 +202,7 @@ class HeadMap:
                 found.append(self._few(range(edges[0][at], edges[0][last]), edges[0][at:last], tile, pool, missing))
                 at = last
             cells = torch.cat(found)
-        return cells if pool == "max" else cells / _counts(*edges)
+        return (cells if pool == "max" else cells / _counts(*edges).to(self._device)).cpu()
 
     def edges(self, tile: Tile) -> tuple[list[int], list[int]]:
         """Where the cells of a tile begin, and where the last ends: as asked for, or whole blocks where it is kept."""
@@ -210,7 +216,7 @@ class HeadMap:
 
     def _few(self, rows: range, starts: list[int], tile: Tile, pool: Pool, missing: set[int]) -> Tensor:
         if missing.intersection(self.bands(rows)) or self._unseen(rows, tile.cols):
-            return torch.zeros(len(starts), tile.width)
+            return torch.zeros(len(starts), tile.width, device=self._device)
         columns = [x - tile.left for x in tile.edges[1][:-1]]
         return _cells(self.weights(rows, tile.cols), [x - rows.start for x in starts], columns, pool)
 
@@ -246,7 +252,7 @@ class HeadMap:
     def _level(self) -> None:
         if self._peak is None:
             size = -(-self.queries // self.block), -(-self.keys // self.block)
-            self._peak, self._sum = torch.zeros(size), torch.zeros(size)
+            self._peak, self._sum = (torch.zeros(size, device=self._device) for _ in range(2))
 
     def _softmax(self, rows: range) -> tuple[Float[Tensor, "rows wide"], Float[Tensor, "rows wide"]]:
         """Of `block` keys at a time the largest weight and their sum, for every query; leaves the row states.
@@ -256,9 +262,9 @@ class HeadMap:
         """
         width = self._peak.shape[1]  # type: ignore[union-attr]
         wide = self.block * max(1, CHUNK // (len(rows) * self.block))
-        peaks = torch.full((len(rows), width), -torch.inf)
-        sums, maxima = torch.zeros(len(rows), width), []
-        buffer = torch.empty(0, dtype=self._scores.precision)
+        peaks = torch.full((len(rows), width), -torch.inf, device=self._device)
+        sums, maxima = torch.zeros(len(rows), width, device=self._device), []
+        buffer = self._state.new_empty(0)
         spans = []
         for start in range(0, self.keys, wide):
             cols = range(start, min(start + wide, self.keys))
@@ -306,12 +312,12 @@ def _cells(x: Float[Tensor, "rows cols"], rows: list[int], cols: list[int], pool
     if even[0] and even[1]:
         return _reduced(x, (even[0], even[1]), pool)
     for dim, starts in ((1, cols), (0, rows)):
-        at = torch.zeros(x.shape[dim], dtype=torch.long)
+        at = torch.zeros(x.shape[dim], dtype=torch.long, device=x.device)
         at[starts[1:]] = 1
         cell = at.cumsum(0)  # of each row or column
         size = (x.shape[0], len(starts)) if dim == 1 else (len(starts), x.shape[1])
         cell = (cell if dim == 1 else cell[:, None]).expand(x.shape)
-        x = torch.zeros(size).scatter_reduce_(dim, cell, x, "amax" if pool == "max" else "sum")
+        x = x.new_zeros(size).scatter_reduce_(dim, cell, x, "amax" if pool == "max" else "sum")
     return x
 
 

@@ -23,6 +23,10 @@ WAITING = 512
 """Requests that wait for their turn."""
 PLACES = 1 << 20
 """Tokens of a trace."""
+MATRICES = 1 << 16
+"""Heads of all entries of a batch, of one call."""
+VECTORS = 1 << 33
+"""Bytes of one call's queries or keys, every head with its own."""
 MEMORY = 512 << 20
 """Bytes of tiles and maps kept to be asked for again."""
 

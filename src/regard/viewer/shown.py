@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,7 @@ class Shown:
         if not len(self.seen):
             raise ValueError(f"{self.title}: {self.seen.advice or 'no attention was seen'}")
         for call in self.seen:
-            *_, queries, keys = call.shape
-            if max(queries, keys) > limits.PLACES:
-                raise ValueError(f"{call.name} attended over {keys:,} places; at most {limits.PLACES:,} can be shown")
+            _check(call)
         # The same trace gets the same name, so that a link to it still holds when the server is started again.
         told = [self.seen.model, self.title, [[call.name, *call.shape] for call in self.seen], self.seen.tokens]
         first = self.seen[0].weights._kept.a.flatten()[:256].double().sum().item()
@@ -239,6 +238,24 @@ class Shown:
             for x in patterns.heads()
         ]
         return {"heads": heads, "thresholds": THRESHOLDS, "why": ""}
+
+
+@torch.no_grad()
+def _check(call: Call) -> None:
+    """Refuse what cannot be asked: a trace from a stranger may say one thing and hold another."""
+    try:
+        *batch, queries, keys = call.shape
+        scores = call.weights._kept
+        widest = max(queries, keys) * scores.a.shape[-1] * 4
+        if max(queries, keys) > limits.PLACES:
+            raise ValueError(f"{max(queries, keys):,} places; at most {limits.PLACES:,} can be shown")
+        if not batch or math.prod(batch) > limits.MATRICES or math.prod(batch) * widest > limits.VECTORS:
+            raise ValueError(f"{batch} matrices of {queries:,} × {keys:,} are none, or more than can be shown")
+        if sum(call.steps) != queries or min(call.steps) < 1:
+            raise ValueError(f"its forward passes brought {sum(call.steps):,} queries, and there are {queries:,}")
+        call.weights.rows([0, queries - 1]).tile(slice(None), [0, keys - 1])  # a look at its corners
+    except Exception as error:
+        raise ValueError(f"{call.name[:80]} cannot be shown: {str(error)[:300]}") from None
 
 
 def _finite(x: float | None) -> float | None:
