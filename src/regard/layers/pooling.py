@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..attention import Additive, Dot, Proportional, attend, padding
+from ..attention import Additive, Dot, Proportional, Softmax, attend, padding
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Pooled = tuple[Float[Tensor, "batch width"], Float[Tensor, "batch places"] | None]
 
-_PROPORTIONAL, _DOT = Proportional(), Dot()
+_DOT, _SOFTMAX, _PROPORTIONAL = Dot(), Softmax(), Proportional()
 
 
 class Pooling(nn.Module):
@@ -129,7 +129,7 @@ def _by_energies(
     vectors: Float[Tensor, "batch places width"],
     lengths: Int[Tensor, "batch"],
     weights: bool,
-    normalize: Normalizer | None = None,
+    normalize: Normalizer = _SOFTMAX,
 ) -> Pooled:
     """Energies that are there already: a query of 1 and keys as wide as a number, so that q·k is the energy."""
     keys = energies.to(vectors.dtype)
@@ -143,11 +143,10 @@ def _attended(
     lengths: Int[Tensor, "batch"],
     weights: bool,
     energy: AnyEnergy,
-    normalize: Normalizer | None = None,
+    normalize: Normalizer = _SOFTMAX,
 ) -> Pooled:
-    how = {} if normalize is None else {"normalize": normalize}
+    mask = padding(lengths)
     if not weights:
-        pooled: Tensor = attend(query, keys, values, energy=energy, mask=padding(lengths), **how)  # type: ignore[call-overload]
-        return pooled[:, 0], None
-    pooled, w = attend(query, keys, values, energy=energy, mask=padding(lengths), weights=True, **how)  # type: ignore[call-overload]
+        return attend(query, keys, values, energy=energy, normalize=normalize, mask=mask)[:, 0], None
+    pooled, w = attend(query, keys, values, energy=energy, normalize=normalize, mask=mask, weights=True)
     return pooled[:, 0], w.dense()[:, 0]
