@@ -1,0 +1,78 @@
+"""The widget in a page, as a notebook shows it: its own module, and messages to and from the kernel."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.seeing import Seen
+
+# What anywidget gives a widget's module: `model`, which carries messages, and `el` to draw into.
+SHOW = """async ({ esm, css }) => {
+  const style = document.createElement("style");
+  style.textContent = css;
+  document.head.append(style);
+  const listeners = new Set();
+  const model = {
+    on: (name, listener) => listeners.add(listener),
+    off: (name, listener) => listeners.delete(listener),
+    send: async (message) => {
+      const told = await window.kernel(message);
+      if (!told) return;
+      const buffers = told.buffers.map((x) => new DataView(Uint8Array.from(atob(x), (c) => c.charCodeAt(0)).buffer));
+      for (const listener of listeners) listener(told.message, buffers);
+    },
+  };
+  const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
+  const el = document.createElement("div");
+  document.body.append(el);
+  window.end = await module.default.render({ model, el });
+  window.heard = () => listeners.size;
+}"""
+
+
+class Kernel:
+    """The Python side: what the widget sends is the answer to what the page asked."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.widget = seen.show()
+        self.widget.send = self.hear  # type: ignore[method-assign]
+        self.said: dict[int, dict[str, Any]] = {}
+        self.new = threading.Condition()
+
+    def hear(self, message: dict[str, Any], buffers: list[bytes]) -> None:
+        packed = [base64.b64encode(x).decode() for x in buffers]
+        with self.new:
+            self.said[message["id"]] = {"message": message, "buffers": packed}
+            self.new.notify_all()
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        self.widget._hear(None, message, [])
+        if message["method"] == "CANCEL":
+            return None
+        with self.new:
+            assert self.new.wait_for(lambda: message["id"] in self.said, 20)
+        return self.said.pop(message["id"])
+
+
+def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
+    kernel = Kernel(minilm)
+    page.goto("about:blank")
+    page.expose_function("kernel", kernel.answer)
+    page.evaluate(SHOW, {"esm": kernel.widget._esm, "css": kernel.widget._css})
+    page.wait_for_function("() => window.regard?.drawn()")
+    page.click("text=Map")
+    page.wait_for_function("() => { const drawn = regard.drawn(); return drawn?.cell?.(2, 3)?.value != null; }")
+    cell = page.evaluate("regard.drawn().cell(2, 3)")
+    assert cell["value"] == pytest.approx(minilm[0].head(0).dense()[2, 3].item(), abs=1e-6)
+    page.evaluate("window.end()")
+    assert page.evaluate("window.heard()") == 0  # nothing of it is left
+    assert page.locator(".regard-widget *").count() == 0
+    kernel.widget.close()
+    assert not kernel.widget._thread.is_alive()
