@@ -193,7 +193,7 @@ def _verdicts(data: str, scores: dict[str, list[float]]) -> list[str]:
             continue
         gain = statistics.fmean(scores[attention]) - statistics.fmean(scores[mean])
         noise = statistics.stdev(scores[mean]) + statistics.stdev(scores[attention])
-        verdict = "more than" if abs(gain) > noise else "within"
+        verdict = "beyond" if abs(gain) > noise else "within"
         said.append(f"`{attention}` over `{mean}`: {gain:+.2f}, {verdict} the spread.")
     return [f"Attention against the mean of the same encoder's vectors. {' '.join(said)}"] if said else []
 

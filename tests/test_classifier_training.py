@@ -111,5 +111,5 @@ def test_the_tables_say_honestly_whether_attention_is_better() -> None:
     ]
     page = "\n".join(section(rows))
     assert "| `lstm-attention-sst2` | 85.50 ± 0.71 |" in page
-    assert "`lstm-attention-sst2` over `bilstm-sst2 head.pooling=mean`: +4.50, more than the spread." in page
+    assert "`lstm-attention-sst2` over `bilstm-sst2 head.pooling=mean`: +4.50, beyond the spread." in page
     assert "`lstmn-sst2 head.pooling=attention` over `lstmn-sst2`: +0.50, within the spread." in page
