@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 LOADED = 3
 """Models kept in memory."""
+DOES = {
+    "translate": "English to French",
+    "classify": "names texts",
+    "generate": "writes on",
+    "caption": "describes pictures",
+    "listen": "names sounds",
+}
+"""What the models that ship do, by their task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +51,11 @@ def installed() -> list[Model]:
     from ..decoding.pretrained import SHIPPED, shipped
     from ..seeing.reader import PACKAGES
 
-    found = [Model(name, _task(SHIPPED / name), _title(name), name, ours=True) for name in shipped()]
+    tasks = {name: _task(SHIPPED / name) for name in shipped()}
+    found = [Model(name, task, _title(name, task), name, ours=True) for name, task in tasks.items()]
     if find_spec("transformers") is not None:
-        tasks = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
-        found += [Model(name, *tasks[name], name) for name in tasks if find_spec(PACKAGES[name][0]) is not None]
+        known = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
+        found += [Model(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
     return found
 
 
@@ -87,9 +96,9 @@ def _is_ours(config: Path) -> bool:
         raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
 
 
-def _title(name: str) -> str:
-    kind = name.replace("tatoeba-", "").replace("-en-fr", "")
-    return f"{kind.capitalize()}, English to French"
+def _title(name: str, task: str) -> str:
+    kind = name.replace("tatoeba-", "").replace("-en-fr", "").replace("-", " ")
+    return f"{kind.capitalize()}, {DOES[task]}"
 
 
 class Shelf:

@@ -185,7 +185,7 @@ class Shown:
     @torch.no_grad()
     def statistics(self, number: int, entry: int) -> dict[str, Any]:
         """Of every head: mean entropy in nats, mean largest weight, mean weight on the first key, on the prompt."""
-        weights, prompt = self.weights(number, entry), self.call(number).steps[0]
+        weights, prompt = self.weights(number, entry), self.prompt or self.call(number).steps[0]
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:

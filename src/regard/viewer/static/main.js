@@ -18,6 +18,7 @@ import { makePalette } from "./color.js";
 import { choice, el, segments } from "./dom.js";
 import { csvOf, pngOf, save, svgOf } from "./export.js";
 import { makeKeyboard } from "./keyboard.js";
+import { menu } from "./menu.js";
 import { proofButton } from "./proof.js";
 import { readDialog } from "./reading.js";
 import { makeState } from "./state.js";
@@ -419,49 +420,6 @@ class Shell {
 
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
 function ofTrace(id) {
-  return { trace: id, call: null, head: null, heads: null, query: null, entry: null, pins: null, step: null };
-}
-
-function menu(title, items) {
-  const buttons = items.map(([text, run]) =>
-    el(
-      "button",
-      {
-        type: "button",
-        role: "menuitem",
-        onclick: () => {
-          close();
-          run();
-        },
-      },
-      text,
-    ),
-  );
-  const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);
-  const button = el(
-    "button.quiet",
-    { type: "button", "aria-haspopup": "menu", "aria-expanded": "false", onclick: () => toggle() },
-    title,
-  );
-  const holder = el("div.holder", {}, button, list);
-  const toggle = (open = list.hidden) => {
-    list.hidden = !open;
-    button.setAttribute("aria-expanded", String(open));
-    if (open) buttons[0].focus();
-  };
-  const close = () => toggle(false);
-  holder.addEventListener("focusout", (event) => {
-    if (!holder.contains(event.relatedTarget)) close();
-  });
-  list.addEventListener("keydown", (event) => {
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) buttons[(buttons.indexOf(event.target) + step + buttons.length) % buttons.length].focus();
-    else if (event.key === "Escape") {
-      close();
-      button.focus();
-    } else return;
-    event.preventDefault();
-  });
-  holder.open = () => toggle(true);
-  return holder;
+  const chosen = ["call", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part"];
+  return { trace: id, ...Object.fromEntries(chosen.map((key) => [key, null])) };
 }

@@ -155,7 +155,7 @@ class Generation {
 
   /** Whether a label of the keys was written by the model, not given to it: a decoder is given its first token. */
   made(at) {
-    return this.call.kind === "self" && this.keySide.groups[at][0] >= this.call.steps[0];
+    return this.call.kind === "self" && this.keySide.groups[at][0] >= given(this.trace, this.call);
   }
 
   // Time
@@ -279,7 +279,7 @@ class Generation {
     let [on, all] = [0, 0];
     this.keySide.groups.forEach((group, at) => {
       all += weights[at];
-      if (group[0] < this.call.steps[0]) on += weights[at];
+      if (group[0] < given(this.trace, this.call)) on += weights[at];
     });
     return all ? on / all : null;
   }
@@ -376,6 +376,11 @@ class Generation {
   }
 }
 
+/** How many tokens the model was given before it wrote: a prompt, or what a decoder begins with. */
+function given(trace, call) {
+  return call.query_side === "target" ? call.steps[0] : trace.prompt;
+}
+
 /** The tokens that were written, and the row in which each was: [{label, row, after}].
  *
  * A decoder's rows are named by what they write. In a language model row i is token i, and writes the one after it.
@@ -384,7 +389,7 @@ function written(trace, call, side) {
   if (call.query_side === "target") return side.labels.map((label, row) => ({ label, row, after: null }));
   const labels = (trace.sides[call.query_side] ?? side.tokens).map(plain); // the last is written and never read
   const out = [];
-  for (let at = call.steps[0]; at < labels.length && at <= call.queries; at++)
+  for (let at = given(trace, call); at < labels.length && at <= call.queries; at++)
     out.push({ label: labels[at], row: at - 1, after: labels[at - 1] });
   return out;
 }

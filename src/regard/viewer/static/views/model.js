@@ -105,6 +105,7 @@ class Model {
     for (const cell of this.cells) {
       const one = found.calls.find(({ id }) => id === cell.call.id);
       for (const name of Object.keys(STATISTICS)) if (one?.[name]) cell.values[name] = one[name][cell.head];
+      if (cell.call.query_side === "target") delete cell.values.prompt; // a translator has a source, no prompt
       cell.from = one && one.rows < one.of ? `from ${one.rows} of ${one.of} queries` : "";
     }
     this.update(this.context.state.get());

@@ -3,6 +3,7 @@ import { el, inks, tick } from "../dom.js";
 import { drawFlow, shade } from "../flow.js";
 import { number, plain } from "../tokens.js";
 
+const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [
   ["weights", "Learned: where it looked"],
   ["static", "TF-IDF: how rare the words are"],
@@ -81,11 +82,11 @@ class Read {
   update(state) {
     const models = this.chosen();
     this.ticks.forEach(([model, field]) => field.show(models.includes(model.name)));
-    if (document.activeElement !== this.input || !this.input.value) this.input.value = state.text ?? "";
-    const asked = JSON.stringify([state.text, models]);
+    if (document.activeElement !== this.input || !this.input.value) this.input.value = state.text ?? EXAMPLE;
+    const asked = JSON.stringify([state.text ?? EXAMPLE, models]);
     if (asked !== this.asked) {
       this.asked = asked;
-      this.ask(state.text, models);
+      this.ask(state.text ?? EXAMPLE, models);
     } else this.show();
   }
 
@@ -94,8 +95,8 @@ class Read {
     this.ending = new AbortController();
     this.results = [];
     this.show();
-    if (!text || !models.length) {
-      this.status.textContent = text ? "Choose a model." : "";
+    if (!models.length) {
+      this.status.textContent = "Choose a model.";
       return;
     }
     this.status.textContent = "Reading …";
