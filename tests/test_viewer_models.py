@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from viewing import error_of, get, json_of, post
 
+from regard.data.pictures import Pictures
 from regard.decoding import pretrained
+from regard.decoding.classify import classify
 from regard.decoding.trail import trail
 from regard.decoding.translate import translate
 from regard.viewer.app import make
+from regard.viewer.ask import ask
 from regard.viewer.shelf import Model, Shelf, installed, model_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from regard.viewer.ask import Answer
 
 SENTENCE = "My sister has a small black dog."
 NAMES = [name for name in pretrained.shipped() if name.startswith("tatoeba-")]
@@ -97,19 +104,71 @@ def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
         model_at(str(tmp_path))
 
 
-def test_the_picture_that_was_sent_is_the_one_that_is_told(tmp_path: Path) -> None:
-    """An untrained captioner says nonsense, but of the right picture and with weights over its grid."""
-    image = pytest.importorskip("PIL.Image")
-    from regard.viewer.senses import _file
+def shipped(task: str) -> Model:
+    found = [model for model in installed() if model.ours and model.task == task]
+    if not found:
+        pytest.skip(f"no model that can {task} ships")
+    return found[0]
 
+
+def upload(model: Model, path: str, content: bytes) -> Answer:
+    app = make(Shelf(models=[model]))
+    return asyncio.run(ask(app, "POST", path, content, "application/octet-stream"))
+
+
+def test_a_text_is_named_as_the_library_names_it() -> None:
+    model, text = shipped("classify"), "the soup was cold but the waiter was kind"
+    app = make(Shelf(models=[model]))
+    (told,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
+    loaded = pretrained.load(model.name)
+    (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
+    assert (told["label"], told["probabilities"]) == (found.label, pytest.approx(found.probabilities))
+    assert told["words"] == loaded.tokenizers.source.pieces([int(x) for x in found.numbers])
+    assert found.weights is not None
+    assert told["weights"] == pytest.approx(found.weights.tolist(), rel=1e-4)
+
+
+def test_a_picture_is_told_as_the_library_tells_it() -> None:
+    image, model, scene = pytest.importorskip("PIL.Image"), shipped("caption"), "scene:test:0:7"
     packed = io.BytesIO()
-    image.new("RGB", (8, 8), (250, 0, 0)).save(packed, "PNG")
-    with _file(packed.getvalue()) as name:
-        from regard.data.pictures import Pictures
+    image.fromarray(Pictures(256).encode(scene)).save(packed, "PNG")
+    told = json_of(upload(model, "/api/caption", packed.getvalue()))
+    loaded = pretrained.load(model.name)
+    (found,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
+    assert told["text"] == found.text  # though it was enlarged on its way
+    assert told["text"].split() == told["words"]
+    assert all(len(row) == told["grid"][0] * told["grid"][1] for row in told["weights"])
+    assert told["picture"].startswith("data:image/png;base64,")
+    said = error_of(upload(model, "/api/caption", b"no picture"), 422)
+    assert said.startswith("what was sent: is not a picture")
 
-        assert Pictures(4).encode(name)[0, 0].tolist() == [250, 0, 0]
-    with pytest.raises(ValueError, match=r"^what was sent: is not a picture"), _file(b"no picture") as name:
-        Pictures(4).encode(name)
+
+def test_a_sound_is_heard_as_the_library_hears_it() -> None:
+    soundfile, model = pytest.importorskip("soundfile"), shipped("listen")
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
+    packed = io.BytesIO()
+    soundfile.write(packed, tone, 8000, format="WAV")
+    told = json_of(upload(model, "/api/listen", packed.getvalue()))
+    assert told["seconds"] == pytest.approx(1.0, abs=0.01)
+    assert max(most for _, most in told["waveform"]) == pytest.approx(0.3, abs=0.01)
+    assert sum(told["probabilities"].values()) == pytest.approx(1.0)
+    assert told["label"] == max(told["probabilities"], key=told["probabilities"].__getitem__)
+    assert sum(told["weights"]) == pytest.approx(1.0, abs=1e-3)
+    assert "what was sent" in error_of(upload(model, "/api/listen", b"no sound"), 422)
+
+
+def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
+    model = shipped("generate")
+    app = make(Shelf(models=[model]))
+    made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
+    told = json_of(get(app, f"/api/traces/{made['id']}"))
+    given = pretrained.load(model.name).tokenizers.target.pieces(
+        pretrained.load(model.name).tokenizers.target.continued("To be")
+    )
+    assert told["tokens"][0][: told["prompt"]] == given
+    assert len(told["tokens"][0]) == len(given) + 6
+    assert {(call["queries"], call["keys"]) for call in told["calls"]} == {(len(given) + 6,) * 2}
+    assert told["faithful"] is True
 
 
 def test_bleu_by_length_is_the_figures() -> None:

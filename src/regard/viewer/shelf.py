@@ -105,8 +105,8 @@ class Shelf:
     def __init__(self, traces: Iterable[Shown] = (), models: Iterable[Model] = ()) -> None:
         self.traces: OrderedDict[str, Shown] = OrderedDict((trace.id, trace) for trace in traces)
         self.models = {model.name: model for model in models}
-        self.coming: list[tuple[str, str]] = []
-        """(model, text) to be read once the server has begun: the page need not wait for models to be loaded."""
+        self.coming: list[tuple[str, str, int]] = []
+        """(model, text, tokens to write) to be read once the server has begun: the page need not wait for models to be loaded."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
         for trace in self.traces.values():
             trace.lasting = True
@@ -164,9 +164,9 @@ class Shelf:
 
     def catch_up(self) -> None:
         """Read the next of those that are to come; one that cannot be read is left out, and asked for it says why."""
-        name, text = self.coming[0]
+        name, text, more = self.coming[0]
         try:
-            self.read(name, text).lasting = True
+            self.read(name, text, generate=more).lasting = True
         finally:
             del self.coming[0]
 
