@@ -20,7 +20,10 @@ export class Alignment {
       event.preventDefault();
       const { row, column } = this.lit ?? { row: 0, column: 0 };
       const within = (x, most) => Math.min(Math.max(x ?? 0, 0), most - 1);
-      const [r, c] = [within((row ?? 0) + step[0], this.rows.length), within((column ?? 0) + step[1], this.columns.length)];
+      const [r, c] = [
+        within((row ?? 0) + step[0], this.rows.length),
+        within((column ?? 0) + step[1], this.columns.length),
+      ];
       this.point({ row: r, column: c });
       this.context.announce(`${this.rows[r]} looks at ${this.columns[c]}: ${exact(this.weights[r][c])}`);
     });
@@ -29,7 +32,10 @@ export class Alignment {
   /** Labels of rows and columns, and one list of weights per row. */
   show(rows, columns, weights, name) {
     Object.assign(this, { rows, columns, weights });
-    this.board.node.setAttribute("aria-label", `${name}: ${rows.length} by ${columns.length} weights; arrow keys read them`);
+    this.board.node.setAttribute(
+      "aria-label",
+      `${name}: ${rows.length} by ${columns.length} weights; arrow keys read them`,
+    );
     this.board.ask();
   }
 
@@ -53,7 +59,15 @@ export class Alignment {
 
   /** How high it is drawn at its best. */
   get height() {
-    return EDGE.top + this.rows.length * Math.min(LARGE, Math.max(SMALL, (this.board.size.width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length))) + EDGE.bottom;
+    return (
+      EDGE.top +
+      this.rows.length *
+        Math.min(
+          LARGE,
+          Math.max(SMALL, (this.board.size.width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length)),
+        ) +
+      EDGE.bottom
+    );
   }
 
   under({ x, y }) {
@@ -73,7 +87,11 @@ export class Alignment {
     Object.assign(pen, { strokeStyle: line, lineWidth: 1 });
     pen.strokeRect(EDGE.left - 0.5, EDGE.top - 0.5, this.columns.length * cell, this.rows.length * cell);
     const write = (text, here, x, y, angle) => {
-      Object.assign(pen, { fillStyle: here ? ink : soft, font: `${here ? "600 " : ""}13px ${font}`, textBaseline: "middle" });
+      Object.assign(pen, {
+        fillStyle: here ? ink : soft,
+        font: `${here ? "600 " : ""}13px ${font}`,
+        textBaseline: "middle",
+      });
       pen.save();
       pen.translate(x, y);
       pen.rotate(angle);
@@ -83,7 +101,9 @@ export class Alignment {
     pen.textAlign = "right";
     this.rows.forEach((text, r) => write(text, lit?.row === r, EDGE.left - 8, EDGE.top + (r + 0.5) * cell, 0));
     pen.textAlign = "left";
-    this.columns.forEach((text, c) => write(text, lit?.column === c, EDGE.left + (c + 0.5) * cell, EDGE.top - 8, -Math.PI / 4));
+    this.columns.forEach((text, c) =>
+      write(text, lit?.column === c, EDGE.left + (c + 0.5) * cell, EDGE.top - 8, -Math.PI / 4),
+    );
     pen.textBaseline = "alphabetic";
     if (!lit) return;
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });

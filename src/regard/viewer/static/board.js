@@ -41,5 +41,12 @@ export function place(event, node) {
 export function inks(host) {
   const style = getComputedStyle(host);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
-  return { paper: color("paper"), ink: color("ink"), soft: color("soft"), line: color("line"), accent: color("accent"), font: style.fontFamily };
+  return {
+    paper: color("paper"),
+    ink: color("ink"),
+    soft: color("soft"),
+    line: color("line"),
+    accent: color("accent"),
+    font: style.fontFamily,
+  };
 }

@@ -5,7 +5,11 @@ import { el } from "./dom.js";
 export function makeDrop(target, { label, accept, most, taken, failed }) {
   const take = (file) => {
     if (!file) return;
-    if (most && file.size > most) failed(new Error(`${file.name} has ${file.size.toLocaleString("en")} bytes; at most ${most.toLocaleString("en")} are taken: make it smaller`));
+    const count = (bytes) => bytes.toLocaleString("en");
+    if (most && file.size > most)
+      failed(
+        new Error(`${file.name} has ${count(file.size)} bytes; at most ${count(most)} are taken: make it smaller`),
+      );
     else taken(file);
   };
   const input = el("input.unseen", { type: "file", accept, "aria-label": label, onchange: () => take(input.files[0]) });

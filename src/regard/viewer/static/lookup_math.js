@@ -61,7 +61,8 @@ export function average(w, values) {
 
 function proportional(e) {
   const least = Math.min(...e);
-  if (least < 0) throw new RangeError(`Proportional needs energies ≥ 0, got ${least.toPrecision(4)}; take Softmax, which takes any`);
+  if (least < 0)
+    throw new RangeError(`Proportional needs energies ≥ 0, got ${least.toPrecision(4)}; take Softmax, which takes any`);
   const sum = e.reduce((a, b) => a + b, 0);
   return e.map((x) => (sum === 0 ? 0 : x / sum));
 }

@@ -14,15 +14,25 @@ export function makePlot(host, { context, ask, move }) {
   const stage = el("div.lookup-stage");
   const bars = el("div.features");
   host.append(stage, bars);
-  const board = makeBoard(stage, { tabindex: "0", role: "application", "data-arrows": true }, (pen, width, height) => draw(pen, width, height, inks(host)));
+  const board = makeBoard(stage, { tabindex: "0", role: "application", "data-arrows": true }, (pen, width, height) =>
+    draw(pen, width, height, inks(host)),
+  );
   const { node, size } = board;
 
   const width = () => (Array.isArray(shown?.query) && shown.w ? shown.query.length : 0);
   const X = (x) => MARGIN.left + ((x - frame.x0) / (frame.x1 - frame.x0)) * (size.width - MARGIN.left - MARGIN.right);
-  const Y = (y) => size.height - MARGIN.bottom - ((y - frame.y0) / (frame.y1 - frame.y0)) * (size.height - MARGIN.top - MARGIN.bottom);
+  const Y = (y) =>
+    size.height - MARGIN.bottom - ((y - frame.y0) / (frame.y1 - frame.y0)) * (size.height - MARGIN.top - MARGIN.bottom);
   const at = ({ x, y }) => [
-    near(frame.x0 + ((x - MARGIN.left) / (size.width - MARGIN.left - MARGIN.right)) * (frame.x1 - frame.x0), frame.x1 - frame.x0),
-    near(frame.y0 + ((size.height - MARGIN.bottom - y) / (size.height - MARGIN.top - MARGIN.bottom)) * (frame.y1 - frame.y0), frame.y1 - frame.y0),
+    near(
+      frame.x0 + ((x - MARGIN.left) / (size.width - MARGIN.left - MARGIN.right)) * (frame.x1 - frame.x0),
+      frame.x1 - frame.x0,
+    ),
+    near(
+      frame.y0 +
+        ((size.height - MARGIN.bottom - y) / (size.height - MARGIN.top - MARGIN.bottom)) * (frame.y1 - frame.y0),
+      frame.y1 - frame.y0,
+    ),
   ];
   const said = () => (Array.isArray(shown.z) ? shown.z.map(figure).join(", ") : String(shown.z));
   const spot = (j) => [X(shown.keys[j][0]), Y(width() === 1 ? shown.values[j][0] : shown.keys[j][1])];
@@ -54,7 +64,8 @@ export function makePlot(host, { context, ask, move }) {
   function nearest({ x, y }) {
     const far = shown.keys.map((_, j) => Math.hypot(spot(j)[0] - x, spot(j)[1] - y));
     const best = far.indexOf(Math.min(...far));
-    const query = width() === 1 ? Math.abs(X(shown.query[0]) - x) : Math.hypot(X(shown.query[0]) - x, Y(shown.query[1]) - y);
+    const query =
+      width() === 1 ? Math.abs(X(shown.query[0]) - x) : Math.hypot(X(shown.query[0]) - x, Y(shown.query[1]) - y);
     return far[best] < REACH && far[best] < query ? best : "query";
   }
 
@@ -99,12 +110,18 @@ export function makePlot(host, { context, ask, move }) {
   function grid(pen, across, down, { line, soft }) {
     Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
     for (const x of ticks(frame.x0, frame.x1)) {
-      stroke(pen, [[X(x), MARGIN.top], [X(x), down - MARGIN.bottom]]);
+      stroke(pen, [
+        [X(x), MARGIN.top],
+        [X(x), down - MARGIN.bottom],
+      ]);
       pen.fillText(figure(x), X(x), down - MARGIN.bottom + 18);
     }
     pen.textAlign = "right";
     for (const y of ticks(frame.y0, frame.y1)) {
-      stroke(pen, [[MARGIN.left, Y(y)], [across - MARGIN.right, Y(y)]]);
+      stroke(pen, [
+        [MARGIN.left, Y(y)],
+        [across - MARGIN.right, Y(y)],
+      ]);
       pen.fillText(figure(y), MARGIN.left - 8, Y(y) + 4);
     }
   }
@@ -112,7 +129,10 @@ export function makePlot(host, { context, ask, move }) {
   /** The answer for every query in sight, not only for the one asked. */
   function answered(query) {
     const masked = now.rows.map((row) => Boolean(row.masked));
-    return average(weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters), now.parameters), shown.values)[0];
+    return average(
+      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters), now.parameters),
+      shown.values,
+    )[0];
   }
 
   function curve(pen, across, down, colors) {
@@ -124,10 +144,16 @@ export function makePlot(host, { context, ask, move }) {
     pen.rect(MARGIN.left, MARGIN.top, across - MARGIN.left - MARGIN.right, down - MARGIN.top - MARGIN.bottom);
     pen.clip();
     Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2.5 });
-    stroke(pen, points.map((x) => [X(x), Y(answered([x]))]));
+    stroke(
+      pen,
+      points.map((x) => [X(x), Y(answered([x]))]),
+    );
     pen.restore();
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1.5 });
-    stroke(pen, [[X(q), MARGIN.top], [X(q), down - MARGIN.bottom]]);
+    stroke(pen, [
+      [X(q), MARGIN.top],
+      [X(q), down - MARGIN.bottom],
+    ]);
     entries(pen, colors);
     if (Array.isArray(shown.z)) dot(pen, X(q), Y(shown.z[0]), 7, colors.accent, colors.paper);
     label(pen, `q = ${figure(q)}    z = ${said()}`, X(q), MARGIN.top - 8, colors);
@@ -144,7 +170,12 @@ export function makePlot(host, { context, ask, move }) {
       const z = answered([frame.x0 + u * (frame.x1 - frame.x0), frame.y1 - v * (frame.y1 - frame.y0)]);
       pen.fillStyle = context.palette.ramp(0.06 + 0.6 * ((z - least) / (most - least || 1)));
       // Cells end on whole pixels, or seams show between them.
-      pen.fillRect(Math.round(x), Math.round(y), Math.round(x + cell[0]) - Math.round(x), Math.round(y + cell[1]) - Math.round(y));
+      pen.fillRect(
+        Math.round(x),
+        Math.round(y),
+        Math.round(x + cell[0]) - Math.round(x),
+        Math.round(y + cell[1]) - Math.round(y),
+      );
     }
     grid(pen, across, down, { ...colors, line: "rgb(128 128 128 / 0.25)" });
     const query = [X(shown.query[0]), Y(shown.query[1])];
@@ -169,22 +200,47 @@ export function makePlot(host, { context, ask, move }) {
   }
 
   function features(names) {
-    if (bars.children.length !== shown.query.length) bars.replaceChildren(...shown.query.map((_, d) => feature(names[d] ?? `feature ${d + 1}`, d)));
+    if (bars.children.length !== shown.query.length)
+      bars.replaceChildren(...shown.query.map((_, d) => feature(names[d] ?? `feature ${d + 1}`, d)));
     const z = Array.isArray(shown.z) ? shown.z : null;
     [...bars.children].forEach((line, d) => {
       const [, pair, input, figures] = line.children;
       input.value = shown.query[d];
       figures.textContent = `${figure(shown.query[d])} → ${z ? figure(z[d]) : "—"}`;
-      [shown.query[d], z?.[d] ?? 0].forEach((x, i) => (pair.children[i].style.width = `${Math.min(Math.abs(x) / 2, 1) * 100}%`));
+      [shown.query[d], z?.[d] ?? 0].forEach(
+        (x, i) => (pair.children[i].style.width = `${Math.min(Math.abs(x) / 2, 1) * 100}%`),
+      );
     });
   }
 
   function feature(name, d) {
-    const input = el("input", { type: "range", min: -2, max: 2, step: 0.05, "aria-label": `query, ${name}`, oninput: () => ask(shown.query.map((x, i) => (i === d ? Number(input.value) : x))) });
-    return el("div.feature", {}, el("span.name", {}, name), el("span.pair", {}, el("span.fill.energy"), el("span.fill.weight")), input, el("span.figure"));
+    const input = el("input", {
+      type: "range",
+      min: -2,
+      max: 2,
+      step: 0.05,
+      "aria-label": `query, ${name}`,
+      oninput: () => ask(shown.query.map((x, i) => (i === d ? Number(input.value) : x))),
+    });
+    return el(
+      "div.feature",
+      {},
+      el("span.name", {}, name),
+      el("span.pair", {}, el("span.fill.energy"), el("span.fill.weight")),
+      input,
+      el("span.figure"),
+    );
   }
 
-  return { show, picture: () => ({ width: size.width, height: size.height, draw: (pen) => draw(pen, size.width, size.height, inks(host)) }), close: board.close };
+  return {
+    show,
+    picture: () => ({
+      width: size.width,
+      height: size.height,
+      draw: (pen) => draw(pen, size.width, size.height, inks(host)),
+    }),
+    close: board.close,
+  };
 }
 
 /** As many digits as a pixel of that span is worth. */
@@ -221,5 +277,7 @@ export function ticks(from, to) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((x) => x * power).find((x) => x >= rough);
   const first = Math.ceil(from / step);
-  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, i) =>
+    Number(((first + i) * step).toPrecision(12)),
+  );
 }

@@ -44,7 +44,8 @@ export const TABLES = {
   },
   words: {
     title: "Words",
-    story: "Every word asks every word, and becomes their weighted average: “bird” takes time from “early”, action from “catches”.",
+    story:
+      "Every word asks every word, and becomes their weighted average: “bird” takes time from “early”, action from “catches”.",
     energy: "Dot",
     normalize: "Softmax",
     features: ["animal", "action", "time", "article"],
@@ -67,7 +68,14 @@ const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05 };
 /** One of the tables as a state of the view. */
 export function fresh(name) {
   const { energy, normalize, query, parameters, rows } = TABLES[name];
-  return { table: name, energy, normalize, parameters: { ...USUAL, ...parameters }, query, rows: rows.map((row) => ({ ...row })) };
+  return {
+    table: name,
+    energy,
+    normalize,
+    parameters: { ...USUAL, ...parameters },
+    query,
+    rows: rows.map((row) => ({ ...row })),
+  };
 }
 
 /** What a link says, where it can be shown; null where not: links come from anywhere. */

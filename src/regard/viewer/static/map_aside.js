@@ -22,10 +22,28 @@ export class MapAside {
     this.caption = el("p.map-caption", { role: "status" });
     const legend = el("div.map-legend");
     const overview = el("div.map-overview");
-    const help = el("p.quietly", {}, "Drag or arrow keys move, wheel or + − zoom, Home shows all, a double click zooms in.");
-    this.root = el("aside.aside.map-aside", { "aria-label": "Reading" }, this.reading, this.caption, legend, overview, help);
-    this.legend = makeBoard(legend, { role: "img", "aria-label": "From no weight to all of it" }, (pen, width) => this.drawLegend(pen, width));
-    this.overview = makeBoard(overview, { role: "img", "aria-label": "Where in the whole head this is" }, (pen, width, height) => this.drawOverview(pen, width, height));
+    const help = el(
+      "p.quietly",
+      {},
+      "Drag or arrow keys move, wheel or + − zoom, Home shows all, a double click zooms in.",
+    );
+    this.root = el(
+      "aside.aside.map-aside",
+      { "aria-label": "Reading" },
+      this.reading,
+      this.caption,
+      legend,
+      overview,
+      help,
+    );
+    this.legend = makeBoard(legend, { role: "img", "aria-label": "From no weight to all of it" }, (pen, width) =>
+      this.drawLegend(pen, width),
+    );
+    this.overview = makeBoard(
+      overview,
+      { role: "img", "aria-label": "Where in the whole head this is" },
+      (pen, width, height) => this.drawOverview(pen, width, height),
+    );
     this.overview.node.addEventListener("pointerdown", (event) => {
       const { x, y } = place(event, this.overview.node);
       jump(x / this.scale, y / this.scale);
@@ -43,10 +61,16 @@ export class MapAside {
     const side = count(2 ** level);
     const pending = panels.reduce((sum, panel) => sum + panel.tiles.pending, 0);
     const failed = panels.map((panel) => panel.tiles.failed(level)).find(Boolean);
-    const cell = level === 0 ? "Each cell is one weight." : `Each cell is the ${POOLS[pool]} of ${side} × ${side} weights.`;
+    const cell =
+      level === 0 ? "Each cell is one weight." : `Each cell is the ${POOLS[pool]} of ${side} × ${side} weights.`;
     const share = Math.floor(100 * Math.min(...panels.map((panel) => panel.tiles.computed)));
-    const walk = pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
-    const waiting = walk ? walk : pending ? ` Computing ${pending} tile${pending > 1 ? "s" : ""}; coarser until they are here.` : "";
+    const walk =
+      pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
+    const waiting = walk
+      ? walk
+      : pending
+        ? ` Computing ${pending} tile${pending > 1 ? "s" : ""}; coarser until they are here.`
+        : "";
     const text = cell + coarse + (failed ? ` Coarser where they are missing: ${failed}` : waiting);
     if (this.caption.textContent !== text) this.caption.textContent = text;
     this.reading.replaceChildren(...this.readingOf());
@@ -57,12 +81,24 @@ export class MapAside {
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
-    if (!first) return [el("h2", {}, `${count(queries)} × ${count(keys)}`), el("p.quietly", {}, "queries × keys. Point at the map to read it.")];
+    if (!first)
+      return [
+        el("h2", {}, `${count(queries)} × ${count(keys)}`),
+        el("p.quietly", {}, "queries × keys. Point at the map to read it."),
+      ];
     const [rows, columns] = first.cell;
-    const what = rows * columns === 1 ? "the weight of" : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} weights of`;
-    const values = found.flatMap((one, at) => (one ? [el("p.map-value", { title: titles[at] }, exact(one.value))] : []));
+    const what =
+      rows * columns === 1 ? "the weight of" : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} weights of`;
+    const values = found.flatMap((one, at) =>
+      one ? [el("p.map-value", { title: titles[at] }, exact(one.value))] : [],
+    );
     const { query, key } = panels[0].sides;
-    return [...values, el("p.quietly", {}, what), ...around("query", first.row, rows, query), ...around("key", first.column, columns, key)];
+    return [
+      ...values,
+      el("p.quietly", {}, what),
+      ...around("query", first.row, rows, query),
+      ...around("key", first.column, columns, key),
+    ];
   }
 
   drawLegend(pen, width) {
@@ -78,7 +114,11 @@ export class MapAside {
     for (const weight of marks(shade, keys)) {
       const x = scale(weight) * width;
       pen.textAlign = x > width - 14 ? "right" : x < 14 ? "left" : "center";
-      pen.fillText(weight === 0 || weight >= 0.01 ? String(weight) : weight.toExponential(0).replace("e-", "e−"), x, 24);
+      pen.fillText(
+        weight === 0 || weight >= 0.01 ? String(weight) : weight.toExponential(0).replace("e-", "e−"),
+        x,
+        24,
+      );
     }
   }
 

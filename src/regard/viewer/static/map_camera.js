@@ -36,7 +36,11 @@ export class MapCamera {
     const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
     const near = clamp(scale, this.whole, LARGEST);
     const reach = (count, span) => Math.max(count, span / near / 2);
-    return { x: clamp(x, 0, reach(call.keys, area.width)), y: clamp(y, 0, reach(call.queries, area.height)), scale: near };
+    return {
+      x: clamp(x, 0, reach(call.keys, area.width)),
+      y: clamp(y, 0, reach(call.queries, area.height)),
+      scale: near,
+    };
   }
 
   move(camera) {
@@ -83,7 +87,8 @@ export class MapCamera {
       if (this.pointers.has(event.pointerId)) this.drag(panel, event.pointerId, now);
       this.pointed(panel.under(now.x, now.y));
     });
-    for (const end of ["pointerup", "pointercancel"]) node.addEventListener(end, (event) => this.pointers.delete(event.pointerId));
+    for (const end of ["pointerup", "pointercancel"])
+      node.addEventListener(end, (event) => this.pointers.delete(event.pointerId));
     node.addEventListener("pointerleave", () => !this.pointers.size && this.pointed(null));
     node.addEventListener("dblclick", (event) => {
       const { x, y } = place(event, node);
@@ -93,7 +98,8 @@ export class MapCamera {
       event.preventDefault();
       const { x, y } = place(event, node);
       const pixels = event.deltaY * (event.deltaMode === 1 ? 16 : 1);
-      this.zoom(Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.002)), panel, x, y); // a pinch on a touchpad is ctrl and wheel
+      const pace = event.ctrlKey ? 0.01 : 0.002; // a pinch on a touchpad is ctrl and wheel
+      this.zoom(Math.exp(-pixels * pace), panel, x, y);
       this.pointed(panel.under(x, y));
     };
     node.addEventListener("wheel", wheel, { passive: false });

@@ -77,7 +77,9 @@ export class MapPanel {
     const columns = span(first.column, last.column, this.call.keys, reach);
     const middle = [camera.y / reach - 0.5, camera.x / reach - 0.5];
     const list = rows.flatMap((row) => columns.map((column) => [level, row, column]));
-    list.sort((a, b) => Math.hypot(a[1] - middle[0], a[2] - middle[1]) - Math.hypot(b[1] - middle[0], b[2] - middle[1]));
+    list.sort(
+      (a, b) => Math.hypot(a[1] - middle[0], a[2] - middle[1]) - Math.hypot(b[1] - middle[0], b[2] - middle[1]),
+    );
     this.tiles.want([[this.tiles.top, 0, 0], ...list.filter((at) => at[0] !== this.tiles.top)]);
     pen.save();
     pen.translate(-x, -y);
@@ -149,12 +151,14 @@ export class MapPanel {
     pen.textAlign = "right";
     for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step)) {
       const y = this.at(0, row + 0.5)[1];
-      if (y >= area.y && y <= area.y + area.height) write(this.name(this.sides.query, row, step), row, row === cross?.row, area.x - 8, y, 0);
+      if (y >= area.y && y <= area.y + area.height)
+        write(this.name(this.sides.query, row, step), row, row === cross?.row, area.x - 8, y, 0);
     }
     pen.textAlign = "left";
     for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step)) {
       const x = this.at(column + 0.5, 0)[0];
-      if (x >= area.x && x <= area.x + area.width) write(this.name(this.sides.key, column, step), column, column === cross?.column, x, area.y - 8, -Math.PI / 3);
+      if (x >= area.x && x <= area.x + area.width)
+        write(this.name(this.sides.key, column, step), column, column === cross?.column, x, area.y - 8, -Math.PI / 3);
     }
     pen.textBaseline = "alphabetic";
   }
@@ -176,12 +180,18 @@ export class MapPanel {
     pen.rect(area.x, area.y, area.width, area.height);
     pen.clip();
     // A dark line beside a light one is seen on any colour.
-    for (const [color, off] of [[paper, 1], [ink, 0]]) {
+    for (const [color, off] of [
+      [paper, 1],
+      [ink, 0],
+    ]) {
       Object.assign(pen, { strokeStyle: color, lineWidth: 1, globalAlpha: 0.55 });
       pen.strokeRect(x - 0.5 - off, y - 0.5 - off, size + 1 + 2 * off, size + 1 + 2 * off);
       pen.beginPath();
       const [cx, cy] = [x + size / 2 + off, y + size / 2 + off];
-      for (const [a, b, c, d] of [[area.x, cy, x - 2, cy], [cx, area.y, cx, y - 2]]) {
+      for (const [a, b, c, d] of [
+        [area.x, cy, x - 2, cy],
+        [cx, area.y, cx, y - 2],
+      ]) {
         pen.moveTo(a, b);
         pen.lineTo(c, d);
       }

@@ -16,7 +16,10 @@ export function drawOver(pen, box, { image, weights, grid: [rows, columns], smoo
   weights.forEach((weight, i) => {
     const share = weight / most;
     const at = 3 * Math.round(255 * Math.sqrt(share));
-    bytes.data.set(image ? [0, 0, 0, Math.round(215 * (1 - Math.sqrt(share)))] : [...palette.bytes.slice(at, at + 3), 255], 4 * i);
+    bytes.data.set(
+      image ? [0, 0, 0, Math.round(215 * (1 - Math.sqrt(share)))] : [...palette.bytes.slice(at, at + 3), 255],
+      4 * i,
+    );
   });
   small.putImageData(bytes, 0, 0);
   const scale = 2;

@@ -18,7 +18,14 @@ export function bounds(level, row, column, queries, keys) {
   const reach = SIDE * 2 ** level;
   const [top, left] = [row * reach, column * reach];
   const [bottom, right] = [Math.min(top + reach, queries), Math.min(left + reach, keys)];
-  return { top, left, bottom, right, height: Math.ceil((bottom - top) / 2 ** level), width: Math.ceil((right - left) / 2 ** level) };
+  return {
+    top,
+    left,
+    bottom,
+    right,
+    height: Math.ceil((bottom - top) / 2 ** level),
+    width: Math.ceil((right - left) / 2 ** level),
+  };
 }
 
 /** `call` has `queries` and `keys`; `changed()` is called when a tile has come. */

@@ -3,13 +3,46 @@ import { el } from "./dom.js";
 
 const KEY = "regard-tour";
 const STEPS = [
-  { view: "lookup", at: ".stage", title: "Attention is a look-up", text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch." },
-  { view: "translate", at: ".stage", title: "Where a translator looks", text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step." },
-  { view: "heads", at: ".stage", title: "Who looks at whom", text: "One colour per head. Point at a token on either side, click to pin it, double-click a head to see it alone." },
-  { view: "model", at: ".stage", title: "All heads at once", text: "Every head as a small map, sorted by what it does. Click one to look closer." },
-  { view: "map", at: ".stage", title: "Read it like a map", text: "The whole of one head. Zoom with the wheel or + and −, from the whole context down to single weights." },
-  { at: ".badge", title: "Is it true?", text: "Weights times values must give what the model computed. This says whether they do, and by how much they are off." },
-  { at: ".tools", title: "Take it along", text: "Export what you see as SVG, PNG or CSV, or copy a link that restores it. The key ? lists every shortcut." },
+  {
+    view: "lookup",
+    at: ".stage",
+    title: "Attention is a look-up",
+    text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch.",
+  },
+  {
+    view: "translate",
+    at: ".stage",
+    title: "Where a translator looks",
+    text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step.",
+  },
+  {
+    view: "heads",
+    at: ".stage",
+    title: "Who looks at whom",
+    text: "One colour per head. Point at a token on either side, click to pin it, double-click a head to see it alone.",
+  },
+  {
+    view: "model",
+    at: ".stage",
+    title: "All heads at once",
+    text: "Every head as a small map, sorted by what it does. Click one to look closer.",
+  },
+  {
+    view: "map",
+    at: ".stage",
+    title: "Read it like a map",
+    text: "The whole of one head. Zoom with the wheel or + and −, from the whole context down to single weights.",
+  },
+  {
+    at: ".badge",
+    title: "Is it true?",
+    text: "Weights times values must give what the model computed. This says whether they do, and by how much they are off.",
+  },
+  {
+    at: ".tools",
+    title: "Take it along",
+    text: "Export what you see as SVG, PNG or CSV, or copy a link that restores it. The key ? lists every shortcut.",
+  },
 ];
 
 /** `shows(view)` says whether a view has something to show; `state` is the page's. */

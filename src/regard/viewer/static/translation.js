@@ -1,8 +1,8 @@
 // One model's translation: both sentences, the alignment between them, and how the search found it, step by step.
 //
-// POST /api/translate answers {translations: [{model, title, translation, source: pieces, source_words: the word of each,
-// target, target_words, weights: [target][source] or null, the mean of `maps`, fidelity, steps: [{prefix, alternatives: [{piece, logprob}],
-// beam: [{text, score}]}]}]}; the last piece of either side is the end of the sentence.
+// POST /api/translate answers {translations: [{model, title, translation, source: pieces, source_words: the word of
+// each, target, target_words, weights: [target][source] or null, the mean of `maps`, fidelity, steps: [{prefix,
+// alternatives: [{piece, logprob}], beam: [{text, score}]}]}]}; the last piece of either side ends the sentence.
 import { Alignment } from "./alignment.js";
 import { el, slider } from "./dom.js";
 import { number, plain } from "./tokens.js";
@@ -18,7 +18,8 @@ export function gathered(answer, level) {
   const label = (pieces) => (group) => plain(group.map((i) => pieces[i]).join("")).trim();
   const rows = groups(answer.target, answer.target_words);
   const columns = groups(answer.source, answer.source_words);
-  const mean = (row, column) => row.reduce((sum, i) => sum + column.reduce((part, j) => part + answer.weights[i][j], 0), 0) / row.length;
+  const mean = (row, column) =>
+    row.reduce((sum, i) => sum + column.reduce((part, j) => part + answer.weights[i][j], 0), 0) / row.length;
   return {
     rows: rows.map(label(answer.target)),
     columns: columns.map(label(answer.source)),
@@ -59,14 +60,18 @@ export class TranslationCard {
 
   words(side, labels) {
     const buttons = labels.map((text, at) =>
-      el("button.word", {
-        type: "button",
-        onpointerenter: () => this.pointed(side, [at]),
-        onpointerleave: () => this.pointed(null),
-        onfocus: () => this.pointed(side, [at]),
-        onblur: () => this.pointed(null),
-        onclick: () => this.pinned(side, at),
-      }, text),
+      el(
+        "button.word",
+        {
+          type: "button",
+          onpointerenter: () => this.pointed(side, [at]),
+          onpointerleave: () => this.pointed(null),
+          onfocus: () => this.pointed(side, [at]),
+          onblur: () => this.pointed(null),
+          onclick: () => this.pinned(side, at),
+        },
+        text,
+      ),
     );
     this.lines[side].replaceChildren(...buttons);
   }
@@ -77,20 +82,26 @@ export class TranslationCard {
     const buttons = { source: [...this.lines.source.children], target: [...this.lines.target.children] };
     const share = { source: () => 0, target: () => 0 };
     const own = chosen?.list?.filter((at) => at < buttons[chosen.side]?.length) ?? [];
-    if (own.length && weights && chosen.side === "source") share.target = (r) => own.reduce((sum, c) => sum + weights[r][c], 0);
-    if (own.length && weights && chosen.side === "target") share.source = (c) => own.reduce((sum, r) => sum + weights[r][c], 0) / own.length;
+    if (own.length && weights && chosen.side === "source")
+      share.target = (r) => own.reduce((sum, c) => sum + weights[r][c], 0);
+    if (own.length && weights && chosen.side === "target")
+      share.source = (c) => own.reduce((sum, r) => sum + weights[r][c], 0) / own.length;
     for (const side of ["source", "target"]) {
       buttons[side].forEach((button, at) => {
         const mine = chosen?.side === side && own.includes(at);
         button.setAttribute("aria-pressed", String(mine));
         const part = Math.min(1, share[side](at));
-        button.style.backgroundColor = !mine && part > 0.005 ? `color-mix(in srgb, var(--accent) ${Math.round(60 * part)}%, transparent)` : "";
+        button.style.backgroundColor =
+          !mine && part > 0.005 ? `color-mix(in srgb, var(--accent) ${Math.round(60 * part)}%, transparent)` : "";
         button.title = chosen && !mine && own.length && chosen.side !== side ? number(part) : "";
       });
     }
     const cell = chosen?.cell ?? (own.length === 1 ? { [chosen.side === "source" ? "column" : "row"]: own[0] } : null);
     this.alignment?.light(cell);
-    this.shares = { source: buttons.source.map((_, at) => share.source(at)), target: buttons.target.map((_, at) => share.target(at)) };
+    this.shares = {
+      source: buttons.source.map((_, at) => share.source(at)),
+      target: buttons.target.map((_, at) => share.target(at)),
+    };
   }
 
   /** The search at one step: what was written, what could come next, and what else was on the beam. */
@@ -101,7 +112,14 @@ export class TranslationCard {
     const at = Math.min(step ?? 0, steps.length - 1);
     const { prefix, alternatives, beam } = steps[at];
     if (this.scrubber?.most !== steps.length) {
-      const field = slider("Step", [1, steps.length, 1], at + 1, (x) => `${x} of ${steps.length}`, (x) => this.stepped(x - 1), "The search, token by token");
+      const field = slider(
+        "Step",
+        [1, steps.length, 1],
+        at + 1,
+        (x) => `${x} of ${steps.length}`,
+        (x) => this.stepped(x - 1),
+        "The search, token by token",
+      );
       this.scrubber = { most: steps.length, field, body: el("div.step-body") };
       this.steps.replaceChildren(field, this.scrubber.body);
     }
@@ -112,10 +130,20 @@ export class TranslationCard {
       const share = Math.exp(logprob);
       const fill = el("span.fill.weight");
       fill.style.width = `${(100 * share) / most}%`;
-      return el("tr", { class: piece === chosen ? "chosen" : null }, el("td", {}, plain(piece)), el("td.number", {}, number(share)), el("td", {}, el("span.track", {}, fill)));
+      return el(
+        "tr",
+        { class: piece === chosen ? "chosen" : null },
+        el("td", {}, plain(piece)),
+        el("td.number", {}, number(share)),
+        el("td", {}, el("span.track", {}, fill)),
+      );
     });
     const next = el("table.next", {}, el("caption", {}, "next token"), el("tbody", {}, ...rows));
-    const others = el("ol.beam", { "aria-label": "the beam" }, ...(beam ?? []).map(({ text, score }) => el("li", {}, el("span.figure", {}, number(score)), " ", text || "…")));
+    const others = el(
+      "ol.beam",
+      { "aria-label": "the beam" },
+      ...(beam ?? []).map(({ text, score }) => el("li", {}, el("span.figure", {}, number(score)), " ", text || "…")),
+    );
     this.scrubber.body.replaceChildren(el("p.prefix", {}, prefix || "…"), el("div.step-sides", {}, next, others));
   }
 

@@ -7,7 +7,12 @@ export const MOST = 1 << 22; // weights that are fetched for it; of a longer tex
 /** Answers as `Tiles` does. `sides` are those of tokens.js, between words; `call` counts them. */
 export class WordTiles {
   constructor(source, path, call, { head, entry, pool }, sides, changed) {
-    Object.assign(this, { call: { queries: sides.query.labels.length, keys: sides.key.labels.length }, pool, sides, changed });
+    Object.assign(this, {
+      call: { queries: sides.query.labels.length, keys: sides.key.labels.length },
+      pool,
+      sides,
+      changed,
+    });
     this.top = levelAt(SIDE / Math.max(this.call.queries, this.call.keys));
     Object.assign(this, { kept: new Map(), control: new AbortController(), pending: 1, computed: 0, why: "" });
     this.fetch(source, `${path}/weights`, { heads: head, entry }, call.keys);

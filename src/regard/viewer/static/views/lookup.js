@@ -22,7 +22,10 @@ function computed(now) {
   const words = [query, ...keys].some((x) => !Array.isArray(x));
   if (words && now.energy !== "Exact") {
     const where = Array.isArray(query) ? `key ${keys.findIndex((x) => !Array.isArray(x)) + 1}` : "the query";
-    return { ...found, problem: `${now.energy} compares numbers, and ${where} is not one: write 3, or 1, 2, or take Exact.` };
+    return {
+      ...found,
+      problem: `${now.energy} compares numbers, and ${where} is not one: write 3, or 1, 2, or take Exact.`,
+    };
   }
   const [one, ...rest] = words ? [query, ...keys].map((x) => [written(x)]) : [query, ...keys];
   const odd = rest.findIndex((key) => key.length !== one.length);
@@ -56,13 +59,35 @@ function mount(root, context) {
   let shown = null;
   let cells = [];
 
-  const tables = segments("Start from", Object.entries(TABLES).map(([name, { title }]) => [name, title]), now.table, start);
+  const tables = segments(
+    "Start from",
+    Object.entries(TABLES).map(([name, { title }]) => [name, title]),
+    now.table,
+    start,
+  );
   const story = el("p.story");
-  const energy = choice("Energy", Object.keys(ENERGIES).map((name) => [name, name]), now.energy, (name) => change({ energy: name }));
-  const normalize = choice("Normalizer", Object.keys(NORMALIZERS).map((name) => [name, name]), now.normalize, (name) => change({ normalize: name }));
-  const sliders = [...Object.values(ENERGIES), ...Object.values(NORMALIZERS)].flatMap((part) => (part.parameter ? [logarithmic(part.parameter)] : []));
+  const energy = choice(
+    "Energy",
+    Object.keys(ENERGIES).map((name) => [name, name]),
+    now.energy,
+    (name) => change({ energy: name }),
+  );
+  const normalize = choice(
+    "Normalizer",
+    Object.keys(NORMALIZERS).map((name) => [name, name]),
+    now.normalize,
+    (name) => change({ normalize: name }),
+  );
+  const sliders = [...Object.values(ENERGIES), ...Object.values(NORMALIZERS)].flatMap((part) =>
+    part.parameter ? [logarithmic(part.parameter)] : [],
+  );
   const formula = el("p.formula");
-  const query = el("input", { type: "text", "aria-label": "Query q", spellcheck: "false", oninput: () => change({ query: query.value }) });
+  const query = el("input", {
+    type: "text",
+    "aria-label": "Query q",
+    spellcheck: "false",
+    oninput: () => change({ query: query.value }),
+  });
   const asks = el("span.asks");
   const body = el("tbody");
   const heads = ["see", "key k", "energy e", "weight w", "value v"].map((text) => el("th", { scope: "col" }, text));
@@ -80,7 +105,14 @@ function mount(root, context) {
       el(
         "div.lookup-main",
         {},
-        el("div", {}, el("div.asking", {}, el("label", {}, "Query q ", query), asks), table, el("div.lookup-end", {}, add, result), problem),
+        el(
+          "div",
+          {},
+          el("div.asking", {}, el("label", {}, "Query q ", query), asks),
+          table,
+          el("div.lookup-end", {}, add, result),
+          problem,
+        ),
         stage,
       ),
     ),
@@ -92,7 +124,16 @@ function mount(root, context) {
   function logarithmic({ name, label, least, most }) {
     const range = [Math.log(least), Math.log(most), "any"];
     const set = (x) => change({ parameters: { ...now.parameters, [name]: Number(Math.exp(x).toPrecision(3)) } });
-    return { name, field: slider(label, range, Math.log(now.parameters[name]), (x) => figure(Number(Math.exp(x).toPrecision(3))), set) };
+    return {
+      name,
+      field: slider(
+        label,
+        range,
+        Math.log(now.parameters[name]),
+        (x) => figure(Number(Math.exp(x).toPrecision(3))),
+        set,
+      ),
+    };
   }
 
   function start(name) {
@@ -141,7 +182,9 @@ function mount(root, context) {
     cells = now.rows.map(line);
     body.replaceChildren(...cells.map((cell) => cell.line));
     const asking = now.rows.filter((row) => row.label);
-    const buttons = asking.map((row) => el("button.word", { type: "button", onclick: () => change({ query: row.key }) }, row.label));
+    const buttons = asking.map((row) =>
+      el("button.word", { type: "button", onclick: () => change({ query: row.key }) }, row.label),
+    );
     asks.replaceChildren(...(buttons.length ? ["ask as ", ...buttons] : []));
     add.disabled = now.rows.length >= MOST_ROWS;
     query.value = now.query;
@@ -150,11 +193,26 @@ function mount(root, context) {
 
   function line(row, at) {
     const input = (name) => {
-      const box = el("input", { type: "text", value: row[name], "aria-label": `${name} ${at + 1}`, spellcheck: "false", oninput: () => changeRow(at, { [name]: box.value }) });
+      const box = el("input", {
+        type: "text",
+        value: row[name],
+        "aria-label": `${name} ${at + 1}`,
+        spellcheck: "false",
+        oninput: () => changeRow(at, { [name]: box.value }),
+      });
       return box;
     };
-    const see = el("input", { type: "checkbox", checked: !row.masked, "aria-label": `see key ${at + 1}`, onchange: () => changeRow(at, { masked: !see.checked }) });
-    const remove = el("button.strike", { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) }, "×");
+    const see = el("input", {
+      type: "checkbox",
+      checked: !row.masked,
+      "aria-label": `see key ${at + 1}`,
+      onchange: () => changeRow(at, { masked: !see.checked }),
+    });
+    const remove = el(
+      "button.strike",
+      { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) },
+      "×",
+    );
     const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
     const named = el("span.row-key", {}, row.label ? el("span.row-label", {}, row.label) : null, key);
     const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));

@@ -30,7 +30,10 @@ class MapView {
       rested: (camera) => this.set(camera),
       pointed: (place) => this.point(place),
     });
-    this.aside = new MapAside(() => this.look(), (x, y) => this.camera.move({ ...this.camera.now, x, y }));
+    this.aside = new MapAside(
+      () => this.look(),
+      (x, y) => this.camera.move({ ...this.camera.now, x, y }),
+    );
     root.replaceChildren(this.controls, el("div.split", {}, ...this.columns, this.aside.root));
     this.keys = this.bindings();
     this.update();
@@ -109,7 +112,10 @@ class MapView {
     const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
     const asked = [this.context.source, callPath(trace, call), call, { head, entry, pool }];
     const redraw = () => this.redraw();
-    panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), { query, key: side });
+    panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), {
+      query,
+      key: side,
+    });
   }
 
   byWords(call) {
@@ -122,8 +128,21 @@ class MapView {
     const { palette } = this.context;
     const camera = this.camera.now;
     const titles = this.panels.map((_, at) => this.columns[at].firstChild.textContent);
-    const coarse = this.context.level === "word" && !this.byWords(this.target(0).call) ? " Tokens: there are too many for words." : "";
-    return { panels: this.panels, titles, camera, level: this.level(camera), cross: this.cross, pool, shade, palette, coarse };
+    const coarse =
+      this.context.level === "word" && !this.byWords(this.target(0).call)
+        ? " Tokens: there are too many for words."
+        : "";
+    return {
+      panels: this.panels,
+      titles,
+      camera,
+      level: this.level(camera),
+      cross: this.cross,
+      pool,
+      shade,
+      palette,
+      coarse,
+    };
   }
 
   level(camera) {
@@ -169,10 +188,21 @@ class MapView {
   }
 
   bindings() {
-    const arrows = [["ArrowLeft", -1, 0], ["ArrowRight", 1, 0], ["ArrowUp", 0, -1], ["ArrowDown", 0, 1]];
+    const arrows = [
+      ["ArrowLeft", -1, 0],
+      ["ArrowRight", 1, 0],
+      ["ArrowUp", 0, -1],
+      ["ArrowDown", 0, 1],
+    ];
     const moves = arrows.flatMap(([key, across, down], at) => [
       { key, shown: "arrows", text: at ? "" : "move, and read the middle", run: () => this.step(across, down, false) },
-      { key, shift: true, shown: "arrows", text: at ? "" : "move half a window", run: () => this.step(across, down, true) },
+      {
+        key,
+        shift: true,
+        shown: "arrows",
+        text: at ? "" : "move half a window",
+        run: () => this.step(across, down, true),
+      },
     ]);
     return [
       ...moves,
@@ -184,7 +214,11 @@ class MapView {
       { key: "]", text: "the next head", run: () => this.nextHead(1) },
       { key: ",", text: "the layer before", run: () => this.nextCall(-1) },
       { key: ".", text: "the next layer", run: () => this.nextCall(1) },
-      { key: "p", text: "largest or mean of a cell", run: () => this.set({ pool: this.settings.pool === "max" ? "mean" : "max" }) },
+      {
+        key: "p",
+        text: "largest or mean of a cell",
+        run: () => this.set({ pool: this.settings.pool === "max" ? "mean" : "max" }),
+      },
       { key: "c", text: "two heads in step", run: () => this.compare(!this.settings.other) },
     ];
   }
@@ -213,7 +247,10 @@ class MapView {
     this.controlled = stamp;
     const all = () => [...this.controls.querySelectorAll("select, button, input")];
     const held = all().indexOf(document.activeElement);
-    const pools = [["max", "Largest", "a cell shows the largest of its weights"], ["mean", "Mean", "a cell shows the mean of its weights"]];
+    const pools = [
+      ["max", "Largest", "a cell shows the largest of its weights"],
+      ["mean", "Mean", "a cell shows the mean of its weights"],
+    ];
     this.controls.replaceChildren(
       ...this.choosers(0),
       segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
@@ -227,9 +264,13 @@ class MapView {
 
   choosers(at) {
     const target = this.target(at);
-    const set = (patch) => (at === 0 ? this.context.state.set(patch) : this.set({ other: { ...this.settings.other, ...patch } }));
+    const set = (patch) =>
+      at === 0 ? this.context.state.set(patch) : this.set({ other: { ...this.settings.other, ...patch } });
     const traces = this.context.about.traces.map((trace) => [trace.id, trace.title]);
-    const which = at === 1 && traces.length > 1 ? [choice("Trace", traces, this.settings.other.trace, (id) => set({ trace: id, call: null, head: 0 }))] : [];
+    const which =
+      at === 1 && traces.length > 1
+        ? [choice("Trace", traces, this.settings.other.trace, (id) => set({ trace: id, call: null, head: 0 }))]
+        : [];
     if (!target) return which;
     const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
     return [
@@ -271,7 +312,10 @@ class MapView {
     const cell = 2 ** level;
     const inSight = (from, to, most) => {
       const start = Math.max(0, Math.floor(from / cell)) * cell;
-      return Array.from({ length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) }, (_, i) => start + i * cell);
+      return Array.from(
+        { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
+        (_, i) => start + i * cell,
+      );
     };
     const name = (tokens, i) => `${i} ${tokens[i]}`;
     return this.panels.flatMap((panel, at) => {
@@ -282,7 +326,10 @@ class MapView {
       return [
         [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
         ["", ...columns.map((column) => name(sides.key, column))],
-        ...rows.map((row) => [name(sides.query, row), ...columns.map((column) => panel.read({ row, column })?.value ?? "")]),
+        ...rows.map((row) => [
+          name(sides.query, row),
+          ...columns.map((column) => panel.read({ row, column })?.value ?? ""),
+        ]),
       ];
     });
   }
@@ -290,11 +337,19 @@ class MapView {
   drawn() {
     const { camera, level, pool, shade, cross } = this.look();
     return {
-      camera, level, pool, shade, cross,
+      camera,
+      level,
+      pool,
+      shade,
+      cross,
       pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
       readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],
       /** The cell that covers a weight, and where that weight is on the canvas. */
-      cell: (row, column, at = 0) => this.panels[at] && { ...this.panels[at].read({ row, column }), pixel: this.panels[at].at(column + 0.5, row + 0.5) },
+      cell: (row, column, at = 0) =>
+        this.panels[at] && {
+          ...this.panels[at].read({ row, column }),
+          pixel: this.panels[at].at(column + 0.5, row + 0.5),
+        },
     };
   }
 

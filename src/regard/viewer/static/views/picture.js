@@ -1,7 +1,7 @@
 // Picture: where a captioner looked for each word, or where the queries of a vision model look, over the picture.
 //
-// POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call of a
-// trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
+// POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call
+// of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
 import { inks, makeBoard, place } from "../board.js";
 import { choice, el, tick } from "../dom.js";
 import { makeDrop } from "../dropzone.js";
@@ -32,17 +32,38 @@ class PictureView {
     this.stage = el("div.drawing");
     this.strip = el("div.strip", { role: "group", "aria-label": "Words" });
     this.reading = el("p.quietly");
-    root.replaceChildren(this.controls, el("div.split.picture", {}, this.stage, el("aside.aside.picture-aside", { "aria-label": "Words" }, this.reading, this.strip)));
-    this.board = makeBoard(this.stage, { role: "img", "aria-label": "The picture and where the model looked" }, (pen, width, height) => this.draw(pen, width, height));
+    root.replaceChildren(
+      this.controls,
+      el(
+        "div.split.picture",
+        {},
+        this.stage,
+        el("aside.aside.picture-aside", { "aria-label": "Words" }, this.reading, this.strip),
+      ),
+    );
+    this.board = makeBoard(
+      this.stage,
+      { role: "img", "aria-label": "The picture and where the model looked" },
+      (pen, width, height) => this.draw(pen, width, height),
+    );
     this.board.node.addEventListener("pointermove", (event) => this.point(place(event, this.board.node)));
     this.board.node.addEventListener("pointerleave", () => this.point(null));
-    this.board.node.addEventListener("click", () => this.hovered !== null && !this.answer && this.set({ query: this.hovered + this.special }));
+    this.board.node.addEventListener(
+      "click",
+      () => this.hovered !== null && !this.answer && this.set({ query: this.hovered + this.special }),
+    );
     this.keys = [
       { key: "ArrowLeft", text: "the word or cell before", run: () => this.step(-1) },
       { key: "ArrowRight", text: "the next word or cell", run: () => this.step(1) },
     ];
     this.drop = this.captioners.length
-      ? makeDrop(root, { label: "Choose a picture, or drop one", accept: "image/*", most: context.about.limits?.upload, taken: (file) => this.caption(file), failed: context.fail })
+      ? makeDrop(root, {
+          label: "Choose a picture, or drop one",
+          accept: "image/*",
+          most: context.about.limits?.upload,
+          taken: (file) => this.caption(file),
+          failed: context.fail,
+        })
       : null;
     this.update();
   }
@@ -95,7 +116,11 @@ class PictureView {
     const running = (this.running = new AbortController());
     const rows = `${Math.min(query, call.queries - 1)}:${Math.min(query, call.queries - 1) + 1}`;
     try {
-      const { data } = await this.context.source.array(`${callPath(this.context.trace, call)}/weights`, { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" }, running.signal);
+      const { data } = await this.context.source.array(
+        `${callPath(this.context.trace, call)}/weights`,
+        { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" },
+        running.signal,
+      );
       if (this.context.trace.picture) this.image ??= await loaded(this.context.trace.picture);
       this.row = { query, data };
       this.show();
@@ -143,7 +168,14 @@ class PictureView {
     this.controlled = stamp;
     this.controls.replaceChildren(
       ...(this.drop ? [this.drop.root] : []),
-      ...(own ? [callChoice({ ...this.context.trace, calls: this.calls }, call, (id) => this.context.state.set({ call: id })), choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) }))] : []),
+      ...(own
+        ? [
+            callChoice({ ...this.context.trace, calls: this.calls }, call, (id) =>
+              this.context.state.set({ call: id }),
+            ),
+            choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
+          ]
+        : []),
       tick("Smooth", smooth, (on) => this.set({ smooth: on }), "blend the cells of the grid into one another"),
       this.status,
     );
@@ -152,12 +184,35 @@ class PictureView {
   /** One small picture per word, as in the paper; or the tokens before the cells. */
   showStrip() {
     const { smooth, word, query } = this.settings;
-    const words = this.answer ? this.answer.words : this.call ? Array.from({ length: this.special }, (_, i) => this.nameOf(i)) : [];
+    const words = this.answer
+      ? this.answer.words
+      : this.call
+        ? Array.from({ length: this.special }, (_, i) => this.nameOf(i))
+        : [];
     const chosen = this.answer ? Math.min(word, words.length - 1) : query;
     const buttons = words.map((name, at) => {
       const canvas = el("canvas", { width: 96, height: 96, "aria-hidden": "true" });
-      if (this.answer) drawOver(canvas.getContext("2d"), { x: 0, y: 0, width: 96, height: 96 }, { image: this.image, weights: this.answer.weights[at], grid: this.answer.grid, smooth, palette: this.context.palette });
-      const button = el("button.strip-word", { type: "button", "aria-pressed": String(at === chosen), onclick: () => this.set(this.answer ? { word: at } : { query: at }) }, name);
+      if (this.answer)
+        drawOver(
+          canvas.getContext("2d"),
+          { x: 0, y: 0, width: 96, height: 96 },
+          {
+            image: this.image,
+            weights: this.answer.weights[at],
+            grid: this.answer.grid,
+            smooth,
+            palette: this.context.palette,
+          },
+        );
+      const button = el(
+        "button.strip-word",
+        {
+          type: "button",
+          "aria-pressed": String(at === chosen),
+          onclick: () => this.set(this.answer ? { word: at } : { query: at }),
+        },
+        name,
+      );
       if (this.answer) button.prepend(canvas);
       return button;
     });
@@ -192,11 +247,17 @@ class PictureView {
     }
     const box = this.box(width, height);
     drawOver(pen, box, { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette });
-    const cell = this.hovered ?? (!this.answer && this.settings.query >= this.special ? this.settings.query - this.special : null);
+    const cell =
+      this.hovered ?? (!this.answer && this.settings.query >= this.special ? this.settings.query - this.special : null);
     if (cell === null) return;
     const [rows, columns] = shown.grid;
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
-    pen.strokeRect(box.x + ((cell % columns) * box.width) / columns, box.y + (Math.floor(cell / columns) * box.height) / rows, box.width / columns, box.height / rows);
+    pen.strokeRect(
+      box.x + ((cell % columns) * box.width) / columns,
+      box.y + (Math.floor(cell / columns) * box.height) / rows,
+      box.width / columns,
+      box.height / rows,
+    );
   }
 
   point(at) {
@@ -204,7 +265,9 @@ class PictureView {
     if (!shown) return;
     const [rows, columns] = shown.grid;
     const box = this.box(this.board.size.width, this.board.size.height);
-    const [column, row] = at ? [Math.floor(((at.x - box.x) / box.width) * columns), Math.floor(((at.y - box.y) / box.height) * rows)] : [-1, -1];
+    const [column, row] = at
+      ? [Math.floor(((at.x - box.x) / box.width) * columns), Math.floor(((at.y - box.y) / box.height) * rows)]
+      : [-1, -1];
     this.hovered = row >= 0 && column >= 0 && row < rows && column < columns ? row * columns + column : null;
     this.board.ask();
     this.read();
@@ -214,7 +277,10 @@ class PictureView {
     const { shown } = this;
     if (!shown) return;
     const most = Math.max(...shown.weights);
-    const cell = this.hovered === null ? `brightest ${exact(most)}` : `this cell ${exact(shown.weights[this.hovered])}, brightest ${exact(most)}`;
+    const cell =
+      this.hovered === null
+        ? `brightest ${exact(most)}`
+        : `this cell ${exact(shown.weights[this.hovered])}, brightest ${exact(most)}`;
     this.reading.textContent = `“${shown.name}”: ${cell}. ${shown.grid[0]} × ${shown.grid[1]} cells.`;
   }
 
@@ -226,8 +292,16 @@ class PictureView {
       pen.fillStyle = paper;
       pen.fillRect(0, 0, width, height);
       if (!shown) return;
-      const inner = within(width - 40, height - 60, this.image ? this.image.width / this.image.height : shown.grid[1] / shown.grid[0]);
-      drawOver(pen, { ...inner, x: inner.x + 20, y: inner.y + 20 }, { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette });
+      const inner = within(
+        width - 40,
+        height - 60,
+        this.image ? this.image.width / this.image.height : shown.grid[1] / shown.grid[0],
+      );
+      drawOver(
+        pen,
+        { ...inner, x: inner.x + 20, y: inner.y + 20 },
+        { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette },
+      );
       Object.assign(pen, { fillStyle: ink, font: `14px ${font}`, textAlign: "center" });
       pen.fillText(shown.name, width / 2, height - 14);
     };
@@ -235,14 +309,27 @@ class PictureView {
   }
 
   table() {
-    const all = this.answer ? this.answer.words.map((word, at) => [word, this.answer.weights[at]]) : this.shown ? [[this.shown.name, this.shown.weights]] : [];
+    const all = this.answer
+      ? this.answer.words.map((word, at) => [word, this.answer.weights[at]])
+      : this.shown
+        ? [[this.shown.name, this.shown.weights]]
+        : [];
     const { grid } = this.shown ?? { grid: [0, 0] };
-    const cells = Array.from({ length: grid[0] * grid[1] }, (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`);
+    const cells = Array.from(
+      { length: grid[0] * grid[1] },
+      (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`,
+    );
     return [["", ...cells], ...all.map(([name, weights]) => [name, ...weights])];
   }
 
   drawn() {
-    return this.shown && { ...this.shown, hovered: this.hovered, box: this.box(this.board.size.width, this.board.size.height) };
+    return (
+      this.shown && {
+        ...this.shown,
+        hovered: this.hovered,
+        box: this.box(this.board.size.width, this.board.size.height),
+      }
+    );
   }
 
   destroy() {

@@ -1,7 +1,7 @@
 // Sound: where in a sound a model listened: weights over the waveform, and what it heard.
 //
-// POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over the
-// time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where a model has none.
+// POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
+// the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
 import { inks, makeBoard, place } from "../board.js";
 import { el } from "../dom.js";
 import { makeDrop } from "../dropzone.js";
@@ -22,13 +22,26 @@ class SoundView {
   constructor(root, context) {
     Object.assign(this, { context, answer: null, at: null, file: null });
     const label = "Choose a sound, or drop one";
-    this.drop = makeDrop(root, { label, accept: "audio/*,.wav,.flac", most: context.about.limits?.upload, taken: (file) => this.listen(file), failed: context.fail });
+    this.drop = makeDrop(root, {
+      label,
+      accept: "audio/*,.wav,.flac",
+      most: context.about.limits?.upload,
+      taken: (file) => this.listen(file),
+      failed: context.fail,
+    });
     this.play = el("button", { type: "button", hidden: true, onclick: () => this.toggle() }, "Play");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
     this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, "Nothing was heard yet."));
-    root.replaceChildren(el("div.controls", {}, this.drop.root, this.play, this.status), el("div.split", {}, this.stage, this.heard));
-    this.board = makeBoard(this.stage, { role: "img", "aria-label": "The waveform, and where the model listened" }, (pen, width, height) => this.draw(pen, width, height));
+    root.replaceChildren(
+      el("div.controls", {}, this.drop.root, this.play, this.status),
+      el("div.split", {}, this.stage, this.heard),
+    );
+    this.board = makeBoard(
+      this.stage,
+      { role: "img", "aria-label": "The waveform, and where the model listened" },
+      (pen, width, height) => this.draw(pen, width, height),
+    );
     this.board.node.addEventListener("pointermove", (event) => this.point(place(event, this.board.node).x));
     this.board.node.addEventListener("pointerleave", () => this.point(null));
     this.audio = new Audio();
@@ -98,10 +111,26 @@ class SoundView {
     const rows = Object.entries(probabilities).map(([name, share]) => {
       const fill = el("span.fill.weight");
       fill.style.width = `${(100 * share) / most}%`;
-      return el("tr", {}, el("td", {}, name), el("td.number", {}, number(share)), el("td", {}, el("span.track", {}, fill)));
+      return el(
+        "tr",
+        {},
+        el("td", {}, name),
+        el("td.number", {}, number(share)),
+        el("td", {}, el("span.track", {}, fill)),
+      );
     });
     const { letter } = this.settings;
-    const letters = (spelled ?? []).map((one, at) => el("button.word", { type: "button", "aria-pressed": String(at === letter), onclick: () => this.context.state.set({ sound: { letter: at === letter ? null : at } }) }, one.letter));
+    const letters = (spelled ?? []).map((one, at) =>
+      el(
+        "button.word",
+        {
+          type: "button",
+          "aria-pressed": String(at === letter),
+          onclick: () => this.context.state.set({ sound: { letter: at === letter ? null : at } }),
+        },
+        one.letter,
+      ),
+    );
     this.reading = el("p.quietly", { role: "status" });
     this.heard.replaceChildren(
       el("h2.heard", {}, label),
@@ -118,7 +147,11 @@ class SoundView {
     const share = x === null ? -1 : (x - EDGE.left) / (width - EDGE.left - EDGE.right);
     this.at = share >= 0 && share < 1 ? share : null;
     const { weights, answer } = this;
-    this.reading.textContent = this.at === null ? "" : `${(this.at * answer.seconds).toFixed(3)} s${weights.length ? `: ${exact(weights[Math.floor(this.at * weights.length)])}` : ""}`;
+    const weight = weights[Math.floor(this.at * weights.length)];
+    this.reading.textContent =
+      this.at === null
+        ? ""
+        : `${(this.at * answer.seconds).toFixed(3)} s${weight === undefined ? "" : `: ${exact(weight)}`}`;
     this.board.ask();
   }
 
@@ -146,7 +179,8 @@ class SoundView {
     });
     pen.stroke();
     Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, font: `12px ${font}` });
-    for (let i = 0; i <= 5; i++) pen.fillText(`${((seconds * i) / 5).toFixed(2)} s`, EDGE.left + (wide * i) / 5, height - 12);
+    for (let i = 0; i <= 5; i++)
+      pen.fillText(`${((seconds * i) / 5).toFixed(2)} s`, EDGE.left + (wide * i) / 5, height - 12);
     const marks = [this.at, this.audio.paused ? null : this.audio.currentTime / seconds].filter((x) => x !== null);
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
     for (const mark of marks) {
@@ -170,7 +204,10 @@ class SoundView {
 
   table() {
     if (!this.answer) return [["second", "weight"]];
-    return [["second", "weight"], ...this.weights.map((weight, i) => [((i + 0.5) * this.answer.seconds) / this.weights.length, weight])];
+    return [
+      ["second", "weight"],
+      ...this.weights.map((weight, i) => [((i + 0.5) * this.answer.seconds) / this.weights.length, weight]),
+    ];
   }
 
   drawn() {

@@ -27,8 +27,16 @@ class TranslateView {
   /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
   get settings() {
     const given = this.context.state.get().translate ?? {};
-    const known = (given.models ?? this.models.map((model) => model.name)).filter((name) => this.models.some((model) => model.name === name));
-    return { text: EXAMPLE, beams: 5, step: 0, ...given, models: known.slice(0, this.context.about.limits?.models ?? 4) };
+    const known = (given.models ?? this.models.map((model) => model.name)).filter((name) =>
+      this.models.some((model) => model.name === name),
+    );
+    return {
+      text: EXAMPLE,
+      beams: 5,
+      step: 0,
+      ...given,
+      models: known.slice(0, this.context.about.limits?.models ?? 4),
+    };
   }
 
   set(patch) {
@@ -37,13 +45,43 @@ class TranslateView {
 
   build(root) {
     const { text, beams } = this.settings;
-    this.input = el("textarea", { rows: 1, value: text, "aria-label": "Sentence to translate", maxlength: this.context.about.limits?.text, oninput: () => this.typed() });
-    this.ticks = this.models.map((model) => [model.name, tick(model.title ?? model.name, true, (on) => this.choose(model.name, on))]);
-    this.beams = el("input", { type: "number", min: 1, max: this.context.about.limits?.beams ?? 16, value: beams, onchange: () => this.set({ beams: Number(this.beams.value) || 1 }) });
-    this.level = segments("Level", [["word", "Words"], ["token", "Pieces"]], "word", (level) => this.set({ pieces: level === "token" || null }));
+    this.input = el("textarea", {
+      rows: 1,
+      value: text,
+      "aria-label": "Sentence to translate",
+      maxlength: this.context.about.limits?.text,
+      oninput: () => this.typed(),
+    });
+    this.ticks = this.models.map((model) => [
+      model.name,
+      tick(model.title ?? model.name, true, (on) => this.choose(model.name, on)),
+    ]);
+    this.beams = el("input", {
+      type: "number",
+      min: 1,
+      max: this.context.about.limits?.beams ?? 16,
+      value: beams,
+      onchange: () => this.set({ beams: Number(this.beams.value) || 1 }),
+    });
+    this.level = segments(
+      "Level",
+      [
+        ["word", "Words"],
+        ["token", "Pieces"],
+      ],
+      "word",
+      (level) => this.set({ pieces: level === "token" || null }),
+    );
     this.status = el("p.status", { role: "status" });
     this.columns = el("div.translations");
-    const controls = el("div.controls", {}, ...this.ticks.map(([, field]) => field), el("label.field", {}, el("span", {}, "Beams"), this.beams), this.level, this.status);
+    const controls = el(
+      "div.controls",
+      {},
+      ...this.ticks.map(([, field]) => field),
+      el("label.field", {}, el("span", {}, "Beams"), this.beams),
+      this.level,
+      this.status,
+    );
     this.figure = el("div.length-figure");
     root.replaceChildren(el("div.translate", {}, this.input, controls, this.columns, this.figure));
   }
@@ -100,14 +138,18 @@ class TranslateView {
   take(answers) {
     this.answers = answers;
     for (const card of this.cards) card.close();
-    this.cards = answers.map((answer, at) => new TranslationCard(this.context, {
-      pointed: (side, where) => this.point(at, side, where),
-      pinned: (side, index) => this.pin(side, index),
-      stepped: (step) => this.set({ step }),
-    }));
+    this.cards = answers.map(
+      (answer, at) =>
+        new TranslationCard(this.context, {
+          pointed: (side, where) => this.point(at, side, where),
+          pinned: (side, index) => this.pin(side, index),
+          stepped: (step) => this.set({ step }),
+        }),
+    );
     this.columns.replaceChildren(...this.cards.map((card) => card.root));
     this.show();
-    if (answers.length) this.context.announce(answers.map((answer) => `${answer.title}: ${answer.translation}`).join(". "));
+    if (answers.length)
+      this.context.announce(answers.map((answer) => `${answer.title}: ${answer.translation}`).join(". "));
   }
 
   show() {
@@ -119,7 +161,11 @@ class TranslateView {
   /** Words of the source are the same in every card; those of the target belong to one. */
   point(at, side, where) {
     if (side === "cell") {
-      this.cards.forEach((card, i) => card.light(i === at ? { side: "target", list: [where.row], cell: where } : { side: "source", list: [where.column] }));
+      this.cards.forEach((card, i) =>
+        card.light(
+          i === at ? { side: "target", list: [where.row], cell: where } : { side: "source", list: [where.column] },
+        ),
+      );
     } else if (side === "source") this.cards.forEach((card) => card.light({ side, list: where }));
     else if (side === "target") this.cards[at].light({ side, list: where });
     else this.relight();
@@ -142,7 +188,10 @@ class TranslateView {
     const cards = this.cards.filter((card) => card.alignment);
     const { paper, ink, font } = inks(this.columns);
     const sizes = cards.map((card) => card.alignment.board.size);
-    const width = Math.max(320, sizes.reduce((sum, size) => sum + size.width, 0));
+    const width = Math.max(
+      320,
+      sizes.reduce((sum, size) => sum + size.width, 0),
+    );
     const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
     const draw = (pen) => {
       pen.fillStyle = paper;
@@ -174,7 +223,13 @@ class TranslateView {
 
   drawn() {
     return this.cards.map(({ answer, table, shares, alignment }) => ({
-      model: answer.model, translation: answer.translation, rows: table.rows, columns: table.columns, weights: table.weights, shares, lit: alignment?.lit ?? null,
+      model: answer.model,
+      translation: answer.translation,
+      rows: table.rows,
+      columns: table.columns,
+      weights: table.weights,
+      shares,
+      lit: alignment?.lit ?? null,
     }));
   }
 
