@@ -29,6 +29,7 @@ def _blocks(name: str) -> list[tuple[str, str | None]]:
         ("docs/writing.md", 1),
         ("docs/captions.md", 1),
         ("docs/api.md", 1),
+        ("docs/viewer.md", 1),
     ],
 )
 def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
