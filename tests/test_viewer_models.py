@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from typing import TYPE_CHECKING
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from regard.decoding.trail import trail
 from regard.decoding.translate import translate
 from regard.viewer.app import make
 from regard.viewer.ask import ask
+from regard.viewer.server import serving
 from regard.viewer.shelf import Model, Shelf, installed, model_at
 
 if TYPE_CHECKING:
@@ -169,6 +172,19 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     assert len(told["tokens"][0]) == len(given) + 6
     assert {(call["queries"], call["keys"]) for call in told["calls"]} == {(len(given) + 6,) * 2}
     assert told["faithful"] is True
+
+
+def test_examples_come_while_the_page_is_there_already() -> None:
+    model = shipped("translate")
+    shelf = Shelf(models=[model])
+    shelf.coming = [("no such model", "", 0), (model.name, SENTENCE, 0)]
+    with serving(shelf) as server, httpx.Client(base_url=server.address) as client:
+        until = time.monotonic() + 30
+        while (about := client.get("/api/about").json())["coming"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert [trace["model"] for trace in about["traces"]] == [model.name]
+        assert client.get("/").status_code == 200
 
 
 def test_bleu_by_length_is_the_figures() -> None:

@@ -106,7 +106,7 @@ class Shelf:
         self.traces: OrderedDict[str, Shown] = OrderedDict((trace.id, trace) for trace in traces)
         self.models = {model.name: model for model in models}
         self.coming: list[tuple[str, str, int]] = []
-        """(model, text, tokens to write) to be read once the server has begun: the page need not wait for models to be loaded."""
+        """(model, text, tokens to write) to be read once the server has begun: the page need not wait for it."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
         for trace in self.traces.values():
             trace.lasting = True
