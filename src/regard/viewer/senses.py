@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
-    from .shelf import Model
+    from .shelf import Model, Shelf
 
 PIXELS = 512
 """Along a side of the picture that is sent back, as the model saw it: whole, whatever its proportions were."""
@@ -29,8 +29,9 @@ POINTS = 800
 """Of a waveform."""
 
 
-def named(loaded: Pretrained, model: Model, text: str) -> dict[str, Any]:
+def named(shelf: Shelf, model: Model, text: str) -> dict[str, Any]:
     """A text, its label and the weight of every token; beside it TF-IDF's, which know nothing of the label."""
+    loaded = shelf.loaded(model)
     (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
     return {
         "model": model.name,
@@ -43,13 +44,14 @@ def named(loaded: Pretrained, model: Model, text: str) -> dict[str, Any]:
     }
 
 
-def told(loaded: Pretrained, model: Model, picture: bytes) -> dict[str, Any]:
+def told(shelf: Shelf, model: Model, picture: bytes) -> dict[str, Any]:
     """A picture, what it shows in words, and the weights over its grid of cells word by word."""
     from PIL import Image
 
     from ..data.pictures import Pictures
     from ..seeing.overlay import looks
 
+    loaded = shelf.loaded(model)
     with _file(picture) as name:
         seen = Pictures(PIXELS).encode(name)
         how: Settings = {**loaded.search, "weights": True}

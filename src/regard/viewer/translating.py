@@ -16,16 +16,16 @@ from .labels import Labels
 if TYPE_CHECKING:
     from ..data import Tokenizer
     from ..decoding import Translation
-    from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
-    from .shelf import Model
+    from .shelf import Model, Shelf
 
 CHOICES = 8
 """Tokens shown of those that could come next."""
 
 
 @torch.no_grad()
-def translated(loaded: Pretrained, asked: Model, text: str, beams: int) -> dict[str, Any]:
+def translated(shelf: Shelf, asked: Model, text: str, beams: int) -> dict[str, Any]:
+    loaded = shelf.loaded(asked)
     model = loaded.model
     assert isinstance(model, Writer)
     how: Settings = {**loaded.search, "beams": beams, "weights": True}

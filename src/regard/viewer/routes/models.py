@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ async def translate(request: Request, asked: Translated) -> Response:
     shelf = work_of(request).shelf
     answers = []
     for model in [shelf.model(name, "translate") for name in dict.fromkeys(asked.models)]:
-        run = lambda model=model: translated(shelf.loaded(model), model, asked.text, asked.beams)  # noqa: E731
+        run = partial(translated, shelf, model, asked.text, asked.beams)
         answers.append(await work_of(request).run(request, run))
     return json_response({"translations": answers}, request)
 
@@ -64,8 +65,7 @@ async def classify(request: Request, asked: Sentence) -> Response:
     shelf = work_of(request).shelf
     answers = []
     for model in [shelf.model(name, "classify") for name in dict.fromkeys(asked.models)]:
-        run = lambda model=model: named(shelf.loaded(model), model, asked.text)  # noqa: E731
-        answers.append(await work_of(request).run(request, run))
+        answers.append(await work_of(request).run(request, partial(named, shelf, model, asked.text)))
     return json_response({"classifications": answers}, request)
 
 
@@ -74,9 +74,7 @@ async def caption(request: Request) -> Response:
     """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
     shelf, picture = work_of(request).shelf, await request.body()
     model = shelf.able("caption")[0]
-    return json_response(
-        await work_of(request).run(request, lambda: told(shelf.loaded(model), model, picture)), request
-    )
+    return json_response(await work_of(request).run(request, partial(told, shelf, model, picture)), request)
 
 
 @router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
