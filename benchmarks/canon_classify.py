@@ -11,20 +11,13 @@ REGARD_DATA); the digits need soundfile. On a GPU a run takes half a minute, mos
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import re
 import statistics
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from datetime import date
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 
-from .figures import keep, kept
+from .canon import main, trained, where
 from .results import RUNS, SEEDS
 from .results_page import spread
 
@@ -125,37 +118,15 @@ def _with(system: tuple[str, ...], data: str, *more: str) -> str:
 
 
 def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
-    """In a process of the pool."""
-    import torch
-
-    torch.set_num_threads(1)
-    folder = experiment.folder
-    folder.parent.mkdir(exist_ok=True)
-    with folder.with_suffix(".log").open("a", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
-        if not (folder / "model").exists():
-            recipe, *own = experiment.recipe.split()
-            new = ["train", recipe, *own, *settings, f"seed={experiment.seed}", "--out", str(folder)]
-            resumes = (folder / "recipe.toml").exists()
-            _call(["train", "--resume", str(folder)] if resumes else new)
-        _call(["evaluate", str(folder)])
-    scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["values"]
+    scored = trained(experiment.folder, [*experiment.recipe.split(), *settings, f"seed={experiment.seed}"])
     return {
         "table": experiment.table,
         "recipe": experiment.recipe,
         "seed": str(experiment.seed),
         "score": f"{scored.get('accuracy', scored.get('error rate')):.3f}",
         "loss": f"{scored['loss']:.4f}",
-        "day": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "versions": f"torch {torch.__version__}",
+        **where(),
     }
-
-
-def _call(arguments: list[str]) -> None:
-    from regard.commands import app
-
-    if app(arguments, standalone_mode=False):
-        raise RuntimeError(f"regard {' '.join(arguments)} failed; the run's log says why")
 
 
 def section(rows: list[dict[str, str]]) -> list[str]:
@@ -165,10 +136,10 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         same = [{**row, "recipe": _shown(row["recipe"])} for row in rows if row["table"] == table]
         if not same:
             continue
-        where = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
+        places = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
         named = "error rate" if table == "spelling" else "accuracy"
         counted = "speakers" if table == "digits-apart" else "seeds"
-        out += [f"## {title}", "", f"{remark} {where}.", "", f"| `regard train …` | {named} | loss | {counted} |"]
+        out += [f"## {title}", "", f"{remark} {places}.", "", f"| `regard train …` | {named} | loss | {counted} |"]
         out += ["|---|---:|---:|---:|"]
         same.sort(key=lambda row: row["recipe"])
         found = {recipe: list(group) for recipe, group in groupby(same, key=lambda row: row["recipe"])}
@@ -198,34 +169,5 @@ def _verdicts(data: str, scores: dict[str, list[float]]) -> list[str]:
     return [f"Attention against the mean of the same encoder's vectors. {' '.join(said)}"] if said else []
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "list", "section"])
-    parser.add_argument(
-        "words", nargs="*", help="only runs whose names hold all of these; key=value goes to the recipe"
-    )
-    parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    settings = [word for word in given.words if "=" in word]
-    words = [word for word in given.words if "=" not in word]
-    chosen = [one for one in experiments() if all(word in one.name for word in words)]
-    if given.what == "list":
-        print("\n".join(one.name for one in chosen))
-    if given.what == "section":
-        print("\n".join(section(kept(FIGURES))))
-    if given.what == "run":
-        done = {(old["table"], old["recipe"], old["seed"]) for old in kept(FIGURES)}
-        missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            runs = {pool.submit(run, one, settings): one.name for one in missing}
-            for finished in as_completed(runs):
-                if finished.exception() is not None:  # the others go on; it is missing, and will be tried again
-                    print(f"{runs[finished]}: failed: {finished.exception()}", flush=True)
-                    continue
-                new = finished.result()
-                keep(FIGURES, COLUMNS, new)
-                print(f"{runs[finished]}: {new['score']}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, FIGURES, COLUMNS, experiments, run, section)

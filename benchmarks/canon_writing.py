@@ -11,19 +11,14 @@ those of the small table are made for two CPU cores.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 import math
-import platform
 import statistics
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from datetime import date
 from itertools import groupby
 from pathlib import Path
 
-from .figures import keep, kept
-from .results import RUNS, SEEDS, Experiment, call
+from .canon import main, trained, where
+from .results import RUNS, SEEDS, Experiment
 from .results_page import spread
 
 FIGURES = Path(__file__).parent / "writing.csv"
@@ -66,15 +61,10 @@ def experiments() -> list[Experiment]:
 
 
 def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
-    import torch
     from safetensors import safe_open
 
     folder = RUNS / experiment.name
-    if not (folder / "model").exists():
-        resumes = (folder / "recipe.toml").exists()
-        call(*(["train", "--resume", str(folder)] if resumes else [*experiment.command, *settings]))
-    call("evaluate", str(folder))
-    scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["values"]
+    scored = trained(folder, [experiment.recipe, *experiment.settings, *settings, f"seed={experiment.seed}"])
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
@@ -91,9 +81,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
         "updates": str(updates),
         "seconds": f"{updates * tokens / speed:.0f}",
         "tokens_per_second": f"{speed:.0f}",
-        "day": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
-        "versions": f"torch {torch.__version__}",
+        **where(),
     }
 
 
@@ -113,8 +101,8 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         same = [row for row in rows if row["table"] == name]
         if not same:
             continue
-        where = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
-        out += [f"## {title}", "", f"{remark} {where}.", ""]
+        places = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
+        out += [f"## {title}", "", f"{remark} {places}.", ""]
         out += ["| language model | parameters | updates | loss | perplexity | training | seeds |"]
         out += ["|---|---:|---:|---:|---:|---:|---:|"]
         groups = [list(group) for _, group in groupby(same, key=lambda row: row["recipe"])]
@@ -134,30 +122,5 @@ def section(rows: list[dict[str, str]]) -> list[str]:
     return out
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "list", "section"])
-    parser.add_argument(
-        "words", nargs="*", help="only runs whose names hold all of these; key=value goes to the recipe"
-    )
-    parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    settings = [word for word in given.words if "=" in word]
-    words = [word for word in given.words if "=" not in word]
-    chosen = [one for one in experiments() if all(word in one.name for word in words)]
-    if given.what == "list":
-        print("\n".join(one.name for one in chosen))
-    if given.what == "section":
-        print("\n".join(section(kept(FIGURES))))
-    if given.what == "run":
-        done = {(old["table"], old["recipe"], old["seed"]) for old in kept(FIGURES)}
-        missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
-        with ThreadPoolExecutor(given.jobs) as pool:
-            for finished in as_completed([pool.submit(run, one, settings) for one in missing]):
-                new = finished.result()
-                keep(FIGURES, COLUMNS, new)
-                print(f"{new['table']} {new['recipe']} seed {new['seed']}: loss {new['loss']}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, FIGURES, COLUMNS, experiments, run, section)

@@ -129,8 +129,8 @@ def write(rows: list[dict[str, str]]) -> None:
         "",
         "Written by `python -m benchmarks.results page` from the figures that `make results` keeps in `benchmarks/`: "
         "each line is a training run from a shipped recipe (`regard train RECIPE seed=N`) and its `regard evaluate`, "
-        "translators with beam 5. Mean ± standard deviation over the seeds. Tokenised BLEU is of the tokens as they stand, "
-        "sacreBLEU of its own 13a tokens; the two are not to be mixed.",
+        "translators with beam 5. Mean ± standard deviation over the seeds. Tokenised BLEU is of the tokens as they "
+        "stand, sacreBLEU of its own 13a tokens; the two are not to be mixed.",
         "",
     ]
     for name, group in groupby(

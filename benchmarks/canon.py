@@ -1,0 +1,97 @@
+"""What the benchmarks of language models, classifiers and captioners share: which runs are missing, and making them.
+
+A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process that stays for the next run, since
+starting Python takes longer than some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import redirect_stderr, redirect_stdout
+from datetime import date
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+from .figures import keep, kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+def trained(folder: Path, training: Sequence[str]) -> dict[str, float]:
+    """What a run scores on its test set, once it is trained; what it says goes into a log beside its folder."""
+    folder.parent.mkdir(exist_ok=True)
+    with (
+        folder.with_name(folder.name + ".log").open("a", encoding="utf-8") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
+        if not (folder / "model").exists():
+            resumes = (folder / "recipe.toml").exists()
+            _call(["train", "--resume", str(folder)] if resumes else ["train", *training, "--out", str(folder)])
+        _call(["evaluate", str(folder)])
+    values: dict[str, float] = json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["values"]
+    return values
+
+
+def where() -> dict[str, str]:
+    """The columns that say where and when a figure was measured."""
+    import torch
+
+    return {
+        "day": date.today().isoformat(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "versions": f"torch {torch.__version__}",
+    }
+
+
+def main(
+    about: str | None,
+    figures: Path,
+    columns: Sequence[str],
+    experiments: Callable[[], Sequence[Any]],
+    run: Callable[[Any, list[str]], dict[str, str]],
+    section: Callable[[list[dict[str, str]]], list[str]],
+) -> None:
+    """The command of one of these files."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["run", "list", "section"])
+    parser.add_argument(
+        "words", nargs="*", help="only runs whose names hold all of these; key=value goes to the recipe"
+    )
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    settings = [word for word in given.words if "=" in word]
+    words = [word for word in given.words if "=" not in word]
+    chosen = [one for one in experiments() if all(word in one.name for word in words)]
+    if given.what == "list":
+        print("\n".join(one.name for one in chosen))
+    if given.what == "section":
+        print("\n".join(section(kept(figures))))
+    if given.what == "run":
+        done = {(old["table"], old["recipe"], old["seed"]) for old in kept(figures)}
+        missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            runs = {pool.submit(run, one, settings): one.name for one in missing}
+            for finished in as_completed(runs):
+                if finished.exception() is not None:  # the others go on; it is missing, and will be tried again
+                    print(f"{runs[finished]}: failed: {finished.exception()}", flush=True)
+                    continue
+                new = finished.result()
+                keep(figures, columns, new)
+                said = ", ".join(f"{name} {value}" for name, value in list(new.items())[3:-3] if value)
+                print(f"{runs[finished]}: {said}", flush=True)
+
+
+def _call(arguments: list[str]) -> None:
+    import torch
+
+    from regard.commands import app
+
+    torch.set_num_threads(1)
+    if app(arguments, standalone_mode=False):
+        raise RuntimeError(f"regard {' '.join(arguments)} failed; the run's log says why")
