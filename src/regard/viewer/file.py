@@ -13,7 +13,6 @@ import hashlib
 import html
 import json
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,14 +53,12 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
     text = page(held(trace, size), trace.title)
-    handle, name = tempfile.mkstemp(prefix=".page-", suffix=".html", dir=path.parent)
+    beside = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def page(held: dict[str, Any], title: str) -> str:
