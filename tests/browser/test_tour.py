@@ -21,9 +21,11 @@ def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -
     page.goto(server.url)
     page.wait_for_selector(".tour:not([hidden])")
     seen = []
-    while page.locator(".tour").is_visible():
+    for step in range(7):
+        page.wait_for_selector(f".tour:has-text('{step + 1} of 7')")
         seen.append((page.inner_text(".tour h2"), page.evaluate("regard.state.get().view")))
-        page.keyboard.press("Enter")  # the button that goes on has the focus
+        page.locator(".tour .primary").press("Enter")
+    page.wait_for_selector(".tour", state="hidden")
     assert [view for _, view in seen] == ["lookup", "translate", "heads", "model", "map", "map", "map"]
     assert len({title for title, _ in seen}) == len(seen)
     assert page.evaluate("regard.state.get().view") == "heads"  # where it began

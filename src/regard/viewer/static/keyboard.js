@@ -28,6 +28,7 @@ export function makeKeyboard(scope, root) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
     if (dialog.open || event.target.closest?.("dialog")) return;
     if (TYPING.has(event.target.tagName) && takes(event.target, event.key)) return;
+    if (["Enter", " "].includes(event.key) && event.target.closest?.("button, a, summary")) return; // it is pressed
     const plain = event.key.length === 1; // "?" is shift and something on every keyboard
     for (const bindings of [...groups.values()].reverse()) {
       const found = bindings.find(
