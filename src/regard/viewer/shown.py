@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.text import MARKS
 from . import limits
 from .labels import Labels
 
@@ -63,7 +64,7 @@ class Shown:
             if seen.text is not None:
                 entries[:1] = [Labels.of_text(seen.text)]
             sides = {"text": entries} if entries else {}
-        words = " ".join((seen.tokens or [[]])[0][:12])
+        words = " ".join(token.strip(MARKS) for token in (seen.tokens or [[]])[0][:12] if token.strip(MARKS))
         return cls(seen, title or " · ".join(x for x in (seen.model, words) if x) or "trace", sides, seen.text, **more)
 
     # What there is
