@@ -121,7 +121,6 @@ class PictureView {
         { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" },
         running.signal,
       );
-      if (this.context.trace.picture) this.image ??= await loaded(this.context.trace.picture);
       this.row = { query, data };
       this.show();
     } catch (error) {
