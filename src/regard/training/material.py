@@ -146,7 +146,7 @@ class OfSounds(Section):
     """Sounds, in one channel at one rate."""
 
     kind: Literal["sound"] = "sound"
-    rate: Positive = Field(default=8000, description="samples a second")
+    rate: Literal[8000] = Field(default=8000, description="samples a second, to which every sound is brought")
 
 
 class OfNothing(Section):
