@@ -41,7 +41,10 @@ def test_what_has_a_default_may_be_left_out() -> None:
         ({"tied": "both"}, "config.tied is 'both'; it must be one of none, decoder, all"),
         ({"tied": ["all"]}, "config.tied is ['all']; it must be one of"),
         ({"colour": "red"}, "config has unknown keys: colour"),
-        ({"encoder": ...}, "encoder is None; it must be a table with a kind, one of " + ", ".join(sorted(config.ENCODERS))),
+        (
+            {"encoder": ...},
+            "encoder is None; it must be a table with a kind, one of " + ", ".join(sorted(config.ENCODERS)),
+        ),
         ({"decoder": [1]}, "decoder is [1]; it must be a table"),
         ({"decoder__kind": ...}, "decoder.kind is None; known kinds are " + ", ".join(sorted(config.DECODERS))),
         ({"decoder__kind": []}, "decoder.kind is []; known kinds are"),
