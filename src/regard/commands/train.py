@@ -28,10 +28,10 @@ def train(
 ) -> None:
     """Train a model from a recipe: a translator, a language model, a classifier, a captioner or a speller.
 
-    The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which
-    `regard translate --model` takes (or generate, classify, caption). A run that was interrupted, at any moment, goes on with --resume: same batches, and on a
-    CPU the same losses to the bit. For several devices set training.devices (per node) and training.nodes; torchrun
-    and Slurm must start as many processes as that.
+    The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
+    translate --model` takes (or generate, classify, caption). A run that was interrupted, at any moment, goes on with
+    --resume: same batches, and on a CPU the same losses to the bit. For several devices set training.devices (per node)
+    and training.nodes; torchrun and Slurm must start as many processes as that.
 
     \b
     Examples:
