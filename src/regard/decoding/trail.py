@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .beam import NEVER, Beam, Ranking, advance
+from .beam import NEVER, Beam, Ranking
 from .hypothesis import Hypothesis
-from .search import limits
+from .search import limits, walk
 
 if TYPE_CHECKING:
     from ..models.annotations import Annotations
@@ -34,20 +34,16 @@ def trail(
     if decoder.most_steps is not None:
         most = most.clamp(max=decoder.most_steps - 1)
     beam = Beam.start(most, beams, 1, None, apart=False)
-    state = decoder.start(annotations, beams=beams, steps=int(most) + 1)
+    count = int(most) + 1  # </s> is a step too
+    state = decoder.start(annotations, beams=beams, steps=count)
     written: list[list[int]] = [[] for _ in range(beams)]
     steps: list[list[Hypothesis]] = []
-    for step in range(int(most) + 1):
-        features, state, _ = decoder.step(beam.tokens.flatten(), state)
-        logits = decoder.readout(features).unflatten(0, beam.tokens.shape)
-        done = advance(beam, logits, None, torch.tensor([step], device=logits.device), ranking)
+    for at, _, done in walk(decoder, state, beam, count, ranking, None, None):
         parents, tokens = done.parents[0].tolist(), done.tokens[0].tolist()
         written = [[*written[parent], token] for parent, token in zip(parents, tokens, strict=True)]
-        scores = ranking(done.logprobs, torch.tensor(step + 1))[0].tolist()
+        scores = ranking(done.logprobs, at + 1)[0].tolist()
         found = zip(written, scores, done.logprobs[0].tolist(), strict=True)
         steps.append([Hypothesis(list(ids), score, logprob) for ids, score, logprob in found if logprob > NEVER])
-        beam = done.beam
-        if bool(beam.done(ranking, prune=True).all()):
+        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `walk` itself asks only now and then
             break
-        state = state.reorder(done.parents.flatten())
     return steps
