@@ -190,6 +190,20 @@ def test_sound_has_no_words_to_weigh(how: str) -> None:
         Classifier(config.Classifier(0, CLASSES, SOUND["rnn"], config.Head(how)))
 
 
+@pytest.mark.parametrize("how", ["attention", "max"])
+def test_weights_to_compare_with_are_the_static_ones_and_no_attention_of_the_model(how: str) -> None:
+    given = batch()
+    model = classifier("bag", how).eval()
+    model.static.idf.uniform_(1, 4)
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(given.source, given.source_lengths)
+        rare = model.rarity(given.source, given.source_lengths)
+    assert [call.name for call in seen] == (["pooling"] if how == "attention" else [])
+    nothing = torch.zeros(*given.source.shape, 1)
+    _, used = model.static(nothing, given.source_lengths, nothing[:, 0], given.source, weights=True)
+    torch.testing.assert_close(rare, used)
+
+
 def test_a_folder_holds_all_of_it(tmp_path: Path) -> None:
     model, given = classifier("cnn", "static"), batch()
     model.save_pretrained(tmp_path)

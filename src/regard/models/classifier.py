@@ -84,12 +84,15 @@ class Classifier(Saved):
     def rarity(
         self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch places"] | None:
-        """The TF-IDF weights of texts, whatever this model pools with; None of what is no text."""
+        """TF-IDF weights of texts, idf(x_j) / Σ_i idf(x_i), whatever this model pools with; None of what is no text.
+
+        Counted here and not by `attend`: the model never used them, so `watch` must not see them.
+        """
         if self.static is None:
             return None
-        nothing = torch.zeros(*source.shape, 1, device=source.device)
-        weights: Tensor = self.static(nothing, lengths, nothing[:, 0], source, weights=True)[1]
-        return weights
+        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+        rare = self.static.idf[source] * real
+        return rare / rare.sum(1, keepdim=True)
 
     def loss(self, batch: Labelled, *, smoothing: float = 0.0) -> Loss:
         """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7). A filler row has no label."""
