@@ -131,6 +131,8 @@ def test_prompts_that_cannot_be_read(tokenizer: Tokenizer) -> None:
     assert len(list(generate(writer(words), words, "The early", tokens=4))) == 4
     with pytest.raises(ValueError, match="at least 1"):
         next(generate(model, tokenizer, "The", tokens=0))
+    with pytest.raises(ValueError, match="the prompt is not UTF-8: character 5 is"):
+        next(generate(model, tokenizer, b"The \xff".decode("utf-8", "surrogateescape")))
 
 
 def test_a_long_prompt_is_read_from_its_end(tokenizer: Tokenizer) -> None:

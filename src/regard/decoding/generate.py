@@ -9,6 +9,7 @@ import torch
 from ..data.batch import END, UNKNOWN
 from .beam import Beam, Ranking
 from .search import walk
+from .sources import no_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,6 +56,8 @@ def generate(
 
 
 def _begin(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    if why := no_text(prompt):
+        raise ValueError(f"the prompt {why}")
     ids = tokenizer.continued(prompt or "\n")
     if UNKNOWN in ids:
         raise ValueError(f"this model does not know {', '.join(map(repr, _unknown(tokenizer, prompt)))}; leave it out")

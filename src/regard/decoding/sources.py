@@ -41,7 +41,7 @@ def read(reader: Any, texts: list[str]) -> tuple[list[Source | None], dict[int, 
             except ValueError as error:
                 reasons[i] = str(error)
         return sources, reasons
-    reasons = {i: why for i, text in enumerate(texts) if (why := _no_text(text))}
+    reasons = {i: why for i, text in enumerate(texts) if (why := no_text(text))}
     readable = ["" if i in reasons else text for i, text in enumerate(texts)]
     for i, ids in enumerate(reader.encode_batch(readable)):
         if len(ids) >= LONGEST:
@@ -51,7 +51,7 @@ def read(reader: Any, texts: list[str]) -> tuple[list[Source | None], dict[int, 
     return sources, reasons
 
 
-def _no_text(text: str) -> str | None:
+def no_text(text: str) -> str | None:
     """Bytes that are not UTF-8 become halves of surrogate pairs on a command line; no tokenizer reads these."""
     try:
         text.encode("utf-8")
