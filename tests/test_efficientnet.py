@@ -77,6 +77,23 @@ def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         efficientnet.imagenet()
 
 
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"layer1.0.conv1.weight": torch.zeros(1)},  # a ResNet's names
+        {"_conv_stem.weight": torch.zeros(48, 3, 3, 3)},  # a larger EfficientNet's shapes
+        {"state": 1},
+        [torch.zeros(1)],
+    ],
+)
+def test_weights_of_another_network_are_told(weights: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    torch.save(weights, tmp_path / "other.pth")
+    monkeypatch.setenv(efficientnet.FILE, str(tmp_path / "other.pth"))
+    encoder = efficientnet.EfficientNetEncoder(config.EfficientNetEncoder(size=64))
+    with pytest.raises(ValueError, match=r"other\.pth holds the weights of another network than EfficientNet-Lite0"):
+        encoder.pretrain()
+
+
 @installed
 def test_the_weights_are_taken_whole() -> None:
     given = efficientnet.imagenet()

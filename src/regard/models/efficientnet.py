@@ -129,7 +129,14 @@ class EfficientNetEncoder(Encoder):
         self.dropout = Dropout(config.dropout)
 
     def pretrain(self) -> None:
-        self.network.load_state_dict(renamed(imagenet()))
+        weights = imagenet()
+        try:
+            self.network.load_state_dict(renamed(weights))
+        except Exception as error:  # names we do not know, tensors of other shapes, or no tensors by name at all
+            raise ValueError(
+                f"{_file()} holds the weights of another network than EfficientNet-Lite0: install {PACKAGE}, or name "
+                f"its file in the environment variable {FILE}"
+            ) from error
 
     def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:
         check(source, self.size)
@@ -141,6 +148,16 @@ class EfficientNetEncoder(Encoder):
 
 def imagenet() -> dict[str, Tensor]:
     """The weights as their package has them: plain tensors, and nothing else is read from the file."""
+    path = _file()
+    try:
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever the damage leads to
+        raise ValueError(f"{path} does not hold EfficientNet-Lite0's weights: {error}") from error
+    return weights
+
+
+def _file() -> Path:
+    """Where the weights are: as the environment says, or in the package."""
     given = os.environ.get(FILE)
     if given:
         path = Path(given)
@@ -154,11 +171,7 @@ def imagenet() -> dict[str, Tensor]:
         path = next(iter(sorted(Path(found.submodule_search_locations[0]).glob("models/*.pth"))), Path("missing.pth"))
     if not path.is_file():
         raise ValueError(f"there is no file {path} with EfficientNet-Lite0's weights; install {PACKAGE} or set {FILE}")
-    try:
-        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever the damage leads to
-        raise ValueError(f"{path} does not hold EfficientNet-Lite0's weights: {error}") from error
-    return weights
+    return path
 
 
 def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
