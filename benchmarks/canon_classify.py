@@ -160,7 +160,7 @@ def _verdicts(data: str, scores: dict[str, list[float]]) -> list[str]:
     """Whether attention does better than the mean of the same vectors, by more than both spread together."""
     said = []
     for mean, attention in ((one.format(data), other.format(data)) for one, other in PAIRED):
-        if len(scores.get(mean, [])) < 2 or len(scores.get(attention, [])) < 2:
+        if min(len(scores.get(mean, [])), len(scores.get(attention, []))) < len(SEEDS):  # too few to tell
             continue
         gain = statistics.fmean(scores[attention]) - statistics.fmean(scores[mean])
         noise = statistics.stdev(scores[mean]) + statistics.stdev(scores[attention])

@@ -63,3 +63,9 @@ def test_what_cannot_be_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  the message is compared below, as it stands
         config.Writer.from_dict(written(**changed))
     assert message in str(refused.value)
+
+
+def test_what_is_no_share_may_be_one_and_more() -> None:
+    told = config.TellDecoder(penalty=1.0, reward=2.5)
+    written = config.Writer(0, 10, config.GridEncoder(), told).to_dict()
+    assert config.Writer.from_dict(written).decoder == told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,16 +14,13 @@ from regard.data.reader import Nothing
 from regard.data.sounds import Sounds
 from regard.models import Classifier, Writer, config
 
-if TYPE_CHECKING:
-    from regard.data import Batch
-
 RATES = {"bag of words": 3e-2, "EfficientNet-Lite0": 2e-3}  # the last is 1280 wide
 STEPS = 40  # at most: most need four
 
 
 @cache
-def material(reads: str, labels: bool) -> tuple[Tokenizers, Batch]:
-    """A handful of pairs as one batch: enough to see whether a model learns them by heart."""
+def material(reads: str, labels: bool) -> tuple[Tokenizers, Encoded]:
+    """A handful of pairs: enough to see whether a model learns them by heart."""
     if reads == "text":
         found = opinions.pairs(12) if labels else (p for p in phrasebook.pairs(80) if len(p.source.split()) < 8)
         pairs = [pair for pair, _ in zip(found, range(12), strict=False)]
@@ -38,22 +34,25 @@ def material(reads: str, labels: bool) -> tuple[Tokenizers, Batch]:
     texts = [pair.target for pair in pairs]
     target = Labels.train(texts) if labels else Tokenizer.train("word", 500, texts)
     sides = Tokenizers(source, target)
-    (batch,) = Batches(Encoded.build(pairs, sides), sentences=len(pairs))
-    return sides, batch
+    return sides, Encoded.build(pairs, sides)
+
+
+def built(reads: str, encoder: str, part: str) -> Writer | Classifier:
+    """The system of a cell, the same every time."""
+    head, below = systems.HEADS.get(part), systems.ENCODERS[reads, encoder]
+    sides, _ = material(reads, head is not None)
+    torch.manual_seed(0)
+    if head is not None:
+        return Classifier(config.Classifier(sides.source_size, len(sides.target.names), below, head))
+    decoder = systems.paired(reads, systems.WRITERS[part])
+    return Writer(config.Writer(sides.source_size, len(sides.target), below, decoder))
 
 
 @pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
 def test_it_learns(reads: str, encoder: str, part: str) -> None:
-    head = systems.HEADS.get(part)
-    sides, batch = material(reads, head is not None)
-    torch.manual_seed(0)
-    below, words = systems.ENCODERS[reads, encoder], sides.source_size
-    model: Writer | Classifier
-    if head is not None:
-        model = Classifier(config.Classifier(words, len(sides.target.names), below, head))
-    else:
-        decoder = systems.paired(reads, systems.WRITERS[part])
-        model = Writer(config.Writer(words, len(sides.target), below, decoder))
+    _, encoded = material(reads, part in systems.HEADS)
+    (batch,) = Batches(encoded, sentences=len(encoded))
+    model = built(reads, encoder, part)
     learns = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(learns, lr=RATES.get(encoder, 1e-2))
     losses = []
@@ -76,3 +75,16 @@ def test_the_page_is_what_the_code_says() -> None:
 def test_no_kind_is_missing_from_the_table() -> None:
     assert {part.kind for part in systems.ENCODERS.values()} == set(config.ENCODERS)
     assert {part.kind for part in systems.WRITERS.values()} == set(config.DECODERS)
+
+
+@pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
+def test_a_batch_without_a_pair_costs_nothing(reads: str, encoder: str, part: str) -> None:
+    """What a process gets for which no pair is left: the others wait for its gradients."""
+    _, encoded = material(reads, part in systems.HEADS)
+    batch = Batches(encoded, sentences=1, rank=len(encoded), world=len(encoded) + 1)[0]
+    assert batch.rows.tolist() == [-1]
+    model = built(reads, encoder, part)
+    loss = model.loss(batch)
+    loss.total.backward()
+    assert float(loss.tokens) == 0
+    assert float(loss.nll) == 0

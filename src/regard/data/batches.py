@@ -130,7 +130,8 @@ def _padded(
     width: int,
 ) -> Shaped[np.ndarray, "batch width"]:
     """Ids as PyTorch wants them, int64; samples as they are."""
-    places = np.arange(width or lengths.max())
+    # At least two places: a batch of empty rows alone still has a step to compute and parts to give no gradient to.
+    places = np.arange(width or max(int(lengths.max()), 2))
     real = places < lengths[:, None]  # [batch, width]
     padded = np.zeros(real.shape, np.int64 if flat.dtype == np.int32 else flat.dtype)  # <pad> is 0, silence too
     padded[real] = flat[(starts[:, None] + places)[real]]

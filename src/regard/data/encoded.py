@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .batch import BEGIN, END
+from .labels import Labels
 
 if TYPE_CHECKING:
     import os
@@ -176,6 +177,7 @@ def _write(
     sources = _Sources(files["source"], reader)
     bad: list[str] = []
     while chunk := list(islice(stream, _CHUNK if several else 1)):
+        chunk = _known(chunk, tokenizers.target, bad, on_bad)
         try:
             sizes = sources.read([pair.source for pair in chunk])
         except ValueError as error:
@@ -197,6 +199,24 @@ def _write(
     return About(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
 
 
+def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["error", "skip"]) -> list[Pair]:
+    """The pairs whose target can be written; of labels, only those there are."""
+    if not isinstance(target, Labels):
+        return pairs
+    found = []
+    for pair in pairs:
+        try:
+            target.encode_batch([pair.target])
+        except ValueError as error:
+            message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
+            if on_bad == "error":
+                raise ValueError(message) from None
+            bad.append(message)
+        else:
+            found.append(pair)
+    return found
+
+
 class _Sources:
     """Reads sources and writes those that are kept, one after the other; a picture that several pairs share, once."""
 
@@ -212,7 +232,7 @@ class _Sources:
         self.names, self.waiting = names, []
         if self.reader.kind in ("text", "none"):
             self.waiting = [[*ids, END] for ids in self.reader.encode_batch(names)]
-        elif names[0] in self.places:
+        elif names and names[0] in self.places:
             return [self.places[names[0]][1]]
         else:
             self.waiting = [np.asarray(x, self.reader.dtype).reshape(-1) for x in self.reader.encode_batch(names)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ class Labels:
     def train(cls, texts: Iterable[str]) -> Labels:
         """All labels that occur, sorted; numbers as numbers."""
         found = set(texts)
-        numbers = all(name.lstrip("-").isdigit() for name in found)
+        numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in found)
         return cls(sorted(found, key=int if numbers else str))
 
     def __len__(self) -> int:

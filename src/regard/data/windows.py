@@ -50,11 +50,6 @@ class Windows(Dataset[Batch]):
         self.block, self.rows, self.rank, self.world = block, rows, rank, world
         self._chance = (seed, epoch)
 
-    @classmethod
-    def through(cls, encoded: Encoded, *, block: int, rows: int, rank: int = 0, world: int = 1) -> Blocks:
-        """The whole text, once."""
-        return Blocks(encoded, block=block, rows=rows, rank=rank, world=world)
-
     def __len__(self) -> int:
         return -(-len(self.text) // (self.block * self.rows * self.world))
 

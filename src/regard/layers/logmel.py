@@ -41,7 +41,7 @@ class LogMel(nn.Module):
         return 1 + (lengths - self.window).clamp_min(0) // self.hop
 
     def forward(self, sound: Float[Tensor, "batch samples"]) -> Float[Tensor, "batch frames bands"]:
-        """`sound` lies between −1 and 1. Computed in float32 or wider whatever the precision around it."""
+        """`sound` lies between −1 and 1. Computed in float32 or wider, also under autocast."""
         wide = torch.promote_types(self.hann.dtype, torch.float32)
         with torch.autocast(sound.device.type, enabled=False):
             x = nn.functional.pad(sound.to(wide), (0, max(0, self.window - sound.shape[1])))

@@ -80,7 +80,12 @@ class LSTMN(nn.Module):
         late: Float[Tensor, "rows late"] | None = None,
         added: Float[Tensor, "rows width"] | None = None,
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows width"]]:
-        """h_t and c_t. `added` goes into the memory as it is: c_t = added + f_t ⊙ c̃_t + i_t ⊙ ĉ_t."""
+        """h_t and c_t. `added` goes into the memory as it is: c_t = added + f_t ⊙ c̃_t + i_t ⊙ ĉ_t.
+
+        `late` enters the gates, where nothing is added: shallow fusion has the one, deep fusion the other.
+        """
+        if late is not None and added is not None:
+            raise ValueError("a step takes late or added, not both: fusion is shallow or deep")
         gates, asks = given
         h, c = reading.tape.look(asks + reading.asked).chunk(2, -1)  # h̃, c̃
         recalled, reading.asked = reading.cell.recall((h, c))

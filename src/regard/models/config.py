@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Cell = Literal["gru", "lstm"]
 Norm = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi"]
+ANY = {"most": math.inf}  # of a number that is no share: it may be 1 and more
 Reads = Literal["text", "sound"]  # what an encoder over a sequence is given
 
 
@@ -159,9 +161,9 @@ class TellDecoder:
 
     kind: Literal["tell"] = "tell"
     attention: Literal["none", "soft", "hard"] = "soft"
-    penalty: float = 0.0  # λ of the doubly stochastic penalty; soft attention's
-    reward: float = 0.1  # λ_r of REINFORCE; hard attention's
-    entropy: float = 0.01  # λ_e, of how open a draw is; hard attention's
+    penalty: float = field(default=0.0, metadata=ANY)  # λ of the doubly stochastic penalty; soft attention's
+    reward: float = field(default=0.1, metadata=ANY)  # λ_r of REINFORCE; hard attention's
+    entropy: float = field(default=0.01, metadata=ANY)  # λ_e, of how open a draw is; hard attention's
     hidden: int = 128  # of the additive energy
     embedding: int = 128
     width: int = 256
@@ -179,6 +181,17 @@ Encoder = (
     | EfficientNetEncoder
 )
 Decoder = RecurrentDecoder | TransformerDecoder | LSTMNDecoder | TellDecoder
+
+
+def annotated(encoder: Encoder) -> int:
+    """How wide the annotations of an encoder are: what a decoder over it reads."""
+    if isinstance(encoder, RecurrentEncoder):
+        return encoder.width * (2 if encoder.bidirectional else 1)
+    if isinstance(encoder, ConvolutionEncoder):
+        return encoder.width * len(encoder.windows)
+    return 0 if isinstance(encoder, NoEncoder) else encoder.width
+
+
 ENCODERS: dict[str, type[Encoder]] = {each.kind: each for each in get_args(Encoder)}
 DECODERS: dict[str, type[Decoder]] = {each.kind: each for each in get_args(Decoder)}
 
@@ -256,7 +269,7 @@ def checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
     for each in fields(cls):
         if each.name in values:
             least = each.metadata.get("least", 0 if each.default == 0 else 1)
-            wanted = _wanted(values[each.name], hints[each.name], least)
+            wanted = _wanted(values[each.name], hints[each.name], least, each.metadata.get("most", 1.0))
             if wanted:
                 raise ValueError(f"{name}.{each.name} is {values[each.name]!r:.40}; it must be {wanted}")
         elif each.default is MISSING and each.default_factory is MISSING:
@@ -264,12 +277,13 @@ def checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-def _wanted(value: Any, hint: Any, least: int) -> str | None:
+def _wanted(value: Any, hint: Any, least: int, most: float) -> str | None:
     """What a value should have been, where it is not; the parts, checked before, may be anything."""
     if hint is int:  # a size; and True is no size
         right, wanted = type(value) is int and value >= least, "a positive whole number"
     elif hint is float:
-        right, wanted = type(value) in (int, float) and 0 <= value < 1, "a number ≥ 0 and < 1"
+        right = type(value) in (int, float) and 0 <= value < most
+        wanted = "a number ≥ 0 and < 1" if most == 1 else "a number ≥ 0"
     elif hint is bool:
         right, wanted = isinstance(value, bool), "true or false"
     elif hint == list[int]:

@@ -31,7 +31,7 @@ class Told(Decoded):
     """What the loss of attention itself is made of, in training."""
 
     looks: Float[Tensor, "batch target places"] | None = None
-    log_prob: Float[Tensor, "batch target"] | None = None  # of the places drawn; 0 where none was
+    log_prob: Float[Tensor, "batch target"] | None = None  # of the places drawn, `drawn` says in which rows
     entropy: Float[Tensor, "batch target"] | None = None
     drawn: Bool[Tensor, "batch"] | None = None
 

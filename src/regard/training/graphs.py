@@ -92,12 +92,17 @@ class Graphs:
     def _record(self, batch: Batch) -> _Recording:
         given = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
         # Libraries set themselves up, and kernels are compiled, when first used; a graph must not record that.
+        # What this moves (a baseline's average, random numbers) is put back, as if it had not been.
+        before, chance = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
                 self._work(given)
         torch.cuda.current_stream().wait_stream(side)
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        torch.cuda.set_rng_state(chance)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             loss = self._work(given)

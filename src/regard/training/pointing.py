@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..data import Batches, Encoded, scenes
+from ..data import END, Batches, Encoded, scenes
+from ..seeing import aer
 from ..seeing.pointing import pointed
 
 if TYPE_CHECKING:
@@ -35,8 +36,10 @@ def pointing(model: Writer, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> fl
             break
         maps = decoded.weights.float().mean(1).cpu()  # [batch, target, places]
         side = round(maps.shape[-1] ** 0.5)
-        for row, looks in zip(batch.rows.tolist(), maps, strict=True):
+        for row, looks, target in zip(batch.rows.tolist(), maps, batch.target.tolist(), strict=True):
             words = scenes.scene(pairs[row].source).words
+            pieces = tokenizers.target.words([i for i in target if i > END])
+            looks = aer.words(looks, pieces, range(looks.shape[-1]))  # from pieces to words
             found = pointed(looks[: len(words)], (side, side), [word.boxes for word in words])
             hits, total = hits + found[0], total + found[1]
     model.train(training)

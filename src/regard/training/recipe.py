@@ -79,8 +79,9 @@ def _sensible(part: Any) -> Any:
             continue
         if isinstance(value, int) and value < field.metadata.get("least", 0 if field.default == 0 else 1):
             wrong.append(f"{field.name} = {value} is too small")
-        if isinstance(value, float) and not (math.isfinite(value) and 0 <= value < 1):
-            wrong.append(f"{field.name} = {value} is not in 0 ≤ {field.name} < 1")
+        most = field.metadata.get("most", 1.0)
+        if isinstance(value, float) and not (math.isfinite(value) and 0 <= value < most):
+            wrong.append(f"{field.name} = {value} is not in 0 ≤ {field.name}" + (" < 1" if most == 1 else ""))
     if isinstance(part, config.TransformerEncoder | config.TransformerDecoder) and not wrong:
         if part.width % part.heads:
             wrong.append(f"heads = {part.heads} does not divide width = {part.width}")
@@ -199,6 +200,8 @@ def _apart(recipe: Recipe) -> list[str]:
 def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) -> list[str]:
     """What an encoder and a decoder need of each other."""
     wrong = []
+    if isinstance(encoder, config.BagEncoder) and not encoder.width:
+        wrong.append("encoder.width = 0 is for classifiers, whose classes it then stands for; set it")
     widths = [getattr(part, "embedding", getattr(part, "width", 0)) for part in (encoder, decoder)]
     if recipe.tied == "all" and (recipe.source.kind != "text" or not recipe.tokenizer.joint):
         wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
@@ -211,7 +214,7 @@ def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) ->
         )
     if not isinstance(decoder, config.RecurrentDecoder):
         return wrong
-    memory = getattr(encoder, "width", 0) * (2 if getattr(encoder, "bidirectional", False) else 1)
+    memory = config.annotated(encoder)
     if decoder.attention != "none" and encoder.kind == "none":
         wrong.append(f'decoder.attention = "{decoder.attention}" has nothing to attend to; set it to "none"')
     elif decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:

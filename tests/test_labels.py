@@ -1,0 +1,33 @@
+"""Labels: a closed set of names; what is not in it is named with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from regard.data import Encoded, Labels, Pair, Tokenizer, Tokenizers
+
+
+def test_they_are_sorted_numbers_as_numbers() -> None:
+    assert Labels.train(["10", "9", "-1"]).names == ["-1", "9", "10"]
+    assert Labels.train(["b", "a b"]).names == ["a b", "b"]
+    assert Labels.train(["²", "3", "--5"]).names == ["--5", "3", "²"]  # digits to Unicode, no numbers to Python
+
+
+def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:
+    known = [Pair("a word", "good", 0), Pair("another", "bad", 1)]
+    sides = Tokenizers(Tokenizer.train("word", 20, [pair.source for pair in known]), Labels.train(["good", "bad"]))
+    pairs = [*known, Pair("a word", "middling", 2, "reviews.tsv:3")]
+    with pytest.raises(
+        ValueError, match=r"reviews\.tsv:3: no label is called 'middling'; the training data knows bad, go"
+    ):
+        Encoded.build(pairs, sides)
+    encoded = Encoded.build(pairs, sides, on_bad="skip")
+    assert encoded.rows.tolist() == [0, 1]
+    assert "middling" in encoded.about.unreadable[0]
+
+
+def test_one_label_is_no_choice() -> None:
+    with pytest.raises(ValueError, match="a classifier needs 2"):
+        Labels(["only"])
