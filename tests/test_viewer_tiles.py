@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from viewing import app_of, array_of, get, seen_of
+from viewing import Model, app_of, array_of, get, seen_of
 
 import regard
 from regard.viewer import headmap, work
@@ -85,6 +85,40 @@ def test_edges_are_moved_where_there_is_too_much_to_add_up(monkeypatch: pytest.M
     edges = [at * 101 // 10 // 4 * 4 for at in range(10)] + [101]
     wanted = pooled(seen[0].weights.dense()[0, 0], (edges, edges), "max")
     torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("pool", ["max", "mean"])
+def test_a_last_cell_smaller_than_a_block_is_the_block(pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headmap, "BASE", 32)
+    monkeypatch.setattr(headmap, "BAND", 1200)
+    seen = seen_of(length=101, heads=1, batch=1)
+    app, root = app_of(seen)
+    answer = get(app, f"{root}/calls/0/tile?top=0&left=0&bottom=83&right=83&height=11&width=11&pool={pool}")
+    assert answer.headers["x-note"] == "cells moved to multiples of 4"
+    edges = [*range(0, 81, 8), 84]
+    wanted = pooled(seen[0].weights.dense()[0, 0], (edges, edges), pool)
+    torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
+
+
+def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NaN in the queries makes the row state NaN; looking for it again would never end."""
+    monkeypatch.setattr(headmap, "BASE", 32)
+    monkeypatch.setattr(headmap, "BAND", 1200)
+    q, k, v = torch.randn(3, 1, 1, 101, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    q[..., 50, :] = torch.nan
+    model = Model({})
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(q, k, v)
+    app, root = app_of(seen)
+    head = HeadMap(seen[0].head(0))
+    assert head.unknown(range(101)) == list(range(13))
+    for band in range(13):
+        head.know(band)
+    assert head.unknown(range(101)) == []
+    found = head.weights(range(101), range(101))
+    torch.testing.assert_close(found[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
+    for path in ("weights", "top"):
+        assert get(app, f"{root}/calls/0/{path}").status == 200
 
 
 def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:

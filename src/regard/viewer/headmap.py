@@ -85,9 +85,10 @@ class HeadMap:
         self._n = slice(weights._entries[0], weights._entries[0] + 1)
         self.queries, self.keys = weights.shape
         self._device = self._scores.a.device
-        self._state = torch.full((self.queries,), torch.nan, dtype=self._scores.precision, device=self._device)
+        self._state = torch.zeros(self.queries, dtype=self._scores.precision, device=self._device)
+        self._known = torch.zeros(self.queries, dtype=torch.bool)  # a NaN among them may be what the model computed
         if weights._state is not None:  # the kernel left it
-            self._state.copy_(weights._own_state()[0])
+            self._know(range(self.queries), weights._own_state()[0])
         self.block = 1
         while max(self.queries, self.keys) > BASE * self.block:
             self.block *= 2
@@ -99,7 +100,7 @@ class HeadMap:
 
     @property
     def nbytes(self) -> int:
-        return self._state.nbytes + (0 if self._peak is None else 2 * self._peak.nbytes)
+        return self._state.nbytes + self._known.nbytes + (0 if self._peak is None else 2 * self._peak.nbytes)
 
     # Weights themselves
 
@@ -117,11 +118,14 @@ class HeadMap:
         return scores.block(self._n, _slice(rows), _slice(cols), self._normalize.absent, buffer)[0]
 
     def _states(self, rows: range) -> Float[Tensor, " rows"]:
-        own = self._state[_slice(rows)]
-        if bool(own.isnan().any()):
-            own = self._weights.rows(_slice(rows))._own_state()[0] if not self._plain else self._totals(rows)
-            self._state[_slice(rows)] = own
-        return own
+        if not bool(self._known[_slice(rows)].all()):
+            found = self._totals(rows) if self._plain else self._weights.rows(_slice(rows))._own_state()[0]
+            self._know(rows, found)
+        return self._state[_slice(rows)]
+
+    def _know(self, rows: range, state: Float[Tensor, " rows"]) -> None:
+        self._state[_slice(rows)] = state.to(self._state.dtype)
+        self._known[_slice(rows)] = True
 
     def _totals(self, rows: range) -> Float[Tensor, " rows"]:
         """log Σ_j exp(e_ij), some keys at a time: a few rows of 131,072 keys would not stay in cache."""
@@ -156,15 +160,14 @@ class HeadMap:
         """The bands to `walk` before this tile can be given: all of its rows, unless it is quickly had without."""
         if self.block == 1:
             return []
-        if not self._kept(tile):
-            unknown = bool(self._state[_slice(tile.rows)].isnan().any())
-            if not unknown or len(tile.rows) * self.keys <= 2 * BAND:
-                return []
+        quick = bool(self._known[_slice(tile.rows)].all()) or len(tile.rows) * self.keys <= 2 * BAND
+        if quick and not self._kept(tile):
+            return []
         return [at for at in self.bands(tile.rows) if not self.done[at]]
 
     def unknown(self, rows: range) -> list[int]:
         """The bands whose row states are not known, which `weights` of these rows would have to find first."""
-        return [at for at in self.bands(rows) if bool(self._state[_slice(self._band(at))].isnan().any())]
+        return [at for at in self.bands(rows) if not bool(self._known[_slice(self._band(at))].all())]
 
     @torch.no_grad()
     def know(self, band: int) -> None:
@@ -210,8 +213,9 @@ class HeadMap:
             return tile.edges
         moved = []
         for one, end in zip(tile.edges, (self.queries, self.keys), strict=True):
-            near = [x if x == end else x // self.block * self.block for x in one]
-            moved.append(near)
+            # Down, but for the last: the last cell may be smaller than a block, and would be none.
+            last = min(-(-one[-1] // self.block) * self.block, end)
+            moved.append([*(x // self.block * self.block for x in one[:-1]), last])
         return moved[0], moved[1]
 
     def _few(self, rows: range, starts: list[int], tile: Tile, pool: Pool, missing: set[int]) -> Tensor:
@@ -278,14 +282,14 @@ class HeadMap:
             maxima.append(top)
             spans.append(at)
         if not spans:
-            self._state[_slice(rows)] = torch.inf
+            self._know(rows, self._state.new_full((len(rows),), torch.inf))
             return peaks.exp_(), sums
         totals = torch.stack([sums[:, at].sum(-1).log() for at in spans]) + torch.stack(maxima)[..., 0]
         state = totals.logsumexp(0)  # [rows]
         state = state.masked_fill(state <= -1e29, torch.inf)
         for at, top in zip(spans, maxima, strict=True):
             sums[:, at] *= (top - state[:, None]).exp()
-        self._state[_slice(rows)] = state.to(self._state.dtype)
+        self._know(rows, state)
         return peaks.sub_(state[:, None]).exp_(), sums
 
 
