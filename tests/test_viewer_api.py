@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,9 +14,11 @@ import regard
 from regard.seeing import load_trace
 from regard.seeing.patterns import Patterns
 from regard.viewer.labels import Labels
+from regard.viewer.routes import calls
 from regard.viewer.shown import Shown
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
 
@@ -176,6 +178,30 @@ def test_too_much_at_once_is_refused() -> None:
     said = error_of(get(app, f"{root}/calls/0/weights"), 413)
     assert "7,680,000 numbers" in said
     assert "4,194,304" in said
+
+
+def test_the_largest_are_looked_for_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each a job of its own, so that a request that is left ends; and no more than somebody would wait for."""
+    monkeypatch.setattr(calls, "FEW", 13 * 5)
+    seen = seen_of()
+    app, root = app_of(seen)
+    desk, jobs = app.state.work.desk, 0
+    submit = desk.submit
+
+    def counted(*given: Any) -> Future[Any]:
+        nonlocal jobs
+        jobs += 1
+        return submit(*given)
+
+    monkeypatch.setattr(desk, "submit", counted)
+    top = json_of(get(app, f"{root}/calls/1/top?heads=2,0&k=3"))
+    assert jobs == 2 + 2 * 3  # row states of each head, then 13 rows of each, five at a time
+    for at, head in enumerate((2, 0)):
+        wanted = seen[1].head(head).top(3)
+        torch.testing.assert_close(torch.tensor(top["values"][at]), wanted.values, atol=1e-5, rtol=0)
+        assert [row[0] for row in top["indices"][at]] == wanted.indices[:, 0].tolist()
+    monkeypatch.setattr(calls, "WAITED", 3 * 13 * 13 - 1)
+    assert "3 × 13 × 13 weights" in error_of(get(app, f"{root}/calls/1/top?k=1"), 413)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Annotated, Any
 
 import torch
@@ -43,8 +44,10 @@ TILE = {
 }
 Edge = Annotated[int, Query(ge=0, le=limits.PLACES)]
 Side = Annotated[int, Query(ge=1, le=limits.SIDE)]
-RECEIVED = 1 << 30
-"""Weights that are summed while somebody waits."""
+WAITED = 1 << 30
+"""Weights that are gone through while somebody waits."""
+FEW = 1 << 22
+"""Of these at once."""
 
 
 @router.get("/weights", responses=ARRAY, response_class=Response)
@@ -90,22 +93,25 @@ async def top(
     count, queries, keys = chosen(found, call, entry)
     which, i, k = heads_of(heads, count), span_of(rows, queries, "rows"), min(k, keys)
     check_cells(len(which), len(i), k)
+    if len(which) * len(i) * keys > WAITED:
+        said = f"{len(which)} × {len(i):,} × {keys:,} weights take too long to go through"
+        raise Refused(413, f"{said}; at most {WAITED:,} at once: ask for fewer rows or heads")
     await work.know(request, found, call, entry, which, i)
-    values: list[Any] = []
-    indices: list[Any] = []
-    for head in which:  # one at a time, so that it can end between them
+    values: list[list[Any]] = [[] for _ in which]
+    indices: list[list[Any]] = [[] for _ in which]
+    for at, some in product(range(len(which)), _few(i, keys)):  # a few at a time, so that it can end between them
 
-        def compute(head: int = head) -> None:
-            best = [work.map(found, call, entry, head).weights(x, range(keys)).topk(k) for x in _few(i, keys)]
-            values.append([[float(f"{w:.6g}") for w in row] for part in best for row in part.values.tolist()])
-            indices.append([row for part in best for row in part.indices.tolist()])
+        def compute(at: int = at, some: range = some) -> None:
+            best = work.map(found, call, entry, which[at]).weights(some, range(keys)).topk(k)
+            values[at] += [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()]
+            indices[at] += best.indices.tolist()
 
         await work.do(request, compute)
     return json_response({"values": values, "indices": indices}, request)
 
 
 def _few(rows: range, keys: int) -> list[range]:
-    step = max(1, (1 << 22) // keys)
+    step = max(1, FEW // keys)
     return [range(at, min(at + step, rows.stop)) for at in range(rows.start, rows.stop, step)]
 
 
@@ -116,7 +122,7 @@ async def received(request: Request, trace: TraceId, call: CallId, head: Head = 
     found = work.shelf.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     check_head(head, count)
-    if queries * keys > RECEIVED:
+    if queries * keys > WAITED:
         raise Refused(413, f"{queries:,} × {keys:,} weights take too long to add up; the map shows their means")
     total = torch.zeros(keys)
     for some in _few(range(queries), keys):
