@@ -12,7 +12,7 @@ from viewing import seen_of
 
 from regard.viewer import limits
 from regard.viewer.cache import Cache
-from regard.viewer.desk import Busy, Desk
+from regard.viewer.desk import URGENT, Busy, Desk
 from regard.viewer.server import Server, loopback, serving
 from regard.viewer.shelf import Shelf
 from regard.viewer.shown import Shown
@@ -76,8 +76,11 @@ def test_large_bodies_are_refused(client: httpx.Client) -> None:
         for _ in range(64):
             yield b" " * 65536
 
-    with pytest.raises(httpx.HTTPError):
-        client.post("/api/traces", content=endless()).raise_for_status()
+    for path in ("/api/traces", "/api/translate"):
+        answer = client.post(path, content=endless(), headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        assert "past 131,072 bytes" in answer.json()["error"]
+    assert client.get("/api/about").status_code == 200
 
 
 def test_unchanged_answers_are_not_sent_again(client: httpx.Client) -> None:
@@ -109,8 +112,11 @@ def test_others_need_the_token() -> None:
             assert into.status_code == 303
             assert server.token not in into.headers["location"]
             assert "HttpOnly" in into.headers["set-cookie"]
-            assert "SameSite=Strict" in into.headers["set-cookie"]
+            assert "SameSite=Lax" in into.headers["set-cookie"]
             assert (await client.get("/api/about")).status_code == 200  # by the cookie
+            for site in ("same-site", "cross-site"):  # which may come with what another site causes
+                assert (await client.post("/api/traces", headers={"Sec-Fetch-Site": site})).status_code == 403
+                assert (await client.get("/api/about", headers={"Sec-Fetch-Site": site})).status_code == 403
             bearer = {"Authorization": f"Bearer {server.token}"}
             async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as other:
                 assert (await other.get("/api/about", headers=bearer)).status_code == 200
@@ -121,6 +127,20 @@ def test_others_need_the_token() -> None:
 def test_only_loopback_goes_without_a_token() -> None:
     assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
+
+
+def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
+    try:
+        server = Server(Shelf(), host="127.0.0.2")
+    except ValueError:
+        pytest.skip("this system has one loopback address")
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            assert (await client.get("/api/about")).status_code == 200
+            assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
+
+    asyncio.run(tried())
 
 
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
@@ -140,8 +160,13 @@ def test_the_desk_refuses_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Busy, match="3 requests wait"):
         desk.submit(lambda: 1)
     assert waiting[1].cancel()
+    assert desk.waiting == 2
+    assert desk.submit(lambda: 2, URGENT).cancel()  # who no longer waits takes nobody's place
+    last = desk.submit(lambda: 3)
+    with pytest.raises(Busy, match="3 requests wait"):
+        desk.submit(lambda: 1)
     go.set()
-    assert waiting[0].result(5) == waiting[2].result(5) == 1
+    assert (waiting[0].result(5), waiting[2].result(5), last.result(5)) == (1, 1, 3)
     desk.close()
 
 

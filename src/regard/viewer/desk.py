@@ -5,8 +5,8 @@ PyTorch spreads one computation over the cores already; two at a time would only
 
 from __future__ import annotations
 
+import heapq
 import itertools
-import queue
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ class Desk:
     """`submit` gives a future; cancelled before its turn, nothing of it is done."""
 
     def __init__(self, name: str) -> None:
-        self._waiting: queue.PriorityQueue[tuple[int, int, Future[Any], Callable[[], Any]]] = queue.PriorityQueue()
+        self._waiting: list[tuple[int, int, Future[Any], Callable[[], Any]]] = []  # a heap
+        self._changed = threading.Condition()
         self._order = itertools.count()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"regard-{name}", daemon=True)
@@ -37,24 +38,37 @@ class Desk:
     def submit(self, work: Callable[[], Any], urgency: int = USUAL) -> Future[Any]:
         if self._closed:
             raise Busy("the server is ending")
-        if self._waiting.qsize() >= limits.WAITING:
-            raise Busy(f"{self._waiting.qsize()} requests wait already; ask again in a moment")
+        with self._changed:
+            if len(self._waiting) >= limits.WAITING:
+                self._waiting = [one for one in self._waiting if not one[2].cancelled()]
+                heapq.heapify(self._waiting)
+            if len(self._waiting) >= limits.WAITING:
+                raise Busy(f"{len(self._waiting)} requests wait already; ask again in a moment")
+            return self._put(urgency, work)
+
+    def _put(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:
         future: Future[Any] = Future()
-        self._waiting.put((urgency, next(self._order), future, work))
+        heapq.heappush(self._waiting, (urgency, next(self._order), future, work))
+        self._changed.notify()
         return future
 
     def close(self) -> None:
         """End the thread when all that waits is done; there is no more after that."""
         self._closed = True
-        self._waiting.put((LAST, next(self._order), Future(), _end))
+        with self._changed:
+            self._put(LAST, _end)
 
     @property
     def waiting(self) -> int:
-        return self._waiting.qsize()
+        """Those somebody still waits for."""
+        with self._changed:
+            return sum(not future.cancelled() for _, _, future, _ in self._waiting)
 
     def _work(self) -> None:
         while True:
-            _, _, future, work = self._waiting.get()
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                _, _, future, work = heapq.heappop(self._waiting)
             if work is _end:
                 return
             if not future.set_running_or_notify_cancel():

@@ -13,6 +13,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
 
+from starlette.exceptions import HTTPException
+
 from . import limits
 
 if TYPE_CHECKING:
@@ -88,7 +90,9 @@ class Guard:
         return any(hmac.compare_digest(one.encode(), self.token.encode()) for one in told)
 
     def _cookie(self) -> str:
-        return f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+        # Lax, not Strict: a link to this server on another site would come back from the 303 without its cookie. What
+        # other sites may cause is in `_refusal`.
+        return f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Lax"
 
 
 def _navigates(headers: dict[str, str]) -> bool:
@@ -107,14 +111,16 @@ def _without_token(scope: Scope) -> str:
 
 
 def _bounded(receive: Receive, path: str) -> Receive:
-    """A body that goes on past its limit is cut off there: a chunked one does not say how long it is."""
+    """A body that goes on past its limit is refused there: a chunked one does not say how long it is."""
     count, most = 0, _most(path)
 
     async def read() -> Message:
         nonlocal count
         message = await receive()
         count += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if count > most else message
+        if count > most:  # this exception, since FastAPI makes a 400 of every other
+            raise HTTPException(413, f"the request goes on past {most:,} bytes; at most so many are taken")
+        return message
 
     return read
 

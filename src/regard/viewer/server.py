@@ -31,11 +31,10 @@ class Server:
     """Listens from the moment it is made, so that its address is known; answers once `run` is called."""
 
     def __init__(self, shelf: Shelf, host: str = HERE, port: int = 0) -> None:
-        own = loopback(host)
-        self.token = None if own else secrets.token_urlsafe(24)
+        self.token = None if loopback(host) else secrets.token_urlsafe(24)
         every = host in ("0.0.0.0", "::")
         hosts = frozenset() if every else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
-        self.app = make(shelf, LOOPBACK if own else hosts, self.token)
+        self.app = make(shelf, hosts, self.token)
         self._socket = _bound(host, port)
         name = socket.gethostname() if every else host
         shown = f"[{name}]" if ":" in name else name
