@@ -310,7 +310,7 @@ class TestCommand:
             (["--top-k", "3", "a"], "--sample"),
             (["--sample", "0", "a"], "temperature"),
             (["--device", "cuda:99", "a"], "device cuda:99 cannot be used here"),
-            (["--engine", "ctranslate2", "a"], "regard export"),
+            (["--engine", "ctranslate2", "a"], "runs Transformers that translate; .* is none: use torch"),
         ],
     )
     def test_mistakes_are_one_line(

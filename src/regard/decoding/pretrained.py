@@ -101,11 +101,17 @@ def export_folder(model: Path, run: Path | None, engine: str) -> Path:
 
 def _exported(given: Path) -> tuple[Path, Path | None]:
     """A folder that `regard export` wrote, or the one it writes this model into unless told otherwise."""
+    from ..models.saved import read
+
     if (given / "model.bin").is_file():
         return given, None
     folder, run = find(given)
     written = export_folder(folder, run, "ctranslate2")
     if not written.is_dir():
+        _, config = read(folder)
+        parts = [config.get(side) or {} for side in ("encoder", "decoder")]
+        if any(part.get("kind") != "transformer" or part.get("reads", "text") != "text" for part in parts):
+            raise ValueError(f"the engine ctranslate2 runs Transformers that translate; {given} is none: use torch")
         raise ValueError(
             f"{given} was not written for CTranslate2 yet: there is no folder {written}; "
             f"write it with: regard export {given}, or give the folder you wrote it into instead of {given}"
