@@ -41,6 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     decoder = config.RecurrentDecoder(embedding=8, width=8)
     Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
     letters.save(made / "spell")
+    blind = config.RecurrentDecoder(attention="none", embedding=8, width=8)
+    Writer(config.Writer(0, len(letters.target), hears, blind)).save_pretrained(made / "spell-blind")
+    letters.save(made / "spell-blind")
+    Classifier(config.Classifier(0, 10, hears, config.Head("last"))).save_pretrained(made / "sound-last")
+    sounds.save(made / "sound-last")
     return made
 
 
@@ -134,6 +139,32 @@ def test_plots_of_words(folder: Path, tmp_path: Path) -> None:
     assert "TF-IDF" in (tmp_path / "a.svg").read_text(encoding="utf-8") or (tmp_path / "a.svg").stat().st_size > 5000
     with pytest.raises(ValueError, match="--save-plot draws one text or sound, and 2 are given"):
         run("a", "b", "--model", folder / "attention", "--save-plot", tmp_path / "a.svg")
+
+
+def test_options_that_mean_nothing_are_refused_and_not_dropped(folder: Path, tmp_path: Path) -> None:
+    for name in ("sound", "spell"):
+        with pytest.raises(ValueError, match=f"--compare is for texts, .*{name} reads sounds"):
+            run("--compare", "tone:rising:4", "--model", folder / name)
+    with pytest.raises(ValueError, match="--compare shows the words of texts that are arguments"):
+        run("--compare", "--model", folder / "max", stdin=b"i liked it\n")
+    with pytest.raises(ValueError, match="no attention, so there is nothing to show"):
+        run("tone:rising:4", "--model", folder / "spell-blind", "--save-plot", tmp_path / "a.png")
+    with pytest.raises(ValueError, match="gives moments no weights, so there is nothing to draw"):
+        run("tone:rising:4", "--model", folder / "sound-last", "--save-plot", tmp_path / "a.png")
+    with pytest.raises(ValueError, match="name the files of sound to spell as arguments"):
+        run("tone:rising:4", "--model", folder / "spell", "--file", tmp_path / "in.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistyped_sound_is_no_text(folder: Path, tmp_path: Path) -> None:
+    for name in ("sevn.wav", "sevn.FLAC", "sevn.mp3#0:800"):
+        with pytest.raises(ValueError, match=f"there is no file {name}; if it is a text, give a --model"):
+            run(name)
+    (tmp_path / "a.wav").write_bytes(b"")
+    for sound in (tmp_path / "a.wav", "tone:rising:4"):
+        with pytest.raises(ValueError, match=f"{sound} is a sound, and 'i liked it' is none: give sounds or texts"):
+            run("i liked it", sound)
+    assert run("i liked sevn.wav", "--model", folder / "attention")[0] == 0  # who names the model means a text
 
 
 def test_a_translator_is_no_classifier() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..decoding.pretrained import Pretrained
 
 OF_TEXT, OF_SOUND = "opinions-lstm", "digits-cnn"  # that ship
+SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".caf", ".wma")
 SHOWN = 5  # labels, at most
 
 
@@ -62,16 +63,30 @@ def classify(
             raise ValueError(f"--save-plot draws one text or sound, and {len(given)} are given")
     from ..decoding import pretrained
 
-    heard = bool(given) and all(isfile(one.split("#")[0]) or one.startswith("tone:") for one in given)
-    loaded = pretrained.load(
-        model or (OF_SOUND if heard else OF_TEXT), find_device(device), wanted=("classify", "spell")
-    )
+    model = model or (OF_SOUND if _heard(given) else OF_TEXT)
+    loaded = pretrained.load(model, find_device(device), wanted=("classify", "spell"))
+    if compare and loaded.tokenizers.source.kind != "text":
+        raise ValueError(f"--compare is for texts, whose words TF-IDF weighs; {model} reads sounds")
     if pretrained.task_of(loaded.model) == "spell":
-        wrong = _spell(loaded, given, save_plot)
+        if file is not None:
+            raise ValueError("--file holds texts, a line each; name the files of sound to spell as arguments")
+        wrong = _spell(loaded, given, save_plot, tokens)
     else:
         wrong = _name(loaded, given, file, compare, save_plot, tokens)
     if wrong:
         raise typer.Exit(1)
+
+
+def _heard(given: list[str]) -> bool:
+    """Whether these are sounds. What is named like one and is no file is a slip, and gets no opinion as a text."""
+    sounds = [one for one in given if isfile(one.split("#")[0]) or one.startswith("tone:")]
+    for one in given:
+        if one not in sounds and one.split("#")[0].lower().endswith(SOUNDS):
+            raise ValueError(f"there is no file {one:.200}; if it is a text, give a --model that reads texts")
+    texts = [one for one in given if one not in sounds]
+    if sounds and texts:
+        raise ValueError(f"{sounds[0]:.200} is a sound, and {texts[0]!r:.80} is none: give sounds or texts, not both")
+    return bool(sounds)
 
 
 def _name(
@@ -82,6 +97,8 @@ def _name(
     from ..decoding.classify import classify as named
 
     shown = bool(given) or (file is None and sys.stdin.isatty())  # to someone who looks, and not to a file
+    if compare and not shown:
+        raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     text, wrong, before = loaded.tokenizers.source.kind == "text", 0, 0
     for arrived in arriving(given, file):
         bad = {number: item.reason for number, item in enumerate(arrived, 1) if isinstance(item, Bad)}
@@ -168,6 +185,8 @@ def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None)
     loud = torch.from_numpy(one.numbers.astype("float32")).abs()
     print(f"sound    {bars(loud)}")
     if one.weights is None:
+        if save_plot is not None:
+            raise ValueError("this model's pooling gives moments no weights, so there is nothing to draw")
         typer.echo("this model's pooling gives moments no weights", err=True)
         return
     print(f"weights  {bars(one.weights)}")
@@ -176,7 +195,7 @@ def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None)
         typer.echo(f"wrote {save_plot}", err=True)
 
 
-def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None) -> int:
+def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """What is heard, in letters; how many could not be heard."""
     from ..decoding import translate
     from ..seeing.listened import save_listened
@@ -193,10 +212,13 @@ def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None) -> int:
         typer.echo(f"regard: {why}", err=True)
 
     several = len(given) > 1
-    said = translate(loaded.model, loaded.tokenizers, given, refused=refused if several else None, **how)
+    telling = refused if several else None
+    said = translate(loaded.model, loaded.tokenizers, given, tokens=tokens, refused=telling, **how)
     for name, found in zip(given, said, strict=True):
         print(f"{name}\t{found.text}" if several else found.text, flush=True)
-        if save_plot is not None and found.weights is not None:
+        if save_plot is not None:
+            if found.weights is None:
+                raise ValueError("this model has no attention, so there is nothing to show")
             samples, reader = loaded.tokenizers.source.encode(name), loaded.tokenizers.source
             letters = [piece.replace("▁", "") or "▁" for piece in found.pieces]
             save_listened(save_plot, samples, reader.rate, found.weights.mean(0), letters)
