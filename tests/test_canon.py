@@ -58,7 +58,7 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert pretrained.task_of(loaded.model) == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:
-        found = figures(task_of(recipe), loaded.model, loaded.tokenizers, pairs)
+        found, _ = figures(task_of(recipe), loaded.model, loaded.tokenizers, pairs)
     assert found.values["loss"] > 0
     assert bool(len(seen)) != name.startswith(WITHOUT), "what attends is seen"
     assert seen.faithful is not False, seen

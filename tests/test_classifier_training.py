@@ -14,6 +14,8 @@ from regard.decoding import translate
 from regard.decoding.classify import classify
 from regard.models import load
 from regard.training import cookbook, fit
+from regard.training.card import card
+from regard.training.tasks import task_of
 
 QUICK = (
     "training.validate_every=30",
@@ -60,6 +62,14 @@ def test_a_speller_learns(tmp_path: Path) -> None:
     assert found.weights is not None
     assert found.weights.shape[-1] == 98  # frames of a second
     assert all(call.fidelity().error < 1e-4 for call in seen.calls)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "tag"), [("mean-opinions", "text-classification"), ("cnn-tones", "audio-classification")]
+)
+def test_a_card_says_what_is_classified(recipe: str, tag: str) -> None:
+    read = cookbook.load(recipe)
+    assert f"pipeline_tag: {tag}\n" in card(read, task_of(read), "those of the last update", 50.0)
 
 
 def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> None:

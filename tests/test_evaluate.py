@@ -263,6 +263,97 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     assert list(results.load(run)) == ["test", "valid"]
 
 
+@pytest.fixture
+def captioner(tmp_path: Path) -> Path:
+    """A run of another task: a captioner that has learned nothing."""
+    pytest.importorskip("pydantic")
+    pytest.importorskip("PIL", reason="needs the extra `vision`")
+    from regard.data import scenes
+    from regard.data.pictures import Pictures
+    from regard.training import cookbook, written
+
+    folder = tmp_path / "soft-1"
+    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
+    torch.manual_seed(0)
+    tell = config.TellDecoder(hidden=8, embedding=8, width=8)
+    Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), tell)).save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    recipe = cookbook.load("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
+    (folder / "recipe.toml").write_text(written.written(recipe), encoding="utf-8")
+    return folder
+
+
+def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_kept(
+    captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.data import scenes
+    from regard.decoding import pretrained, translate
+
+    saved = tmp_path / "said.txt"
+    for beams in (1, 4):
+        arguments = ["--beams", str(beams), "--length-penalty", "0", "--save", str(saved)]
+        out = command(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
+        assert f"test: 4 pairs, beams {beams}, length penalty 0, coverage penalty 0" in out
+        assert f"wrote {saved}" in out
+        loaded, names = pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
+        said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
+        assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
+        assert results.load(captioner)["test"].search["beams"] == beams
+    assert "valid: 3 pairs, beams 3" in command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
+
+
+def test_runs_of_several_tasks_are_all_compared(
+    run: Path, captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    command(capsys, monkeypatch, "evaluate", str(run), str(tmp_path / "pairs.tsv"), "--beams", "1")
+    command(capsys, monkeypatch, "evaluate", str(captioner))
+    out = command(capsys, monkeypatch, "compare", str(run), str(captioner), "--save-plot", str(tmp_path / "a.svg"))
+    assert [word for word in out.split() if word in ("tiny-1", "soft-1", "tokenised", "BLEU-4")] == [
+        *("tokenised", "tiny-1"),
+        *("BLEU-4", "soft-1"),
+    ]
+    assert (tmp_path / "a.svg").exists()
+    with pytest.raises(SystemExit, match="none of these runs translates"):
+        command(capsys, monkeypatch, "compare", str(captioner), "--save-plot", str(tmp_path / "b.svg"))
+    assert not (tmp_path / "b.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--save-plot", "p.png"], "--save-plot is for models that translate; .* is one for `regard caption`"),
+        (["--tokens", "64"], "--tokens is for models that translate"),
+        (["pairs.tsv", "--tokenised"], "--tokenised is for models that translate"),
+        (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own pairs"),
+        (["--columns", "1,0"], "say how a FILE is written, and none is given"),
+        (["--engine", "ctranslate2"], "ctranslate2 runs Transformers that translate; .* is none: use torch"),
+    ],
+)
+def test_what_means_nothing_to_a_captioner_is_refused(
+    arguments: list[str],
+    message: str,
+    captioner: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        command(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
+    assert not (captioner / "results.json").exists()
+
+
+def test_what_means_nothing_to_a_classifier_or_a_language_model_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, option in (
+        ("opinions-lstm", "--beams"),
+        ("opinions-lstm", "--coverage-penalty"),
+        ("shakespeare-transformer", "--save"),
+    ):
+        with pytest.raises(SystemExit, match=f"{option} is for models that translate or caption or spell"):
+            command(capsys, monkeypatch, "evaluate", name, option, "1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -13,6 +13,8 @@ from .screen import screen
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ..training.evaluate import Evaluation
+    from ..training.figures import Figures
     from ..training.results import Row
 
 
@@ -21,7 +23,8 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs that were evaluated.")],
     data: Annotated[str | None, typer.Option(metavar="NAME", help="Only what was scored on this, e.g. test.")] = None,
     save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length, a line per run that translates."),
     ] = None,
 ) -> None:
     """Put evaluated runs side by side.
@@ -33,10 +36,9 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from rich.table import Table
-
     from ..seeing.figure import check
     from ..training import results
+    from ..training.evaluate import Evaluation
     from ..training.figures import Figures
     from .evaluate import plot
 
@@ -49,16 +51,25 @@ def compare(
     rows = [row for row in results.compare(scored) if data in (None, row.data)]
     if not rows:
         raise ValueError(f"none of these runs was evaluated on {data}")
-    if any(isinstance(row.evaluation, Figures) for row in rows):
-        screen().print(_figures(rows))
-        return
-    headings = ("run", "data", "BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
-    table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for row in rows:
-        found = row.evaluation
-        assert not isinstance(found, Figures)
+    translators = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, Evaluation)]
+    others = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, Figures)]
+    if save_plot is not None:
+        if not translators:
+            raise ValueError("--save-plot draws BLEU by sentence length, and none of these runs translates")
+        if len({row.data for row, _ in translators}) > 1:
+            raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
+        plot({row.run: found for row, found in translators}, save_plot)
+    if translators:
+        screen().print(_translators(translators))
+    if others:
+        screen().print(_others(others))
+    if save_plot is not None:
+        typer.echo(f"wrote {save_plot}")
+
+
+def _translators(rows: list[tuple[Row, Evaluation]]) -> Table:
+    table = _table("BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
+    for row, found in rows:
         table.add_row(
             row.run,
             row.data,
@@ -70,27 +81,29 @@ def compare(
             f"{found.tokens_per_second:,.0f}",
             f"{found.search.get('beams', '')}",
         )
-    screen().print(table)
-    if save_plot is not None:
-        if len({row.data for row in rows}) > 1:
-            raise ValueError("these runs were evaluated on several things; choose one to plot with --data")
-        plot({row.run: row.evaluation for row in rows if not isinstance(row.evaluation, Figures)}, save_plot)
-        typer.echo(f"wrote {save_plot}")
+    return table
 
 
-def _figures(rows: list[Row]) -> Table:
+def _others(rows: list[tuple[Row, Figures]]) -> Table:
     """Runs of other tasks: a column for each figure that one of them has."""
+    lines = [(row, _cells(found)) for row, found in rows]
+    names = list(dict.fromkeys(name for _, cells in lines for name in cells))
+    table = _table(*names)
+    for row, cells in lines:
+        table.add_row(row.run, row.data, *(cells.get(name, "") for name in names))
+    return table
+
+
+def _cells(found: Figures) -> dict[str, str]:
+    cells = {name: f"{value:.4f}" if name == "loss" else f"{value:.2f}" for name, value in found.values.items()}
+    return cells | {name: f"{value}" for name, value in found.search.items() if name == "beams"}
+
+
+def _table(*numbers: str) -> Table:
+    """Columns of numbers, after those of the run and of what it was evaluated on."""
     from rich.table import Table
 
-    from ..training.figures import Figures
-
-    found = [(row, row.evaluation.values) for row in rows if isinstance(row.evaluation, Figures)]
-    names = list(dict.fromkeys(name for _, values in found for name in values))
-    table = Table("run", "data", *names, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table("run", "data", *numbers, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in table.columns[2:]:
         column.justify = "right"
-    for row, values in found:
-        cells = (f"{values[name]:.4f}" if name == "loss" else f"{values[name]:.2f}" for name in names if name in values)
-        filled = iter(cells)
-        table.add_row(row.run, row.data, *(next(filled) if name in values else "" for name in names))
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 
     from ..data import Pair
     from ..decoding.pretrained import Pretrained
+    from ..decoding.search import Settings
     from ..training.evaluate import Evaluation
+    from ..training.figures import Figures
+
+WRITERS = ("translate", "caption", "spell")
+TASKS = {  # that an option means something to
+    "--beams": WRITERS,
+    "--length-penalty": WRITERS,
+    "--coverage-penalty": WRITERS,
+    "--save": (*WRITERS, "classify"),
+    "--save-plot": ("translate",),
+    "--tokenised": ("translate",),
+    "--tokens": ("translate",),
+}
 
 
 @app.command()
@@ -25,17 +38,25 @@ def evaluate(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Pairs: TSV, JSONL, Parquet, …. [default: the run's own]")
     ] = None,
-    split: Annotated[Literal["test", "valid"], typer.Option(help="Which of the run's own pairs.")] = "test",
+    split: Annotated[
+        Literal["test", "valid"] | None, typer.Option(help="Which of the run's own pairs. [default: test]")
+    ] = None,
     columns: Annotated[
-        str, typer.Option(help="Of the file: source, target, and perhaps sure and possible links; numbers or names.")
-    ] = "0,1",
+        str | None,
+        typer.Option(
+            help="Of the file: source, target, and perhaps sure and possible links; numbers or names. [default: 0,1]"
+        ),
+    ] = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="The file's text is split by spaces already.")] = False,
     beams: Beams = None,
     length_penalty: LengthPenalty = None,
     coverage_penalty: CoveragePenalty = None,
-    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the translations, a line each.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what the model says to each source, a line each.")
+    ] = None,
     save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw BLEU by sentence length: .png, .svg or .pdf.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw a translator's BLEU by sentence length: .png, .svg or .pdf."),
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
@@ -57,31 +78,58 @@ def evaluate(
     from ..decoding import pretrained
     from ..training import results
     from ..training.evaluate import evaluate as score
+    from ..training.figures import Figures
 
     if save_plot is not None:
         from ..seeing.figure import check
 
         check(save_plot)
+    if file is None and (tokenised or columns is not None):
+        raise ValueError("--columns and --tokenised say how a FILE is written, and none is given")
+    if file is not None and split is not None:
+        raise ValueError("--split chooses among the run's own pairs; leave it out, or the FILE")
+    given = {
+        "--beams": beams,
+        "--length-penalty": length_penalty,
+        "--coverage-penalty": coverage_penalty,
+        "--save": save,
+        "--save-plot": save_plot,
+        "--tokenised": tokenised or None,
+        "--tokens": tokens,
+    }
     where = find_device(device)
     loaded = pretrained.load(run, where, engine)
-    if pretrained.task_of(loaded.model) != "translate":
-        _other(loaded, file, split, columns)
-        return
+    task = pretrained.task_of(loaded.model)
+    for option, asked in given.items():
+        if asked is not None and task not in TASKS[option]:
+            raise ValueError(
+                f"{option} is for models that {' or '.join(TASKS[option])}; "
+                f"{run} is one for `regard {pretrained.COMMANDS[task]}`"
+            )
+    if task != "translate" and loaded.run is None:
+        raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
     how = settings(loaded, beams, length_penalty, coverage_penalty)
-    data, pairs, tokenised = _pairs(loaded, file, split, columns, tokenised)
-    evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
+    data, pairs, tokenised = _pairs(loaded, file, split or "test", columns or "0,1", tokenised)
+    evaluation: Evaluation | Figures
+    if task == "translate":
+        evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
+    else:
+        evaluation, texts = _figures(loaded, pairs, how)
     # Everything is kept before anything is shown: who pipes the table into `head` ends the program there.
     files = []
     if save is not None:
         save.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
         files.append(save)
-    if save_plot is not None:
+    if save_plot is not None and not isinstance(evaluation, Figures):
         plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
         files.append(save_plot)
     if loaded.run is not None:
         name = data if engine == "torch" else f"{data} ({engine})"
         files.append(results.record(loaded.run, name, evaluation))
-    _print(data, evaluation, tokenised)
+    if isinstance(evaluation, Figures):
+        _print_figures(data, evaluation)
+    else:
+        _print(data, evaluation, tokenised)
     for written in files:
         typer.echo(f"wrote {written}")
 
@@ -113,27 +161,32 @@ def _pairs(
     return split, read(recipe.data, split, recipe.source.kind), recipe.data.tokenised
 
 
-def _other(loaded: Pretrained, file: Path | None, split: Literal["test", "valid"], columns: str) -> None:
-    """Classifiers, captioners, spellers and language models."""
-    from rich.table import Table
-
-    from ..training import results
+def _figures(loaded: Pretrained, pairs: Iterable[Pair], how: Settings) -> tuple[Figures, list[str]]:
+    """Of classifiers, captioners, spellers and language models: the figures, and what was said to each source."""
     from ..training.figures import figures
     from ..training.run import Run
     from ..training.tasks import task_of
 
-    if loaded.run is None:
-        raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
-    data, pairs, _ = _pairs(loaded, file, split, columns, False)
-    found = figures(task_of(Run.open(loaded.run).recipe), loaded.model, loaded.tokenizers, pairs)
-    written = results.record(loaded.run, data, found)
+    assert loaded.run is not None
+    recipe = Run.open(loaded.run).recipe
+    asked = recipe.model_copy(update={"search": recipe.search.model_copy(update=dict(how))})
+    return figures(task_of(asked), loaded.model, loaded.tokenizers, pairs)
+
+
+def _searched(search: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in search.items())
+
+
+def _print_figures(data: str, found: Figures) -> None:
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in found.values.items():
         table.add_row(name, f"{value:.4f}" if name == "loss" else f"{value:.2f}")
     console = screen()
-    console.print(f"{data}: {found.items:,} pairs", style="bold")
+    how = f", {_searched(found.search)}" if found.search else ""
+    console.print(f"{data}: {found.items:,} pairs{how}", style="bold")
     console.print(table)
-    typer.echo(f"wrote {written}")
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
@@ -152,8 +205,8 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
         ("AER" if layer == "attention" else f"AER, {layer}", f"{value:.3f}", "best" if value == best else "")
         for layer, value in evaluation.aer.items()
     ]
-    how = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in evaluation.search.items())
-    rows.append(("speed", f"{evaluation.tokens_per_second:,.0f}", f"tokens per second, {how}"))
+    speed = f"{evaluation.tokens_per_second:,.0f}"
+    rows.append(("speed", speed, f"tokens per second, {_searched(evaluation.search)}"))
     table.add_column()
     table.add_column(justify="right")
     table.add_column(overflow="fold")  # a signature is whole or useless

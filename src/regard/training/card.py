@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def card(recipe: Recipe, task: Task, kept: str, score: float) -> str:
     """README.md of a model folder, as the Hugging Face hub shows it; the recipe in full makes it repeatable."""
-    beam = "" if recipe.decoder is None or recipe.task == "write" else f" (beam {recipe.search.beams})"
+    beam = f" (beam {recipe.search.beams})" if task.searches else ""
     scoring = "tokenised " if task.measure == "BLEU" and recipe.data.tokenised else ""
     return f"""---
 library_name: regard

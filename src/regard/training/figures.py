@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,14 +23,15 @@ class Figures:
     task: str
     items: int
     values: dict[str, float]
+    search: dict[str, Any] = field(default_factory=dict)  # empty of a model that searches nothing
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @torch.no_grad()
-def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair]) -> Figures:
-    """The scores of a model in evaluation mode, whatever its task measures."""
+def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair]) -> tuple[Figures, list[str]]:
+    """The scores of a model in evaluation mode, whatever its task measures; and what it said to each pair's source."""
     pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     if not pairs:
         raise ValueError("there is nothing to evaluate on")
@@ -42,4 +43,7 @@ def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair
     for batch in task.checks(encoded):
         loss = model.loss(batch.to(device))
         nll, count = nll + float(loss.nll), count + float(loss.tokens)
-    return Figures(task.recipe.task, len(pairs), task.figures(model, tokenizers, pairs, nll / count))
+    answers = task.answers(model, tokenizers, pairs)
+    values = task.figures(answers, pairs, nll / count, model, tokenizers)
+    search = task.recipe.search.model_dump() if task.searches else {}
+    return Figures(task.recipe.task, len(pairs), values, search), answers

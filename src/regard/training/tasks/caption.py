@@ -29,13 +29,12 @@ class Caption(Translate):
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return bleu(*gathered(answers, pairs))[3]
 
-    def figures(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair], nll: float) -> dict[str, float]:
-        answers, references = gathered(self.answers(model, tokenizers, pairs), pairs)
-        figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(answers, references), 1)}
-        figures |= {
-            "CIDEr": cider(answers, references),
-            "chrF": chrf(answers, references),
-        }
+    def figures(
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: Tokenizers
+    ) -> dict[str, float]:
+        captions, references = gathered(answers, pairs)
+        figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}
+        figures |= {"CIDEr": cider(captions, references), "chrF": chrf(captions, references)}
         if self.recipe.data.kind == "scenes":
             looked = pointing(model, tokenizers, pairs)
             figures |= {} if looked is None else {"pointing": looked}

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 class Classify(Task):
     measure: ClassVar[str] = "accuracy"
     command: ClassVar[str] = 'regard classify --model FOLDER "A sentence, or a file of sound"'
-    tag: ClassVar[str] = "text-classification"
+
+    @property
+    def tag(self) -> str:
+        return {"text": "text-classification", "sound": "audio-classification"}[self.recipe.source.kind]
 
     def model(self, tokenizers: Tokenizers, train: Encoded) -> Classifier:
         words = tokenizers.source_size

@@ -22,10 +22,15 @@ class Task(ABC):
 
     measure: ClassVar[str]  # what `score` measures, as people name it
     command: ClassVar[str]  # how a model of this task is used, on its card
-    tag: ClassVar[str]  # the Hugging Face hub's name for it
+    searches: ClassVar[bool] = False  # whether its answers depend on the recipe's [search]
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+
+    @property
+    @abstractmethod
+    def tag(self) -> str:
+        """The Hugging Face hub's name for it."""
 
     def model(self, tokenizers: Tokenizers, train: Encoded) -> Saved:
         """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
@@ -61,7 +66,8 @@ class Task(ABC):
         """Of metrics.csv."""
         return f"valid_{self.measure.lower().replace(' ', '_')}"
 
-    def figures(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair], nll: float) -> dict[str, float]:
-        """Everything worth knowing of a model on a test set, for `regard evaluate`."""
-        answers = self.answers(model, tokenizers, pairs)
+    def figures(
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: Tokenizers
+    ) -> dict[str, float]:
+        """Everything worth knowing of a model on a test set, for `regard evaluate`; `answers` are what it said."""
         return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}

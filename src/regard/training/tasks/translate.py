@@ -18,6 +18,7 @@ class Translate(Task):
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = 'regard translate --model FOLDER "A sentence."'
     tag: ClassVar[str] = "translation"
+    searches: ClassVar[bool] = True
 
     def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
         how = self.recipe.search.model_dump()
