@@ -11,7 +11,7 @@ from regard.seeing.patterns import Patterns
 from tests.browser.looking import drawn, look
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
     from regard.viewer.server import Server
@@ -96,3 +96,50 @@ def test_export(page: Page, server: Server, trace: str) -> None:
     table = page.evaluate("regard.table()")
     assert len(table) == 73
     assert table[0][:3] == ["layer", "head", "entropy"]
+
+
+def test_a_large_map_is_asked_for_until_it_is_whole(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    asked: list[str] = []
+    whole = False
+
+    def partly(route: Route) -> None:
+        pool = "mean" if "pool=mean" in route.request.url else "max"
+        asked.append(pool)
+        answer = route.fetch()
+        if whole or pool == "mean":
+            route.fulfill(response=answer)
+        else:
+            told = {**answer.headers, "x-computed": "0.2500", "x-note": "cells moved to multiples of 4"}
+            route.fulfill(status=202, headers=told, body=bytes(len(answer.body())))
+
+    page.route("**/tile?*", partly)
+    look(page, server, READY, view="model", trace=trace, call="0", head=2)
+    scale = page.locator("canvas.big + p")
+    page.wait_for_function("() => document.querySelector('canvas.big + p').textContent.includes('25 % of it')")
+    assert "cells moved to multiples of 4" in scale.inner_text()
+    page.get_by_role("button", name="Mean").click()  # the largest weights are not wanted any more
+    page.wait_for_function("() => document.querySelector('canvas.big + p').textContent.includes('0 to')")
+    drawn(page, "drawn.large?.computed === 1")
+    before = len(asked)
+    page.wait_for_timeout(400)
+    assert asked[before:] == []
+    page.get_by_role("button", name="Largest").click()
+    drawn(page, "drawn.large?.computed === 0.25")
+    whole = True
+    large = drawn(page, "drawn.large?.computed === 1")["large"]
+    expected = minilm[0].head(2).dense()
+    torch.testing.assert_close(torch.tensor(large["data"]).view(large["shape"]), expected, atol=1e-6, rtol=1e-4)
+    assert "computed" not in scale.inner_text()
+
+
+def test_the_server_says_what_a_cell_is(page: Page, server: Server, trace: str) -> None:
+    def noted(route: Route) -> None:
+        answer = route.fetch()
+        headers = {name: value for name, value in answer.headers.items() if name != "content-encoding"}
+        route.fulfill(response=answer, headers={**headers, "x-note": "a row of cells shows one query"})
+
+    page.route("**/thumbs?*", noted)
+    look(page, server, READY, view="model", trace=trace)
+    words = page.locator(".plain > p").inner_text()
+    assert words.startswith("A row of cells shows one query; ")
+    assert "A cell is" not in words

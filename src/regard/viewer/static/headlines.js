@@ -34,12 +34,10 @@ export function linksFrom(scene, query, alone = true) {
   for (const head of active) {
     const found = links.from(head, query);
     if (!found) continue;
-    let [all, rest] = [0, 0];
-    found.weights.forEach((weight, at) => {
-      all += weight;
-      if (!left.has(found.keys[at])) rest += weight;
-    });
-    const scale = left.size && rest ? all / rest : 1;
+    const all = links.total(found);
+    let rest = all;
+    if (left.size) found.weights.forEach((weight, at) => left.has(found.keys[at]) && (rest -= weight));
+    const scale = rest > 0 ? all / rest : 1;
     let sum = 0;
     for (let at = 0; at < found.keys.length; at++) {
       const [key, weight] = [found.keys[at], found.weights[at]];

@@ -61,7 +61,10 @@ export function legend(view, queries, links) {
   const { call } = view;
   let all = 0;
   for (const query of queries)
-    for (const head of view.active) for (const weight of view.links.from(head, query)?.weights ?? []) all += weight;
+    for (const head of view.active) {
+      const found = view.links.from(head, query);
+      if (found) all += view.links.total(found);
+    }
   const held = links.reduce((sum, link) => sum + link.weight, 0);
   const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
   const notes = [

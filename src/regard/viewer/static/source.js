@@ -5,7 +5,11 @@
 //       Uint8Array for "uint8"; `computed` is below 1 while a part is still to come, `note` says what is not all there is
 //   await source.post(path, body, signal)     → JSON; `body` is an object, or a Blob
 //
-// Paths are those of the HTTP API, "/api/traces/…". What goes wrong is an Error whose message says what to do.
+// Paths are those of the HTTP API, "/api/traces/…". What goes wrong is an Error whose message says what to do. A server
+// that has too much to do (503) is asked again by the source itself, a few times, before that is an Error.
+
+const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
+export const LATER = 5000; // milliseconds until a view may ask again for what could not be had
 
 /** The server the page came from. */
 export class HttpSource {
@@ -34,15 +38,18 @@ export class HttpSource {
   }
 
   async answer(path, params, options) {
-    let response;
-    try {
-      response = await fetch(this.base + keyOf(path, params), options);
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Error("the server does not answer: was `regard view` stopped? Start it again and reload this page");
+    for (let tries = 0; ; tries++) {
+      let response;
+      try {
+        response = await fetch(this.base + keyOf(path, params), options);
+      } catch (error) {
+        if (error.name === "AbortError") throw error;
+        throw new Error("the server does not answer: was `regard view` stopped? Start it again and reload this page");
+      }
+      if (response.ok) return response;
+      if (response.status !== 503 || tries >= PAUSES.length) throw new Error(await reason(response));
+      await new Promise((resume) => setTimeout(resume, PAUSES[tries])); // an aborted signal ends the next fetch at once
     }
-    if (!response.ok) throw new Error(await reason(response));
-    return response;
   }
 }
 
@@ -51,6 +58,9 @@ export class WidgetSource {
   constructor(model) {
     this.model = model;
     this.waiting = new Map();
+    // One widget may be shown twice, and each view hears the answers to both. No randomUUID: a notebook over plain http
+    // has none.
+    this.name = crypto.getRandomValues(new Uint32Array(4)).join("-");
     this.next = 0;
     this.hear = (message, buffers) => {
       const waiting = this.waiting.get(message.id);
@@ -79,7 +89,7 @@ export class WidgetSource {
   }
 
   ask(method, path, body, signal, buffers = []) {
-    const id = this.next++;
+    const id = `${this.name}/${this.next++}`;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, { resolve, reject });
       signal?.addEventListener("abort", () => {
@@ -171,11 +181,11 @@ function part({ data, shape }, { heads, rows, cols }) {
 /** A rectangle of one head as [height, width] cells, each the largest or the mean of what it covers. */
 function pooled({ data, shape }, { head, top, left, bottom, right, height, width, pool }) {
   const [, rows, cols] = shape;
+  const [down, across] = [edges(top, Math.min(bottom, rows), height), edges(left, Math.min(right, cols), width)];
   const out = new Float32Array(height * width);
   for (let y = 0; y < height; y++)
     for (let x = 0; x < width; x++) {
-      const [a, b] = cell(top, bottom, y, height, rows);
-      const [c, d] = cell(left, right, x, width, cols);
+      const [a, b, c, d] = [down[y], down[y + 1], across[x], across[x + 1]];
       let [most, sum] = [0, 0];
       for (let i = a; i < b; i++)
         for (let j = c; j < d; j++) {
@@ -188,10 +198,15 @@ function pooled({ data, shape }, { head, top, left, bottom, right, height, width
   return { data: out, shape: [height, width], type: "float32", computed: 1, note: "" };
 }
 
-function cell(from, to, at, count, limit) {
-  const start = Math.floor(from + ((to - from) * at) / count);
-  const end = Math.max(start + 1, Math.floor(from + ((to - from) * (at + 1)) / count));
-  return [Math.min(start, limit), Math.min(end, limit)];
+/** Where cells begin, and where the last one ends: as the server's (headmap.py), of a power of two where that gives as
+ * many, the last of them smaller; else as even as can be. */
+function edges(start, stop, count) {
+  const length = stop - start;
+  let size = 1;
+  while (size * count < length) size *= 2;
+  const powers = Math.ceil(length / size) === count;
+  const edge = (at) => start + (powers ? Math.min(at * size, length) : Math.floor((at * length) / count));
+  return Array.from({ length: count + 1 }, (_, at) => edge(at));
 }
 
 function span(text, limit) {
@@ -214,7 +229,6 @@ async function reason(response) {
 
 function decoded(buffer, type) {
   if (type === "uint8") return new Uint8Array(buffer);
-  if (type === "int32") return new Int32Array(buffer);
   if (type === "float16") return halves(new Uint16Array(buffer));
   return new Float32Array(buffer);
 }

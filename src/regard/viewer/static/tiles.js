@@ -2,11 +2,12 @@
 //
 // Tiles are asked for a few at a time, what is in sight first; those that are no longer wanted are cancelled, and the
 // least recently used are forgotten.
+import { LATER } from "./source.js";
 
 export const SIDE = 256; // cells along a tile
 const KEPT = 160; // of a head's tiles: 256 KiB of numbers and as much of colours each
 const AT_ONCE = 4;
-const AGAIN = 120; // milliseconds until the rest of a tile is asked for
+export const AGAIN = 120; // milliseconds until the rest of a tile is asked for
 
 /** The level whose cells are between one and two pixels wide where a weight is `scale` pixels wide. */
 export function levelAt(scale) {
@@ -32,7 +33,7 @@ export function bounds(level, row, column, queries, keys) {
 export class Tiles {
   constructor(source, path, call, params, changed) {
     Object.assign(this, { source, path, call, params, changed });
-    this.kept = new Map(); // name → {level, row, column, data, width, height} or {error}
+    this.kept = new Map(); // name → {level, row, column, data, width, height} or {error, until}
     this.running = new Map(); // name → AbortController
     this.waiting = null; // nothing was asked for yet
     this.top = levelAt(SIDE / Math.max(call.queries, call.keys)); // where the whole head is one tile
@@ -57,7 +58,10 @@ export class Tiles {
       running.abort();
       this.running.delete(name);
     }
-    const here = (name) => (this.kept.get(name)?.computed ?? 0) >= 1 || this.kept.get(name)?.error;
+    const here = (name) => {
+      const { computed = 0, until = 0 } = this.kept.get(name) ?? {};
+      return computed >= 1 || performance.now() < until;
+    };
     this.waiting = list.filter((at) => !here(at.join("/")) && !this.running.has(at.join("/")));
     this.next();
   }
@@ -98,7 +102,7 @@ export class Tiles {
       }
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.keep(name, { level, row, column, error: error.message });
+      this.keep(name, { level, row, column, error: error.message, until: performance.now() + LATER });
     } finally {
       if (this.running.get(name) === control) this.running.delete(name);
     }

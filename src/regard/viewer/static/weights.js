@@ -1,5 +1,6 @@
 // The weights of one call, fetched a block of rows at a time as somebody looks at them; never the whole of it.
 import { choice } from "./dom.js";
+import { LATER } from "./source.js";
 import { gather } from "./tokens.js";
 
 const BLOCK = 1 << 19; // weights in one answer: 1 MB as float16
@@ -97,8 +98,10 @@ export class Rows {
       this.trim();
       this.arrived();
     } catch (error) {
+      if (error.name === "AbortError") return;
       this.blocks.set(number, "failed");
-      if (error.name !== "AbortError") this.failed(error);
+      setTimeout(() => this.blocks.delete(number), LATER); // asked for again when somebody looks at it
+      this.failed(error);
     }
   }
 
@@ -161,6 +164,11 @@ export class Links {
       this.known.set(key, found);
     }
     return found;
+  }
+
+  /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
+  total({ weights }) {
+    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + weight, 0) : 1;
   }
 
   /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.

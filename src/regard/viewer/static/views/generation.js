@@ -4,7 +4,7 @@ import { el, fit, inks, painter, tick } from "../dom.js";
 import { drawFlow, shade } from "../flow.js";
 import { headButtons } from "../headbuttons.js";
 import { number, plain, sideOf } from "../tokens.js";
-import { callChoice, callOf, Links, Rows } from "../weights.js";
+import { callChoice, callOf, Links, Rows, STRONGEST } from "../weights.js";
 
 const LISTED = 10;
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
@@ -123,9 +123,10 @@ class Generation {
       this.layText();
     }
     const all = Array.from({ length: call.heads }, (_, i) => i);
-    this.active = (state.heads ?? all).filter((head) => head < call.heads);
+    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.muted = Array.isArray(state.mute) && state.mute.includes("first");
     this.buttons.show(call.heads, this.active, this.context.palette);
-    this.sink.show((state.mute ?? []).includes("first"));
+    this.sink.show(this.muted);
     this.step = Math.min(state.step ?? 0, this.written.length - 1);
     this.slider.max = String(this.written.length - 1);
     this.slider.value = String(this.step);
@@ -172,7 +173,7 @@ class Generation {
       {
         key: "m",
         text: "mute the first token",
-        run: () => this.context.state.set({ mute: this.state.mute ? null : ["first"] }),
+        run: () => this.context.state.set({ mute: this.muted ? null : ["first"] }),
       },
       { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
     ];
@@ -219,7 +220,7 @@ class Generation {
 
   shown(step) {
     const weights = this.looked(step);
-    if (weights && (this.state.mute ?? []).includes("first")) weights[0] = 0;
+    if (weights && this.muted) weights[0] = 0;
     return weights;
   }
 
@@ -266,22 +267,25 @@ class Generation {
         run: () => this.spans[at - this.first]?.scrollIntoView({ block: "nearest" }),
       }),
     );
-    const prompt = this.promptShare(this.looked(this.step));
+    const prompt = this.promptWords(this.looked(this.step));
     this.aside.replaceChildren(
       el("h2", {}, `“${this.written[this.step].label}” looked at`),
       el("div.bars", {}, ...rows),
-      ...(prompt == null ? [] : [el("p.quietly", {}, `${Math.round(100 * prompt)} % of the weight is on the prompt.`)]),
+      ...(prompt == null ? [] : [el("p.quietly", {}, prompt)]),
     );
   }
 
-  promptShare(weights) {
+  promptWords(weights) {
     if (!weights || this.call.query_side === "target") return null; // a translator has a source, no prompt
     let [on, all] = [0, 0];
     this.keySide.groups.forEach((group, at) => {
       all += weights[at];
       if (group[0] < given(this.trace, this.call)) on += weights[at];
     });
-    return all ? on / all : null;
+    if (!all) return null;
+    if (this.rows.dense) return `${Math.round((100 * on) / all)} % of the weight is on the prompt.`;
+    const known = `of a long text each head’s ${STRONGEST} strongest keys are counted`;
+    return `At least ${Math.floor(100 * on)} % of the weight is on the prompt: ${known}.`;
   }
 
   drawChart(ctx = null, width = this.chartBox.clientWidth) {

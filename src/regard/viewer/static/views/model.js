@@ -1,6 +1,7 @@
 // Model: every head of every layer as a small map, in place or sorted, with what it does; one of them large beside.
 import { choice, el, segments } from "../dom.js";
 import { colored } from "../shade.js";
+import { AGAIN } from "../tiles.js";
 import { number } from "../tokens.js";
 import { callName, callPath } from "../weights.js";
 
@@ -232,20 +233,30 @@ class Model {
       copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
     });
     if (this.large) this.paintLarge();
-    const { queries, keys } = this.trace.calls[0];
-    const per = Math.max(1, Math.ceil(Math.max(queries, keys) / SIZE));
-    const cell =
-      per > 1
-        ? `the ${this.state.pool === "mean" ? "mean" : "largest"} weight of about ${per} × ${per} tokens`
-        : "one weight";
-    this.note.textContent = `A cell is ${cell}; each map goes from 0 to its own largest cell, by square roots.`;
+    this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell, by square roots.`;
   }
 
-  /** The chosen head, large: fetched as a tile. */
+  /** What a cell of the small maps is: what the server says of it, or what follows from the lengths. */
+  cellWords() {
+    const { note } = this.thumbs;
+    if (note) return note[0].toUpperCase() + note.slice(1);
+    const per = this.trace.calls.map(({ queries, keys }) => [queries, keys].map((x) => Math.ceil(x / SIZE)));
+    const [high, wide] = [0, 1].map((side) => Math.max(...per.map((one) => one[side])));
+    if (high * wide === 1) return "A cell is one weight";
+    const same = per.every((one) => one[0] === high && one[1] === wide);
+    const pool = this.state.pool === "mean" ? "mean" : "largest";
+    return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
+  }
+
+  /** The chosen head, large: fetched as a tile, again and again while it is not computed whole. */
   async detail() {
     const cell = (this.shown = this.chosen);
+    this.looking?.abort(); // another head or pooling
+    const { signal } = (this.looking = new AbortController());
     this.large = null;
     this.describe();
+    this.bigCanvas.getContext("2d").clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
+    this.scale.textContent = "Computing …";
     const { queries, keys } = cell.call;
     const [height, width] = [Math.min(LARGE, queries), Math.min(LARGE, keys)];
     const params = {
@@ -260,28 +271,32 @@ class Model {
       pool: this.state.pool ?? "max",
     };
     try {
-      const found = await this.context.source.array(
-        `${callPath(this.trace, cell.call)}/tile`,
-        params,
-        this.ending.signal,
-      );
-      if (this.chosen !== cell) return;
-      this.large = found;
-      this.paintLarge();
+      while (!signal.aborted) {
+        const found = await this.context.source.array(`${callPath(this.trace, cell.call)}/tile`, params, signal);
+        if (signal.aborted) return;
+        this.large = found;
+        this.paintLarge();
+        if (found.computed >= 1) return;
+        await new Promise((resume) => setTimeout(resume, AGAIN));
+      }
     } catch (error) {
       this.context.fail(error);
     }
   }
 
   paintLarge() {
-    const { data, shape } = this.large;
+    const { data, shape, computed, note } = this.large;
     const most = data.reduce((a, b) => Math.max(a, b), 0);
     const tile = { data, width: shape[1], height: shape[0] };
     copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
-    this.scale.textContent = `queries down, keys across; 0 to ${number(most)}, by square roots`;
+    const parts = ["queries down, keys across", `0 to ${number(most)}, by square roots`];
+    if (note) parts.push(note);
+    if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
+    this.scale.textContent = parts.join("; ");
   }
 
   about() {
+    this.looking?.abort();
     this.shown = null;
     this.aside.replaceChildren(
       el("h2", {}, this.trace.model || "Model"),
@@ -385,11 +400,12 @@ class Model {
       sort: this.state.sort ?? null,
       cells,
       thumbs: thumbs && { shape: thumbs.shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
-      large: large && { shape: large.shape, data: Array.from(large.data) },
+      large: large && { shape: large.shape, data: Array.from(large.data), computed: large.computed },
     };
   }
 
   destroy() {
+    this.looking?.abort();
     this.ending.abort();
   }
 }
