@@ -90,3 +90,22 @@ def test_nothing_was_written(page: Page, server: Server, shelf: Shelf) -> None:
     found = look(page, server, view="generation", trace=next(iter(shelf.traces)))
     assert found == {"written": []}
     assert "in one pass" in page.locator(".empty").inner_text()
+
+
+def test_the_prompts_share_of_a_long_text(page: Page, server: Server, shelf: Shelf) -> None:
+    """More keys than are fetched: the strongest of them are counted, and that is said."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=2200)
+    model = transformers.GPT2LMHeadModel(config).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model.generate(torch.arange(2100)[None] % 40, max_new_tokens=3, do_sample=False, pad_token_id=0)
+    shown = Shown.of(seen, "a long prompt")
+    shelf.add(shown)
+    look(page, server, READY, view="generation", trace=shown.id, step=1)
+    best = torch.stack([seen[0].head(head).dense()[2100].topk(128).values.sum() for head in range(2)]).mean()
+    assert 100 * best < 90
+    words = page.locator("aside p").inner_text()
+    assert words.startswith("At least ")
+    assert 0 <= 100 * best - int(words.split()[2]) < 2
+    assert "128 strongest" in words

@@ -272,3 +272,53 @@ def test_long_texts(page: Page, server: Server, shelf: Shelf) -> None:
     assert not [url for url in asked if "/weights?" in url]
     page.mouse.move(5, 5)
     assert "of the queries in view" in page.locator("aside p").first.inner_text()
+
+
+def test_pins_are_tokens_also_between_words(page: Page, server: Server, shelf: Shelf) -> None:
+    shown = shelf.read("minilm", "Unremarkable grasshoppers philosophized.")
+    assert shown.text is not None
+    tokens = shown.text.tokens
+    last = max(at for at, token in enumerate(tokens) if token.startswith("##"))  # the end of the third word
+    look(page, server, READY, view="heads", trace=shown.id, pins=[f"q{last}", f"k{len(tokens) - 1}"])
+    page.keyboard.press("w")
+    words = drawn(page, "drawn.level === 'word' && drawn.links.length")
+    assert words["focus"] == [{"side": "query", "at": 3}, {"side": "key", "at": 5}]
+    page.mouse.click(*put(page, "query", 1))
+    page.mouse.move(5, 5)
+    page.keyboard.press("w")
+    found = drawn(page, "drawn.level === 'token' && drawn.links.length")
+    first = [at for at in range(1, len(tokens)) if tokens[at].startswith("##") or at == 1]
+    pieces = [at for at in first if all(x in first for x in range(1, at))]  # of the first word
+    assert len(pieces) > 1
+    assert {pin["at"] for pin in found["focus"] if pin["side"] == "query"} >= {last, *pieces}
+    assert {"side": "key", "at": len(tokens) - 1} in found["focus"]
+
+
+@pytest.mark.parametrize("state", [{"heads": 5}, {"pins": 5}, {"mute": 1}, {"pins": [5, "q1", "x", "k99999"]}])
+def test_links_that_say_something_else(page: Page, server: Server, trace: str, state: dict[str, Any]) -> None:
+    found = look(page, server, READY, view="heads", trace=trace, **state)
+    assert found["active"] == list(range(12))
+    assert found["focus"] == ([{"side": "query", "at": 1}] if isinstance(state.get("pins"), list) else [])
+
+
+def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server, shelf: Shelf) -> None:
+    """Of 3,000 keys 128 are known; they hold what they hold, not everything."""
+    torch.manual_seed(0)
+    q = torch.randn(1, 2, 3000, 8)
+    with torch.no_grad(), watch(model := Attends()) as seen:
+        model(q, q)
+    shown = Shown.of(seen, "flat")
+    shelf.add(shown)
+    found = look(page, server, f"{READY} && drawn.rows[0] >= 2899", view="heads", trace=shown.id, at=2900)
+    held = sum(link["weight"] for link in found["links"])
+    share = round(100 * held / (2 * len(found["rows"])))
+    page.wait_for_function(
+        "(share) => document.querySelector('aside').textContent.includes(share)", arg=f"hold {share} %"
+    )
+    w = torch.stack([seen[0].head(head).rows(slice(2910, 2911)).dense()[0] for head in range(2)])
+    page.evaluate("regard.state.set({ mass: 0.2, pins: ['q2910'] })")
+    links = drawn(page, "drawn.focus.length === 1 && drawn.links.length")["links"]
+    for head in range(2):
+        best = w[head].sort(descending=True).values
+        expected = min(int((best.cumsum(0) < 0.2).sum()) + 1, int((best >= 1 / 255).sum()))
+        assert sum(link["head"] == head for link in links) == expected

@@ -34,6 +34,17 @@ export function sideOf(trace, call, which, level) {
   };
 }
 
+/** The label that holds a position. */
+export function labelAt({ groups }, position) {
+  let [low, high] = [0, groups.length - 1];
+  while (low < high) {
+    const middle = Math.ceil((low + high) / 2);
+    if (groups[middle][0] <= position) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
 /** Neighbours of the same word. */
 function grouped(tokens, words) {
   const groups = [];

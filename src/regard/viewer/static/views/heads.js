@@ -3,7 +3,7 @@ import { choice, el, fit, inks, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
 import { legend, said, summary } from "../headwords.js";
-import { sideOf } from "../tokens.js";
+import { labelAt, sideOf } from "../tokens.js";
 import { callChoice, callOf, Links, Rows } from "../weights.js";
 
 export const heads = {
@@ -105,20 +105,24 @@ class Heads {
     }
     if (!this.links || this.level !== this.context.level) {
       this.level = this.context.level;
+      const before = { query: this.querySide, key: this.keySide };
       this.querySide = sideOf(this.trace, call, "query", this.level);
       this.keySide = sideOf(this.trace, call, "key", this.level);
+      const moved = (one) => one && { ...one, at: labelAt(this.sideOf(one), before[one.side].groups[one.at][0]) };
+      [this.hover, this.last] = [moved(this.hover), moved(this.last)];
       this.links = new Links(this.rows, this.querySide, this.keySide);
       this.showParts();
     }
     const all = Array.from({ length: call.heads }, (_, i) => i);
-    this.active = (state.heads ?? all).filter((head) => head < call.heads);
+    this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
+    this.mutes = Array.isArray(state.mute) ? state.mute : [];
     this.colors = all.map((head) => this.context.palette.head(head, call.heads));
     this.buttons.show(call.heads, this.active, this.context.palette);
     this.mass.show(state.mass ?? 1);
-    this.sink.show((state.mute ?? []).includes("first"));
-    this.special.show((state.mute ?? []).includes("special"));
-    this.muted = muted(this.keySide, state.mute ?? []);
-    this.pins = pinned(state.pins, this.querySide.labels.length, this.keySide.labels.length);
+    this.sink.show(this.mutes.includes("first"));
+    this.special.show(this.mutes.includes("special"));
+    this.muted = muted(this.keySide, this.mutes);
+    this.pins = this.pinned(state.pins);
     this.shift = state.shift ?? 0;
     const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift);
     this.spacer.style.height = `${most * ROW + 24}px`;
@@ -127,7 +131,7 @@ class Heads {
   }
 
   mute(name, on) {
-    const rest = (this.state.mute ?? []).filter((one) => one !== name);
+    const rest = this.mutes.filter((one) => one !== name);
     const next = on ? [...rest, name] : rest;
     this.context.state.set({ mute: next.length ? next : null });
   }
@@ -197,8 +201,22 @@ class Heads {
     this.keep([...before.filter((pin) => !names.has(nameOf(pin))), ...range]);
   }
 
+  /** Pins are kept as the positions of tokens, so that they mean the same between tokens and between words. */
   keep(pins) {
-    this.context.state.set({ pins: pins.length ? pins.map(nameOf) : null });
+    const names = pins.flatMap((pin) => this.sideOf(pin).groups[pin.at].map((at) => nameOf({ ...pin, at })));
+    this.context.state.set({ pins: names.length ? names : null });
+  }
+
+  pinned(names) {
+    const found = (Array.isArray(names) ? names : [])
+      .filter((name) => /^[qk]\d+$/.test(name))
+      .map((name) => ({ side: name[0] === "q" ? "query" : "key", at: Number(name.slice(1)) }))
+      .filter((pin) => pin.at < this.sideOf(pin).tokens.length);
+    return unique(found.map((pin) => ({ ...pin, at: labelAt(this.sideOf(pin), pin.at) })));
+  }
+
+  sideOf({ side }) {
+    return side === "query" ? this.querySide : this.keySide;
   }
 
   scrolled() {
@@ -239,12 +257,12 @@ class Heads {
       {
         key: "m",
         text: "mute the first token",
-        run: () => this.mute("first", !(this.state.mute ?? []).includes("first")),
+        run: () => this.mute("first", !this.mutes.includes("first")),
       },
       {
         key: "s",
         text: "mute special tokens",
-        run: () => this.mute("special", !(this.state.mute ?? []).includes("special")),
+        run: () => this.mute("special", !this.mutes.includes("special")),
       },
       { key: "ArrowDown", shift: true, text: "keys down", run: () => this.moveKeys(3) },
       { key: "ArrowUp", shift: true, text: "keys up", run: () => this.moveKeys(-3) },
@@ -419,12 +437,6 @@ const PAD = 12;
 
 function nameOf({ side, at }) {
   return `${side[0]}${at}`;
-}
-
-function pinned(names, queries, keys) {
-  return (names ?? [])
-    .map((name) => ({ side: name[0] === "q" ? "query" : "key", at: Number(name.slice(1)) }))
-    .filter(({ side, at }) => at < (side === "query" ? queries : keys));
 }
 
 function unique(labels) {
