@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 import torch
 
 from tests.browser.looking import drawn
+from tests.viewing import seen_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +59,21 @@ def test_it_says_what_it_does_not_hold(browser: Browser, file: Path) -> None:
         )
     finally:
         context.close()
+
+
+@pytest.mark.parametrize("pool", ["max", "mean"])
+def test_the_maps_cells(page: Page, tmp_path: Path, pool: str) -> None:
+    """Of an odd number of tokens: cells are of powers of two, the last smaller, as the server's."""
+    seen = seen_of({}, length=701, heads=1, batch=1)
+    seen.to_html(tmp_path / "trace.html", size=1024)
+    page.goto(f"{(tmp_path / 'trace.html').as_uri()}#view=map&map={quote(json.dumps({'pool': pool}))}")
+    found = drawn(page, "drawn.pending === 0 && drawn.cell(0, 0).value != null")
+    assert found["level"] == 1
+    places = [(0, 0), (7, 530), (550, 699), (601, 77), (699, 613), (700, 700)]
+    cells = page.evaluate("(all) => all.map(([r, c]) => regard.drawn().cell(r, c))", places)
+    w = seen[0].head(0).dense()
+    for (row, column), cell in zip(places, cells, strict=True):
+        part = w[row // 2 * 2 :, column // 2 * 2 :][:2, :2]
+        expected = part.amax() if pool == "max" else part.mean()
+        assert cell["value"] == pytest.approx(float(expected), rel=2e-3)
+        assert cell["cell"] == list(part.shape)

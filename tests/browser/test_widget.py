@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
+    from regard.viewer.server import Server
 
 # What anywidget gives a widget's module: `model`, which carries messages, and `el` to draw into.
 SHOW = """async ({ esm, css }) => {
@@ -43,7 +44,7 @@ class Kernel:
     def __init__(self, seen: Seen) -> None:
         self.widget = seen.show()
         self.widget.send = self.hear  # type: ignore[method-assign]
-        self.said: dict[int, dict[str, Any]] = {}
+        self.said: dict[str, dict[str, Any]] = {}
         self.new = threading.Condition()
 
     def hear(self, message: dict[str, Any], buffers: list[bytes]) -> None:
@@ -76,3 +77,21 @@ def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
     assert page.locator(".regard-widget *").count() == 0
     kernel.widget.close()
     assert not kernel.widget._thread.is_alive()
+
+
+def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:
+    page.goto(server.url)
+    told = page.evaluate("""async () => {
+        const { WidgetSource } = await import("/static/source.js");
+        const [listeners, sent] = [new Set(), []];
+        const model = {
+            on: (_, hear) => listeners.add(hear),
+            off: (_, hear) => listeners.delete(hear),
+            send: (message) => sent.push(message),
+        };
+        const [a, b] = [new WidgetSource(model), new WidgetSource(model)];
+        const answers = Promise.all([a.get("/api/a"), b.get("/api/b")]);
+        for (const { id, path } of [...sent].reverse()) for (const hear of listeners) hear({ id, json: path }, []);
+        return answers;
+    }""")
+    assert told == ["/api/a", "/api/b"]
