@@ -9,7 +9,7 @@ import pytest
 from tests.browser.looking import drawn, link, look
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
     from regard.viewer.server import Server
@@ -137,3 +137,59 @@ def test_narrow(page: Page, server: Server, trace: str) -> None:
         page.wait_for_timeout(100)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 900, view
+
+
+def test_an_answer_that_comes_late_is_dropped(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
+    other = next(id for id in shelf.traces if id != trace)
+    held: list[Route] = []
+    page.route(f"**/api/traces/{other}", lambda route: held.append(route))
+    page.goto(link(server, view="heads", trace=other))
+    page.wait_for_function("() => document.querySelector('.stage')?.dataset.view === 'heads'")
+    while not held:
+        page.wait_for_timeout(20)
+    page.evaluate("(trace) => regard.state.set({ trace })", trace)
+    drawn(page, "drawn.links.length")
+    words = page.locator(".badge").inner_text()
+    with page.expect_response(f"**/api/traces/{other}"):
+        held[0].continue_()
+    page.wait_for_timeout(100)
+    page.evaluate("regard.state.set({ mass: 0.5 })")  # the bar is written anew
+    assert page.locator(".badge").inner_text() == words
+
+
+BUSY = """(() => {
+    const own = window.fetch;
+    const met = new Set();
+    window.fetch = (url, options) => {
+        const path = String(url).split("?")[0];
+        if (!/(tile|weights|neuron)$/.test(path) || met.has(path)) return own(url, options);
+        met.add(path);
+        const body = JSON.stringify({ error: "513 requests wait already; ask again in a moment" });
+        return Promise.resolve(new Response(body, { status: 503 }));
+    };
+})()"""
+
+
+@pytest.mark.parametrize(
+    ("view", "here"),
+    [
+        ("map", "drawn.pending === 0 && drawn.cell(2, 3).value != null"),
+        ("heads", "drawn.links.length"),
+        ("neuron", "drawn.rows.length && drawn.q"),
+    ],
+)
+def test_a_busy_server_is_asked_again(page: Page, server: Server, trace: str, view: str, here: str) -> None:
+    page.add_init_script(BUSY)
+    look(page, server, here, view=view, trace=trace)
+    assert not page.get_by_role("alert").is_visible()
+
+
+def test_what_failed_is_asked_for_again_later(page: Page, server: Server, trace: str) -> None:
+    page.clock.install()
+    page.add_init_script(BUSY.replace("503", "500"))
+    look(page, server, view="heads", trace=trace)
+    page.get_by_role("alert").wait_for()
+    assert drawn(page)["links"] == []
+    page.clock.fast_forward(5001)
+    page.evaluate("regard.state.set({ mass: 0.5 })")
+    drawn(page, "drawn.links.length")

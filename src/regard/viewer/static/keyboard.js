@@ -3,7 +3,7 @@ import { el } from "./dom.js";
 
 const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
 
-/** A binding is {key: "ArrowUp", shift?: true, text: "what it does", run(event), hidden?}; `text` is for the list.
+/** A binding is {key: "ArrowUp", shift?: true, text: "what it does", run(event)}; `text` is for the list.
  *
  * `scope` hears the keys: the document of a page, the element of a widget.
  */

@@ -246,12 +246,14 @@ class Shell {
     this.stage.replaceChildren();
     this.stage.dataset.view = known.name;
     try {
-      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0);
+      const trace = await this.load(this.traceId(), this.state.get().entry ?? 0);
+      if (turn !== this.generation) return;
+      this.trace = trace;
     } catch (error) {
+      if (turn !== this.generation) return;
       this.trace = null;
-      if (turn === this.generation && known.needs === "trace") this.fail(error);
+      if (known.needs === "trace") this.fail(error);
     }
-    if (turn !== this.generation) return;
     this.showBar();
     const missing = this.missing(known);
     if (missing) this.stage.replaceChildren(missing);
