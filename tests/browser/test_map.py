@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
+from tests.viewing import seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,3 +227,24 @@ def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
     svg = page.evaluate("regard.picture()")
     assert "<image" in svg
     assert f">w{row + 3}<" in svg
+
+
+def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
+    """The second trace's tokens are those of the text that is looked at, or of its last."""
+    from regard.viewer.server import serving
+    from regard.viewer.shelf import Shelf
+    from regard.viewer.shown import Shown
+
+    traces = []
+    for name, batch in (("a", 3), ("b", 2)):
+        seen = seen_of({}, length=4, heads=1, batch=batch)
+        seen.tokens = [[f"{name}{entry}{at}" for at in range(4)] for entry in range(batch)]
+        traces.append(Shown.of(seen, name))
+    with serving(Shelf(traces)) as server:
+        for entry in (1, 2):
+            other = {"trace": traces[1].id, "head": 0}
+            look(page, server, view="map", trace=traces[0].id, entry=entry, map={"other": other})
+            drawn(page, f"drawn.cell(1, 1, 1)?.value !== undefined && {READY}")
+            table = page.evaluate("regard.table()")
+            assert table[1][1] == f"0 a{entry}0"
+            assert table[7][1] == "0 b10"

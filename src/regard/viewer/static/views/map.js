@@ -21,7 +21,7 @@ export const map = {
 class MapView {
   constructor(root, context) {
     Object.assign(this, { context, cross: null, panels: [], shown: [] });
-    this.others = new Map(); // traces looked at beside the first
+    this.others = new Map(); // traces looked at beside the first, by id and entry
     this.controls = el("div.controls");
     this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
     this.camera = new MapCamera({
@@ -59,7 +59,7 @@ class MapView {
     const state = this.context.state.get();
     const given = at === 0 ? state : { ...state, ...this.settings.other };
     const own = at === 0 || !given.trace || given.trace === this.context.trace.id;
-    const trace = own ? this.context.trace : this.others.get(given.trace);
+    const trace = own ? this.context.trace : this.others.get(`${given.trace}/${given.entry ?? 0}`);
     if (!trace) return null;
     const call = callOf(trace, given);
     const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
@@ -67,11 +67,15 @@ class MapView {
   }
 
   async fetchOther() {
-    const id = this.settings.other?.trace;
-    if (!id || id === this.context.trace.id || this.others.has(id)) return;
-    this.others.set(id, null); // on its way
+    const { trace: id, entry = this.context.state.get().entry ?? 0 } = this.settings.other ?? {};
+    const key = `${id}/${entry}`;
+    if (!id || id === this.context.trace.id || this.others.has(key)) return;
+    this.others.set(key, null); // on its way
     try {
-      this.others.set(id, await this.context.source.get(`/api/traces/${encodeURIComponent(id)}`));
+      const path = `/api/traces/${encodeURIComponent(id)}`;
+      const first = await this.context.source.get(path); // says how many texts it has: maybe fewer than the other
+      const own = Math.min(entry, first.batch - 1);
+      this.others.set(key, own > 0 ? await this.context.source.get(path, { entry: own }) : first);
     } catch (error) {
       this.context.fail(error);
       this.set({ other: null });
