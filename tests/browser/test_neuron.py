@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from regard.viewer.shelf import Shelf
 
 READY = "drawn.rows.length && drawn.q"
+SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(words)"
 
 
 def test_how_a_weight_comes_about(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
@@ -89,3 +90,18 @@ def test_additive_energies_have_terms_too(page: Page, server: Server, shelf: She
     weights = torch.tensor([row["weight"] for row in found["rows"]])
     torch.testing.assert_close(weights, seen[0].head(1).dense()[2], rtol=1e-4, atol=1e-6)
     assert "tanh" in page.locator(".note").inner_text()
+
+
+def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
+    trace = next(iter(shelf.traces))
+    look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        page.keyboard.press(key)
+    weight = minilm[2].head(9).dense()[4, 1]
+    scores = minilm[2].weights._detached()
+    terms = scores.a[9, 4] * scores.b[9, 1] / 32**0.5
+    page.wait_for_function(SAID, arg=f"on → the: energy {terms.sum():.3f}; weight {weight:.3f}")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_function(SAID, arg=f", product {terms[1]:.3f}; energy {terms.sum():.3f}")
+    assert page.locator(".footer").inner_text().startswith("on → the: number 1: q ")

@@ -1,6 +1,7 @@
 // Neuron: how one weight comes about. Of one query: q, each key k, their product number by number, its sum (the energy),
 // and the weight the normalizer makes of it. For additive energies the product is w ⊙ tanh(q + k).
 import { choice, el, fit, inks, painter, shortened } from "../dom.js";
+import { LATER } from "../source.js";
 import { number, sideOf } from "../tokens.js";
 import { callChoice, callOf, callPath } from "../weights.js";
 
@@ -26,6 +27,7 @@ export const neuron = {
 class Neuron {
   constructor(root, context) {
     Object.assign(this, { context, trace: context.trace, hover: null, ending: new AbortController() });
+    this.aloud = false; // the next reading is announced: the keyboard asked for it
     this.paint = painter(() => this.draw());
     this.blocks = new Map();
     this.build(root);
@@ -53,7 +55,7 @@ class Neuron {
       this.pane,
       this.spacer,
     );
-    this.line = el("p.footer", { role: "status" });
+    this.line = el("p.footer");
     root.append(el("div.controls", {}, this.callBox, this.headBox, this.formula), this.box, this.line);
     this.pane.addEventListener("pointermove", (event) => this.point(this.under(event)));
     this.pane.addEventListener("pointerleave", () => this.point(null));
@@ -101,7 +103,7 @@ class Neuron {
     const number = Math.floor(j / BLOCK);
     const block = this.blocks.get(number);
     if (block === undefined) this.load(number);
-    return block && block !== "loading" ? { block, at: j - number * BLOCK } : null;
+    return block && typeof block !== "string" ? { block, at: j - number * BLOCK } : null;
   }
 
   async load(number) {
@@ -120,6 +122,9 @@ class Neuron {
       this.widen(found);
       this.paint();
     } catch (error) {
+      if (error.name === "AbortError" || asked !== this.asked) return;
+      this.blocks.set(number, "failed");
+      setTimeout(() => asked === this.asked && this.blocks.delete(number), LATER); // asked for again when looked at
       this.context.fail(error);
     }
   }
@@ -177,10 +182,7 @@ class Neuron {
     const move = (by) => {
       const query = Math.min(this.call.queries - 1, Math.max(0, this.query + by));
       set({ query });
-      const y = query * ROW;
-      const room = this.box.clientHeight - TOP - ROW;
-      if (y < this.box.scrollTop) this.box.scrollTop = y;
-      else if (y > this.box.scrollTop + room) this.box.scrollTop = y - room;
+      this.reveal(query);
       this.context.announce(`query ${this.querySide.labels[query]}`);
     };
     const turn = (by) => set({ head: (this.head + by + this.call.heads) % this.call.heads });
@@ -191,11 +193,43 @@ class Neuron {
     return [
       { key: "ArrowDown", text: "next query", run: () => move(1) },
       { key: "ArrowUp", text: "previous query", run: () => move(-1) },
+      { key: "ArrowRight", text: "read the next key", run: () => this.step(1) },
+      { key: "ArrowLeft", text: "read the previous key", run: () => this.step(-1) },
+      { key: "ArrowRight", shift: true, text: "its next number", run: () => this.stepNumber(1) },
+      { key: "ArrowLeft", shift: true, text: "its previous number", run: () => this.stepNumber(-1) },
       { key: ".", text: "next head", run: () => turn(1) },
       { key: ",", text: "previous head", run: () => turn(-1) },
       { key: "]", text: "next layer", run: () => layer(1) },
       { key: "[", text: "previous layer", run: () => layer(-1) },
     ];
+  }
+
+  /** The key that is read is the one after, or before, that which was; the first, where none was. */
+  step(by) {
+    const before = this.hover && this.hover.part !== "query" ? this.hover.row : -1;
+    const row = Math.min(this.call.keys - 1, Math.max(0, before + by));
+    this.read({ ...this.hover, part: this.hover?.d == null ? "key" : "product", row });
+  }
+
+  /** One number of the key that is read: its q, k and product. */
+  stepNumber(by) {
+    const wide = this.key(0)?.block.q.length ?? 0;
+    const row = this.hover && this.hover.part !== "query" ? this.hover.row : 0;
+    if (wide) this.read({ part: "product", row, d: Math.min(wide - 1, Math.max(0, (this.hover?.d ?? -1) + by)) });
+  }
+
+  read(place) {
+    this.aloud = true;
+    this.hover = place;
+    this.reveal(place.row);
+    this.paint();
+  }
+
+  reveal(row) {
+    const y = row * ROW;
+    const room = this.box.clientHeight - TOP - ROW;
+    if (y < this.box.scrollTop) this.box.scrollTop = y;
+    else if (y > this.box.scrollTop + room) this.box.scrollTop = y - room;
   }
 
   // Drawing
@@ -310,7 +344,7 @@ class Neuron {
     const { hover } = this;
     const found = hover && hover.part !== "query" ? this.key(hover.row) : null;
     if (!found) {
-      this.line.textContent = "Hover a number to read it.";
+      this.line.textContent = "Hover a number to read it, or go to it by → and Shift →.";
       return;
     }
     const { block, at } = found;
@@ -324,6 +358,8 @@ class Neuron {
         ? ""
         : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
     this.line.textContent = `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
+    if (this.aloud) this.context.announce(this.line.textContent);
+    this.aloud = false;
   }
 
   // Export and tests
