@@ -170,26 +170,27 @@ BUSY = """(() => {
 })()"""
 
 
-@pytest.mark.parametrize(
-    ("view", "here"),
-    [
-        ("map", "drawn.pending === 0 && drawn.cell(2, 3).value != null"),
-        ("heads", "drawn.links.length"),
-        ("neuron", "drawn.rows.length && drawn.q"),
-    ],
-)
+VIEWS = [
+    ("map", "drawn.pending === 0 && drawn.cell(2, 3).value != null"),
+    ("heads", "drawn.links.length"),
+    ("neuron", "drawn.rows.length && drawn.q"),
+]
+
+
+@pytest.mark.parametrize(("view", "here"), VIEWS)
 def test_a_busy_server_is_asked_again(page: Page, server: Server, trace: str, view: str, here: str) -> None:
     page.add_init_script(BUSY)
     look(page, server, here, view=view, trace=trace)
     assert not page.get_by_role("alert").is_visible()
 
 
-def test_what_failed_is_asked_for_again_later(page: Page, server: Server, trace: str) -> None:
+@pytest.mark.parametrize(("view", "here"), VIEWS)
+def test_what_failed_is_asked_for_again_later(page: Page, server: Server, trace: str, view: str, here: str) -> None:
     page.clock.install()
     page.add_init_script(BUSY.replace("503", "500"))
-    look(page, server, view="heads", trace=trace)
-    page.get_by_role("alert").wait_for()
-    assert drawn(page)["links"] == []
+    look(page, server, view=view, trace=trace)
+    page.get_by_text("ask again in a moment").first.wait_for()
+    assert not page.evaluate(f"() => {{ const drawn = regard.drawn(); return Boolean({here}); }}")
     page.clock.fast_forward(5001)
-    page.evaluate("regard.state.set({ mass: 0.5 })")
-    drawn(page, "drawn.links.length")
+    page.keyboard.press("t")  # drawn anew
+    drawn(page, here)
