@@ -67,7 +67,7 @@ def test_a_link_from_elsewhere_opens_the_page(client: httpx.Client) -> None:
     assert client.get("/", headers=headers | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
 
 
-def test_large_bodies_are_refused(client: httpx.Client) -> None:
+def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = client.post("/api/traces", content=b"x" * (limits.BODY + 1))
     assert answer.status_code == 413
     assert "131,072" in answer.json()["error"]
@@ -76,7 +76,8 @@ def test_large_bodies_are_refused(client: httpx.Client) -> None:
         for _ in range(64):
             yield b" " * 65536
 
-    for path in ("/api/traces", "/api/translate"):
+    monkeypatch.setattr(limits, "UPLOAD", limits.BODY)
+    for path in ("/api/traces", "/api/translate", "/api/caption"):
         answer = client.post(path, content=endless(), headers={"Content-Type": "application/json"})
         assert answer.status_code == 413
         assert "past 131,072 bytes" in answer.json()["error"]
@@ -181,3 +182,5 @@ def test_the_cache_holds_so_many_bytes() -> None:
     assert cache.get("d") is None
     cache.put("a", "AA", 5)
     assert cache.bytes == 10
+    cache.drop(lambda key: key == "a")
+    assert (cache.get("a"), cache.get("c"), cache.bytes) == (None, "C", 5)

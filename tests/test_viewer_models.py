@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
+import json
+import threading
 import time
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import numpy as np
 import pytest
 import torch
-from viewing import error_of, get, json_of, post
+from viewing import error_of, get, json_of, post, seen_of
 
 from regard.data.pictures import Pictures
 from regard.decoding import pretrained
 from regard.decoding.classify import classify
 from regard.decoding.trail import trail
 from regard.decoding.translate import translate
+from regard.viewer import limits
 from regard.viewer.app import make
 from regard.viewer.ask import ask
 from regard.viewer.server import serving
 from regard.viewer.shelf import Model, Shelf, installed, model_at
+from regard.viewer.shown import Shown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,6 +178,72 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     assert len(told["tokens"][0]) == len(given) + 6
     assert {(call["queries"], call["keys"]) for call in told["calls"]} == {(len(given) + 6,) * 2}
     assert told["faithful"] is True
+
+
+def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the third step of a search the client is gone; that step is the last."""
+    model = shipped("translate")
+    shelf = Shelf(models=[model])
+    app, decoder = make(shelf), shelf.loaded(model).model.decoder
+    step, count, third = decoder.step, 0, threading.Event()
+
+    def counted(*given: Any, **more: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            third.set()
+            assert shelf.left is not None
+            assert shelf.left.wait(20)
+        return step(*given, **more)
+
+    monkeypatch.setattr(decoder, "step", counted)
+
+    async def leave() -> Answer:
+        gone = asyncio.Event()
+        body = json.dumps({"text": SENTENCE, "models": [model.name]}).encode()
+        asked = asyncio.ensure_future(ask(app, "POST", "/api/translate", body, gone=gone))
+        assert await asyncio.to_thread(third.wait, 20)
+        gone.set()
+        return await asked
+
+    assert asyncio.run(leave()).status == 499
+    app.state.work.models.submit(lambda: None).result(20)  # whatever was begun is over
+    assert count == 3
+    monkeypatch.undo()
+    told = post(app, "/api/translate", {"text": SENTENCE, "models": [model.name]})
+    assert json_of(told)["translations"][0]["translation"]  # the next is not stopped
+
+
+def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRACES", 1)
+    shelf = Shelf([Shown.of(seen_of(), "lasting")])
+    app = make(shelf)
+    work = app.state.work
+    first, second = Shown.of(seen_of(), "first"), Shown.of(seen_of(), "second")
+    shelf.add(first)
+    kept = weakref.ref(first.seen[0].weights._kept.a)
+    for trace in list(shelf.traces):
+        for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
+            assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200
+        assert get(app, f"/api/traces/{trace}/thumbs").status == 200
+    assert (len(work.maps), len(work.answers)) == (6, 4)
+    shelf.add(second)
+    assert list(shelf.traces.values())[1:] == [second]
+    assert (len(work.maps), len(work.answers)) == (3, 2)
+    work.map(first, 0, 0, 0)  # one that was computed while it went
+    assert len(work.maps) == 3
+    del first
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_example_read_again_stays() -> None:
+    example, other = Shown.of(seen_of(), "example"), Shown.of(seen_of(), "other")
+    shelf = Shelf([example, other])
+    again = Shown.of(seen_of(), "example")
+    shelf.add(again)
+    assert again.lasting
+    assert list(shelf.traces.values()) == [other, again]
 
 
 def test_examples_come_while_the_page_is_there_already() -> None:

@@ -28,6 +28,10 @@ class Refused(ValueError):
         self.status = status
 
 
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
+
+
 @dataclass(slots=True)
 class Array:
     """Numbers on their way to the page.

@@ -13,10 +13,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from .. import __version__
-from .answers import Refused, json_response
+from .answers import Gone, Refused, json_response
 from .guard import LOOPBACK, Guard
 from .routes import calls, models, traces
-from .work import Gone, Work
+from .work import Work
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

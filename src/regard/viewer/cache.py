@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 V = TypeVar("V")
 
@@ -37,9 +37,11 @@ class Cache(Generic[V]):
             while self.bytes > self.limit:
                 self._drop(next(iter(self._kept)))
 
-    def drop(self, key: Hashable) -> None:
+    def drop(self, which: Callable[[Any], bool]) -> None:
+        """All with such keys."""
         with self._lock:
-            self._drop(key)
+            for key in [key for key in self._kept if which(key)]:
+                self._drop(key)
 
     def _drop(self, key: Hashable) -> None:
         found = self._kept.pop(key, None)

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import limits
-from .answers import Refused
+from .answers import Gone, Refused
 from .shown import Shown
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterable
+
+    from torch import nn
 
     from ..decoding.pretrained import Pretrained
     from ..seeing import Seen
@@ -107,6 +110,10 @@ class Shelf:
         self.models = {model.name: model for model in models}
         self.coming: list[tuple[str, str, int]] = []
         """(model, text, tokens to write) to be read once the server has begun: the page need not wait for it."""
+        self.left: threading.Event | None = None
+        """Of the request a model works for: once set, nobody waits, and the model stops."""
+        self.on_drop: Callable[[str], None] = lambda id: None
+        """Told of a trace that is no longer here, or no longer the same."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
         for trace in self.traces.values():
             trace.lasting = True
@@ -126,10 +133,17 @@ class Shelf:
         return found
 
     def add(self, trace: Shown) -> None:
+        before = self.traces.get(trace.id)
+        if before is not None:  # read again
+            trace.lasting |= before.lasting
         self.traces[trace.id] = trace
+        self.traces.move_to_end(trace.id)
+        if before is not None:
+            self.on_drop(trace.id)
         passing = [one.id for one in self.traces.values() if not one.lasting]
         for id in passing[: max(0, len(passing) - limits.TRACES)]:
             del self.traces[id]
+            self.on_drop(id)
 
     # Models at work; on one thread, since loading and running take all cores as it is
 
@@ -176,7 +190,9 @@ class Shelf:
         def load() -> Pretrained:
             from ..decoding import pretrained
 
-            return pretrained.load(model.place)
+            loaded = pretrained.load(model.place)
+            self._stoppable(loaded.model)
+            return loaded
 
         found: Pretrained = self._kept(model.name, load)
         return found
@@ -185,12 +201,24 @@ class Shelf:
         def load() -> Reader:
             from ..seeing import reader
 
-            return reader.load(model.place, writes=model.task == "generate")
+            loaded = reader.load(model.place, writes=model.task == "generate")
+            self._stoppable(loaded.model)
+            return loaded
 
         reader: Reader = self._kept(model.name, load)
         if generate:
             return reader.write(reader.text(text), generate)
         return reader.read(reader.text(text, second))
+
+    def _stoppable(self, model: nn.Module) -> None:
+        """Before each of its parts is called it is seen whether anybody still waits: once a step at least."""
+
+        def check(*_: object) -> None:
+            if self.left is not None and self.left.is_set():
+                raise Gone
+
+        for part in model.modules():
+            part.register_forward_pre_hook(check)
 
     def _kept(self, name: str, load: Callable[[], Any]) -> Any:
         if name not in self._loaded:

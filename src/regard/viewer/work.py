@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import limits
-from .answers import Array, Refused
+from .answers import Array, Gone, Refused
 from .cache import Cache
 from .desk import URGENT, USUAL, Busy, Desk
 from .headmap import HeadMap
@@ -26,10 +27,6 @@ PATIENCE = 0.5
 """Seconds after which a tile is given as far as it is computed."""
 
 
-class Gone(Exception):
-    """Nobody waits any more."""
-
-
 @dataclass
 class Work:
     """What the routes share."""
@@ -39,6 +36,9 @@ class Work:
     models: Desk = field(default_factory=lambda: Desk("models"))
     maps: Cache[HeadMap] = field(default_factory=lambda: Cache(limits.MEMORY))
     answers: Cache[Array] = field(default_factory=lambda: Cache(limits.MEMORY // 4))
+
+    def __post_init__(self) -> None:
+        self.shelf.on_drop = self._forget
 
     def close(self) -> None:
         self.desk.close()
@@ -60,21 +60,28 @@ class Work:
             return waited.result()
         finally:
             gone.cancel()
-            if not waited.done():
-                future.cancel()
+            future.cancel()
+            waited.cancel()  # what comes of it after all nobody need look at
 
     async def run(self, request: Request, work: Callable[[], T]) -> T:
-        """The same for what a model does; what it cannot do is the request's mistake."""
+        """The same for what a model does, which ends too; what it cannot do is the request's mistake."""
+        left = threading.Event()
 
         def tried() -> T:
+            self.shelf.left = left
             try:
                 return work()
             except Refused:
                 raise
             except (ValueError, OSError) as error:
                 raise Refused(422, " ".join(str(error).split())) from None
+            finally:
+                self.shelf.left = None
 
-        return await self.do(request, tried, desk=self.models)
+        try:
+            return await self.do(request, tried, desk=self.models)
+        finally:
+            left.set()
 
     def map(self, trace: Shown, call: int, entry: int, head: int) -> HeadMap:
         """What is known of one head; at the desk only."""
@@ -82,8 +89,18 @@ class Work:
         found = self.maps.get(key)
         if found is None:
             found = HeadMap(trace.weights(call, entry)[head])
-            self.maps.put(key, found, found.nbytes)
+            self.keep(self.maps, key, found, found.nbytes)
         return found
+
+    def keep(self, cache: Cache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
+        """As long as there is the trace it is of: a map holds its queries and keys."""
+        cache.put(key, value, size)
+        if key[0] not in self.shelf.traces:  # looked at last: it may go meanwhile
+            self._forget(key[0])
+
+    def _forget(self, id: str) -> None:
+        for cache in (self.maps, self.answers):
+            cache.drop(lambda key: key[0] == id)
 
     async def know(self, request: Request, trace: Shown, call: int, entry: int, heads: list[int], rows: range) -> None:
         """Find the row states of these heads a band at a time, so that it can end between them."""
@@ -103,7 +120,7 @@ class Work:
     async def tile(
         self, request: Request, trace: Shown, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
     ) -> Array:
-        key: Hashable = (trace.id, call, entry, head, tile, pool, type)
+        key = (trace.id, call, entry, head, tile, pool, type)
         kept = self.answers.get(key)
         if kept is not None:
             return kept
@@ -115,7 +132,7 @@ class Work:
             missing = found.missing(tile)
             if missing and not last:
                 found.walk(missing[0])
-                self.maps.put((trace.id, call, entry, head), found, found.nbytes)
+                self.keep(self.maps, (trace.id, call, entry, head), found, found.nbytes)
                 return None
             edges = found.edges(tile)
             note = "" if edges == tile.edges else f"cells moved to multiples of {found.block}"
@@ -127,7 +144,7 @@ class Work:
             last = loop.time() > until
             answer = await self.do(request, lambda last=last: step(last), URGENT if last else USUAL)  # type: ignore[misc]
         if answer.computed == 1:
-            self.answers.put(key, answer, len(answer.data))
+            self.keep(self.answers, key, answer, len(answer.data))
         return answer
 
 

@@ -134,7 +134,7 @@ async def thumbs(
             parts.append(part)
             sampled |= some
         kept = Array.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
-        work.answers.put(key, kept, len(kept.data))
+        work.keep(work.answers, key, kept, len(kept.data))
     return kept.response(request)
 
 
