@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
@@ -135,7 +136,7 @@ class Spoken:
 
     def __init__(self) -> None:
         self.widget = seen_of().show()
-        self.said: dict[int, tuple[dict[str, Any], list[bytes]]] = {}
+        self.said: dict[str, tuple[dict[str, Any], list[bytes]]] = {}
         self.new = threading.Condition()
         self.widget.send = self.hear  # type: ignore[method-assign]
 
@@ -144,8 +145,11 @@ class Spoken:
             self.said[message["id"]] = message, buffers
             self.new.notify_all()
 
-    def ask(self, number: int, method: str, path: str, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
+    def ask(self, number: str, method: str, path: str, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
         self.widget._hear(None, {"id": number, "method": method, "path": path, **more}, [])
+        return self.heard(number)
+
+    def heard(self, number: str) -> tuple[dict[str, Any], list[bytes]]:
         with self.new:
             assert self.new.wait_for(lambda: number in self.said, 30)
         return self.said[number]
@@ -154,19 +158,30 @@ class Spoken:
 def test_a_widget_answers_as_the_server_does() -> None:
     spoken = Spoken()
     app, root = app_of(seen_of())
-    told, _ = spoken.ask(1, "GET", root)
+    told, _ = spoken.ask("a:1", "GET", root)
     assert told["json"] == json_of(get(app, root))
-    told, buffers = spoken.ask(2, "GET", f"{root}/calls/0/weights?heads=1")
+    told, buffers = spoken.ask("a:2", "GET", f"{root}/calls/0/weights?heads=1")
     answer = get(app, f"{root}/calls/0/weights?heads=1")
     assert (told["shape"], told["type"], buffers) == ([1, 13, 13], "float32", [answer.body])
-    told, _ = spoken.ask(3, "GET", "/api/traces/0/stats")
+    told, _ = spoken.ask("a:3", "GET", "/api/traces/0/stats")
     assert "no trace" in told["error"]
-    told, _ = spoken.ask(4, "POST", "/api/traces", body={"model": "x", "text": "y"})
+    told, _ = spoken.ask("a:4", "POST", "/api/traces", body={"model": "x", "text": "y"})
     assert "none is installed" in told["error"]
-    told, _ = spoken.ask(5, "DELETE", "/etc/passwd")
+    told, _ = spoken.ask("a:5", "DELETE", "/etc/passwd")
     assert "not DELETE /etc/passwd" in told["error"]
-    spoken.widget._hear(None, {"id": 6, "method": "CANCEL"}, [])  # of nothing: no harm
+    spoken.widget._hear(None, {"id": "a:6", "method": "CANCEL"}, [])  # of nothing: no harm
     spoken.widget._hear(None, {"method": "GET", "path": root}, [])
+    # Of two pages with the same number, the one that leaves is not answered, and the other is.
+    go = threading.Event()
+    spoken.widget._app.state.work.desk.submit(go.wait)
+    for page in "ab":
+        spoken.widget._hear(None, {"id": f"{page}:7", "method": "GET", "path": root}, [])
+    spoken.widget._hear(None, {"id": "a:7", "method": "CANCEL"}, [])
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), spoken.widget._loop).result(30)
+    go.set()
+    told, _ = spoken.heard("b:7")
+    assert told["json"]["id"] == root.split("/")[-1]
     spoken.widget.close()
+    assert "a:7" not in spoken.said
     assert "export default" in spoken.widget._esm
     assert ".regard" in spoken.widget._css

@@ -44,7 +44,7 @@ class Widget(anywidget.AnyWidget):
         super().__init__()
         self.trace = trace
         self._app = make(Shelf([trace]))
-        self._asked: dict[int, asyncio.Event] = {}
+        self._asked: dict[str, asyncio.Event] = {}
         # A loop of our own: the kernel's is busy while a cell runs, and there may be none.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
@@ -55,8 +55,9 @@ class Widget(anywidget.AnyWidget):
         asyncio.run_coroutine_threadsafe(self._answer(message, buffers), self._loop)
 
     async def _answer(self, message: dict[str, Any], buffers: list[Any]) -> None:
+        # A page's own name and its number: a notebook may show one widget in several places, and each counts from 0.
         number = message.get("id")
-        if not isinstance(number, int):
+        if not isinstance(number, str):
             return
         if message.get("method") == "CANCEL":
             if number in self._asked:
