@@ -133,6 +133,17 @@ def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch
         assert get(app, f"{root}/calls/0/{path}").status == 200
 
 
+def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace may go, and a full cache drop its maps, while a request is on its way."""
+    monkeypatch.setattr(headmap, "BASE", 32)
+    monkeypatch.setattr(headmap, "BAND", 1200)
+    seen = seen_of(length=101, heads=1, batch=1)
+    app, root = app_of(seen)
+    app.state.work.maps.limit = 0
+    found = array_of(asyncio.run(asyncio.wait_for(ask(app, "GET", f"{root}/calls/0/weights"), 20)))
+    torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
+
+
 def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
     torch.manual_seed(0)
     seen = seen_of(length=5000, heads=1, width=4, batch=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import limits
@@ -106,16 +107,14 @@ class Work:
         """Find the row states of these heads a band at a time, so that it can end between them."""
         for head in heads:
 
-            def one(head: int = head) -> bool:
+            def look(head: int = head) -> tuple[HeadMap, list[int]]:
                 found = self.map(trace, call, entry, head)
-                unknown = found.unknown(rows)
-                if unknown and len(rows) > found.band:  # fewer are found quickly with the weights themselves
-                    found.know(unknown[0])
-                    return len(unknown) > 1
-                return False
+                # Fewer are found quickly with the weights themselves.
+                return found, found.unknown(rows) if len(rows) > found.band else []
 
-            while await self.do(request, one):
-                pass
+            found, unknown = await self.do(request, look)  # held, since what is kept may be dropped meanwhile
+            for band in unknown:
+                await self.do(request, partial(found.know, band))
 
     async def tile(
         self, request: Request, trace: Shown, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
