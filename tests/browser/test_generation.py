@@ -109,3 +109,9 @@ def test_the_prompts_share_of_a_long_text(page: Page, server: Server, shelf: She
     assert words.startswith("At least ")
     assert 0 <= 100 * best - int(words.split()[2]) < 2
     assert "128 strongest" in words
+
+
+def test_a_link_that_says_something_else(page: Page, server: Server, written: Shown) -> None:
+    found = look(page, server, READY, view="generation", trace=written.id, heads=5, mute=1)
+    assert found["active"] == [0, 1]
+    assert found["weights"][0] > 0

@@ -198,8 +198,10 @@ function pooled({ data, shape }, { head, top, left, bottom, right, height, width
   return { data: out, shape: [height, width], type: "float32", computed: 1, note: "" };
 }
 
-/** Where cells begin, and where the last one ends: as the server's (headmap.py), of a power of two where that gives as
- * many, the last of them smaller; else as even as can be. */
+/** Where cells begin, and where the last one ends, as the server has them (headmap.py).
+ *
+ * They are of a power of two where that gives as many, the last of them smaller; else as even as can be.
+ */
 function edges(start, stop, count) {
   const length = stop - start;
   let size = 1;
