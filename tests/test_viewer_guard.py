@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from viewing import seen_of
+from viewing import answered, seen_of
 
 from regard.viewer import limits
 from regard.viewer.cache import Cache
@@ -122,7 +121,7 @@ def test_others_need_the_token() -> None:
             async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as other:
                 assert (await other.get("/api/about", headers=bearer)).status_code == 200
 
-    asyncio.run(tried())
+    answered(tried())
 
 
 def test_only_loopback_goes_without_a_token() -> None:
@@ -141,7 +140,7 @@ def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
             assert (await client.get("/api/about")).status_code == 200
             assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
 
-    asyncio.run(tried())
+    answered(tried())
 
 
 def test_a_port_that_is_taken_is_one_clear_line() -> None:

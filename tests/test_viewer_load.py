@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from viewing import array_of, get, seen_of
+from viewing import answered, array_of, get, seen_of
 
 from regard.viewer.server import serving
 from regard.viewer.shelf import Shelf
@@ -59,12 +59,12 @@ def test_two_hundred_tiles_at_once() -> None:
     shown = Shown.of(seen_of(length=LENGTH, heads=2, batch=1))
     paths = tiles(f"/api/traces/{shown.id}")
     with serving(Shelf([shown])) as server:
-        asyncio.run(asked(server.address, paths[:4]))  # what the first requests load is not their memory
+        answered(asked(server.address, paths[:4]))  # what the first requests load is not their memory
         before = megabytes()
-        found = asyncio.run(asked(server.address, paths))
+        found = answered(asked(server.address, paths))
         after = megabytes()
         assert {status for status, _ in found} == {200}
-        again = asyncio.run(asked(server.address, paths))
+        again = answered(asked(server.address, paths))
         assert again == found
         work = server.app.state.work
         assert (work.desk.waiting, work.models.waiting) == (0, 0)

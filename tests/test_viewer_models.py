@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from viewing import error_of, get, json_of, post, seen_of
+from viewing import answered, error_of, get, json_of, post, seen_of
 
 from regard.data.pictures import Pictures
 from regard.decoding import pretrained
@@ -122,7 +122,7 @@ def shipped(task: str) -> Model:
 
 def upload(model: Model, path: str, content: bytes) -> Answer:
     app = make(Shelf(models=[model]))
-    return asyncio.run(ask(app, "POST", path, content, "application/octet-stream"))
+    return answered(ask(app, "POST", path, content, "application/octet-stream"))
 
 
 def test_a_text_is_named_as_the_library_names_it() -> None:
@@ -206,7 +206,7 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
         gone.set()
         return await asked
 
-    assert asyncio.run(leave()).status == 499
+    assert answered(leave()).status == 499
     app.state.work.models.submit(lambda: None).result(20)  # whatever was begun is over
     assert count == 3
     monkeypatch.undo()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from viewing import Model, app_of, array_of, get, seen_of
+from viewing import Model, answered, app_of, array_of, get, seen_of
 
 import regard
 from regard.viewer import headmap, work
@@ -140,7 +140,7 @@ def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyP
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
     app.state.work.maps.limit = 0
-    found = array_of(asyncio.run(asyncio.wait_for(ask(app, "GET", f"{root}/calls/0/weights"), 20)))
+    found = array_of(answered(ask(app, "GET", f"{root}/calls/0/weights"), 20))
     torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
 
 
@@ -210,7 +210,7 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
         answer = await asked
         assert answer.status == 499
 
-    asyncio.run(leave())
+    answered(leave())
     desk.submit(lambda: None).result(10)  # whatever was begun is over
     before = count
     desk.submit(lambda: None).result(10)

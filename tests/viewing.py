@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,11 +18,14 @@ from regard.viewer.shelf import Shelf
 from regard.viewer.shown import Shown
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from fastapi import FastAPI
 
     from regard.seeing import Seen
     from regard.viewer.ask import Answer
 
+T = TypeVar("T")
 WORDS = ["[CLS]", "the", "red", "car", "and", "the", "blue", "car", "stand", "still", "##ness", ".", "[SEP]"]
 
 
@@ -63,12 +67,18 @@ def app_of(*seen: Seen) -> tuple[FastAPI, str]:
     return make(Shelf(shown)), f"/api/traces/{shown[0].id}"
 
 
+def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
+    """What a coroutine gives, in a thread of its own: in this one Playwright's loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, asyncio.wait_for(question, seconds)).result()
+
+
 def get(app: FastAPI, path: str) -> Answer:
-    return asyncio.run(asyncio.wait_for(ask(app, "GET", path), 60))
+    return answered(ask(app, "GET", path))
 
 
 def post(app: FastAPI, path: str, body: Any) -> Answer:
-    return asyncio.run(asyncio.wait_for(ask(app, "POST", path, json.dumps(body).encode()), 60))
+    return answered(ask(app, "POST", path, json.dumps(body).encode()))
 
 
 def json_of(answer: Answer) -> Any:

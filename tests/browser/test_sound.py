@@ -103,6 +103,10 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
     assert found["weights"] == pytest.approx(spelled.weights.mean(0)[1].tolist(), rel=1e-4, abs=1e-7)
 
 
-def test_without_a_model_it_says_so(page: Page, server: Server) -> None:
-    page.goto(f"{server.url}#view=sound")
-    assert "“listen”" in page.inner_text(".empty")
+def test_without_a_model_it_says_so(page: Page) -> None:
+    from regard.viewer.server import serving
+    from regard.viewer.shelf import Shelf
+
+    with serving(Shelf()) as server:
+        page.goto(f"{server.url}#view=sound")
+        assert "“listen”" in page.inner_text(".empty")
