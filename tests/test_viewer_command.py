@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", 
     ("given", "word"),
     [
         ({"what": "{there}"}, "neither trace.json nor config.json"),
-        ({"what": "{there}/no-such-model", "text": "text"}, "could not be loaded"),
+        ({"what": "{there}/no-such-model", "text": "text"}, "there is no folder"),
         ({"what": "{trace}", "text": "text"}, "leave out the text"),
         ({"what": "{trace}", "host": "no.such.host.invalid"}, "cannot listen at no.such.host.invalid"),
         ({"what": "{broken}"}, "does not hold what the trace says"),

@@ -49,7 +49,8 @@ def view(
     """
     from ..viewer.server import Server
 
-    server = Server(_shelf(what, text, second), host, port)
+    shelf = _shelf(what, text, second)
+    server = Server(shelf, host, port, view="heads" if what is not None and shelf.traces else "")
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
 

@@ -114,6 +114,8 @@ def load(name: str, device: str = "cpu", writes: bool = False) -> Reader:
     if find_spec("transformers") is None:
         raise ValueError("reading models of others needs transformers; install it with: pip install 'regard[see]'")
     where, gguf = _place(name)
+    if not Path(where).exists() and Path(where).parent.name and Path(where).parent.is_dir():
+        raise ValueError(f"there is no folder {name}; give one that is there, minilm, smollm2 or a hub name")
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
     options: dict[str, Any] = {} if gguf is None else {"gguf_file": gguf, "dtype": torch.float32}

@@ -36,8 +36,11 @@ def tasks() -> dict[str, str]:
 
 
 def architectures() -> list[str]:
-    """What a recipe of one's own can be based on: all of a translator but its corpus."""
-    return sorted(file.stem for file in PARTS.glob("*.toml") if "decoder" in _read(file)[0] and "-" not in file.stem)
+    """What a recipe of one's own can be based on: all of a system but its corpus."""
+    parts = {file.stem: _read(file)[0] for file in PARTS.glob("*.toml")}
+    data = tuple(f"-{name}" for name, part in parts.items() if "data" in part)
+    whole = (name for name, part in parts.items() if {"decoder", "head"} & set(part) and "data" not in part)
+    return sorted(name for name in whole if not name.endswith(data))
 
 
 def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:

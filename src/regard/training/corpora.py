@@ -81,8 +81,12 @@ class Corpora(lightning.LightningDataModule):
         unreadable = encoded.about.unreadable
         skipped = corpus.skipped + len(unreadable)
         self.say(
-            f"{split}: {len(encoded):,} {'stream' if longest is None else 'pairs'}, {len(encoded.target):,} target "
-            f"tokens; {skipped:,} bad rows skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
+            f"{split}: {len(encoded):,} {'text' if longest is None else 'pairs'}, {len(encoded.target):,} target tokens"
+            + (
+                f"; {skipped:,} bad rows skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
+                if longest
+                else ""
+            )
         )
         for one in unreadable[:5]:
             self.say(f"  {one}")

@@ -34,7 +34,7 @@ def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair
     """The scores of a model in evaluation mode, whatever its task measures; and what it said to each pair's source."""
     pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     if not pairs:
-        raise ValueError("there is nothing to evaluate on")
+        raise ValueError("there is nothing to evaluate on: the recipe names no data.test; give a FILE of pairs")
     device = next(model.parameters()).device
     encoded = Encoded.build(pairs, tokenizers)
     if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":

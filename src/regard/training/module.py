@@ -222,7 +222,8 @@ class Fitting(lightning.LightningModule):
         self._judge(update, score)
         shown = self.task.shown(score)
         self._figures = f"{shown}, best {self.task.shown(self.standing.best)}"
-        self.bar.say(f"update {update:,}: validation loss {nll:.3f}, {shown}")
+        loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # a language model is measured by it
+        self.bar.say(f"update {update:,}: validation {loss}{shown}")
         self._since += time.perf_counter() - began
 
     @torch.no_grad()

@@ -30,7 +30,8 @@ STOP = 2
 class Server:
     """Listens from the moment it is made, so that its address is known; answers once `run` is called."""
 
-    def __init__(self, shelf: Shelf, host: str = HERE, port: int = 0) -> None:
+    def __init__(self, shelf: Shelf, host: str = HERE, port: int = 0, view: str = "") -> None:
+        self.view = view  # to open the page at; its own choice where there is none
         self.token = None if loopback(host) else secrets.token_urlsafe(24)
         every = host in ("0.0.0.0", "::")
         hosts = frozenset() if every else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
@@ -46,8 +47,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What to open, with the token where one is wanted."""
-        return f"{self.address}/" + (f"?token={quote(self.token)}" if self.token else "")
+        """What to open, with the token where one is wanted, and at a view where one was chosen."""
+        token = f"?token={quote(self.token)}" if self.token else ""
+        return f"{self.address}/{token}" + (f"#view={self.view}" if self.view else "")
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Answer until interrupted; `ready` is called once the first request would be answered."""
