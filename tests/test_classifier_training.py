@@ -111,8 +111,9 @@ def test_the_tables_say_honestly_whether_attention_is_better() -> None:
     names = [one.name for one in experiments()]
     assert len(set(names)) == len(names) == len({one.folder for one in experiments()})
     assert Experiment("sst2", "bilstm-sst2 head.pooling=mean", 3).folder.name == "sst2-bilstm-sst2-head-pooling-mean-3"
-    scores = {"bilstm-sst2 head.pooling=mean": (80, 82), "lstm-attention-sst2": (85, 86), "lstmn-sst2": (80, 81)}
-    scores["lstmn-sst2 head.pooling=attention"] = (80, 82)
+    scores = {"bilstm-sst2 head.pooling=mean": (80, 81, 82), "lstm-attention-sst2": (85, 86, 87)}
+    scores |= {"lstmn-sst2": (80, 81, 82), "lstmn-sst2 head.pooling=attention": (80, 82, 82.5)}
+    scores |= {"transformer-sst2 head.pooling=mean": (70, 70), "transformer-sst2": (80, 80)}
     where = {"loss": "0.5", "day": "today", "machine": "here", "versions": "torch"}
     rows = [
         {"table": "sst2", "recipe": recipe, "seed": str(seed), "score": str(score), **where}
@@ -120,6 +121,7 @@ def test_the_tables_say_honestly_whether_attention_is_better() -> None:
         for seed, score in enumerate(several, 1)
     ]
     page = "\n".join(section(rows))
-    assert "| `lstm-attention-sst2` | 85.50 ± 0.71 |" in page
-    assert "`lstm-attention-sst2` over `bilstm-sst2 head.pooling=mean`: +4.50, beyond the spread." in page
+    assert "| `lstm-attention-sst2` | 86.00 ± 1.00 |" in page
+    assert "`lstm-attention-sst2` over `bilstm-sst2 head.pooling=mean`: +5.00, beyond the spread." in page
     assert "`lstmn-sst2 head.pooling=attention` over `lstmn-sst2`: +0.50, within the spread." in page
+    assert "`transformer-sst2` over" not in page, "two seeds tell nothing"
