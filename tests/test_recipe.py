@@ -296,3 +296,12 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     assert done.stderr == (
         "regard: this command needs pydantic; install all that regard can use with: pip install 'regard[all]'\n"
     )
+
+
+def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
+    encoder = ["encoder.kind=cnn", "encoder.width=10", "encoder.windows=[3,4,5]", "decoder.energy=dot"]
+    assert cookbook.load("bahdanau-phrasebook", [*encoder, "decoder.width=30"]).decoder is not None
+    with pytest.raises(Mistakes, match=r"decoder.width is 10, and they are 30 wide"):
+        cookbook.load("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
+    with pytest.raises(Mistakes, match=r"encoder.width = 0 is for classifiers"):
+        cookbook.load("bahdanau-phrasebook", ["encoder.kind=bag"])

@@ -129,3 +129,13 @@ def test_digits_are_split_officially_and_by_speaker() -> None:
     assert Sounds().encode(official["test"][0].source).std() > 100
     with pytest.raises(ValueError, match=r"data.left_out is 'nobody'; the speakers are george, jackson"):
         next(digits.pairs(DIGITS, "test", "nobody"))
+
+
+def test_many_channels_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.data import sounds
+
+    monkeypatch.setattr(sounds, "MOST", 1000)
+    file = tmp_path / "many.wav"
+    soundfile.write(file, np.zeros((200, 6), np.float32), 8000)
+    with pytest.raises(ValueError, match=r"holds 1,200 numbers \(6 channels, 8,000 Hz\); at most 1,000 are read"):
+        sounds.Sounds().encode(str(file))
