@@ -71,6 +71,24 @@ def test_multihead_takes_any_energy_and_fewer_key_heads() -> None:
     assert {n for n, _ in layer.named_parameters()} >= {"energy.weight", "energy.query.weight"}
 
 
+def test_multihead_drops_weights_while_training_and_only_then() -> None:
+    torch.manual_seed(0)
+    layer = MultiHead(12, 4, dropout=0.25).double()
+    layer.output = nn.Identity()
+    x = torch.randn(1, 6, 12, dtype=F64)
+    k, v = layer.keys(x)
+    q = layer.query(x).unflatten(-1, (4, 3)).transpose(1, 2)
+    drawn = torch.stack([layer(x)[0] for _ in range(4000)])
+    _, seen = layer(x, weights=True)
+    assert seen is not None
+    # z = Σ_j w_j v_j b_j / 0.75 with b_j of chance 0.75: its mean is z, its variance Σ_j (w_j v_j)² · 0.25 / 0.75.
+    variance = (seen.dense().square() @ v.square() / 3).transpose(1, 2).flatten(-2)
+    error = (drawn.mean(0) - layer.eval()(x)[0]).abs() / (variance / 4000).sqrt()
+    assert 0 < error.max() < 5
+    torch.testing.assert_close(drawn.var(0), variance, rtol=0.25, atol=0)
+    torch.testing.assert_close(layer(x)[0], attend(q, k, v).transpose(1, 2).flatten(-2))
+
+
 @pytest.mark.parametrize(("heads", "key_heads"), [(5, 5), (4, 3), (4, 0)])
 def test_multihead_refuses_heads_that_do_not_divide(heads: int, key_heads: int) -> None:
     with pytest.raises(ValueError, match="heads"):

@@ -47,13 +47,14 @@ class Residual(nn.Module):
         return out
 
 
-def _self_attention(width: int, heads: int, key_heads: int, positions: Positions) -> MultiHead:
+def _self_attention(width: int, heads: int, key_heads: int, positions: Positions, dropout: float) -> MultiHead:
     return MultiHead(
         width,
         heads,
         key_heads=key_heads or None,
         energy=Modified(ScaledDot(), Alibi(heads)) if positions == "alibi" else None,
         rotary=Rotary(width // heads) if positions == "rotary" else None,
+        dropout=dropout,
     )
 
 
@@ -70,9 +71,10 @@ class EncoderLayer(nn.Module):
         norm: Literal["pre", "post"] = "pre",
         positions: Positions = "sinusoidal",
         dropout: float = 0.1,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.attention = _self_attention(width, heads, key_heads, positions)
+        self.attention = _self_attention(width, heads, key_heads, positions, attention_dropout)
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_attention = Residual(width, norm, dropout)
         self.around_feed_forward = Residual(width, norm, dropout)
@@ -104,10 +106,15 @@ class DecoderLayer(nn.Module):
         norm: Literal["pre", "post"] = "pre",
         positions: Positions = "sinusoidal",
         dropout: float = 0.1,
+        attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.attention = _self_attention(width, heads, key_heads, positions)
-        self.cross = MultiHead(width, heads, key_heads=key_heads or None, memory=memory) if memory else None
+        self.attention = _self_attention(width, heads, key_heads, positions, attention_dropout)
+        self.cross = (
+            MultiHead(width, heads, key_heads=key_heads or None, memory=memory, dropout=attention_dropout)
+            if memory
+            else None
+        )
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_attention = Residual(width, norm, dropout)
         self.around_cross = Residual(width, norm, dropout) if memory else None

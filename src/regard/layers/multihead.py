@@ -23,7 +23,8 @@ class MultiHead(nn.Module):
 
     Without `memory` the sequence attends to itself; with it, to vectors `memory` wide. With fewer `key_heads` than
     `heads`, groups of query heads share keys and values (Ainslie et al. 2023). Any energy of regard will do; one that
-    learns is shared by the heads and must be as wide as one head.
+    learns is shared by the heads and must be as wide as one head. `dropout` is the share of weights dropped while
+    training.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class MultiHead(nn.Module):
         energy: Energy | LearnedEnergy | Modified | None = None,
         rotary: Rotary | None = None,
         bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         key_heads = heads if key_heads is None else key_heads
@@ -45,7 +47,7 @@ class MultiHead(nn.Module):
             raise ValueError(f"{heads} heads cannot share {key_heads} key/value heads; it must divide their number")
         self.heads, self.key_heads, self.head_width = heads, key_heads, width // heads
         self.energy = ScaledDot() if energy is None else energy
-        self.rotary = rotary
+        self.rotary, self.dropout = rotary, dropout
         self.query = nn.Linear(width, width, bias=bias)
         self.key_value = nn.Linear(width if memory is None else memory, 2 * key_heads * self.head_width, bias=bias)
         self.output = nn.Linear(width, width, bias=bias)
@@ -81,11 +83,11 @@ class MultiHead(nn.Module):
         if self.rotary is not None:
             q = self.rotary(q, first)
         how = self.energy if energy is None else energy
-        seen = None
+        dropout, seen = self.dropout if self.training else 0.0, None
         if weights:
-            z, seen = attend(q, k, v, energy=how, mask=mask, weights=True)
+            z, seen = attend(q, k, v, energy=how, mask=mask, dropout=dropout, weights=True)
         else:
-            z = attend(q, k, v, energy=how, mask=mask)
+            z = attend(q, k, v, energy=how, mask=mask, dropout=dropout)
         return self.output(z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
 
     def forward(

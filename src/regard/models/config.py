@@ -48,6 +48,7 @@ class TransformerEncoder:
     norm: Norm = "pre"
     positions: Positions = "sinusoidal"
     dropout: float = 0.1
+    attention_dropout: float = 0.0  # of the weights of its attentions
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,7 @@ class TransformerDecoder:
     norm: Norm = "pre"
     positions: Positions = "sinusoidal"
     dropout: float = 0.1
+    attention_dropout: float = 0.0  # of the weights of its attentions
 
 
 @dataclass(frozen=True)

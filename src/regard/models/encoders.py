@@ -99,6 +99,7 @@ class TransformerEncoder(Encoder):
                 norm=config.norm,
                 positions=config.positions,
                 dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
             )
             for _ in range(config.layers)
         )

@@ -74,6 +74,7 @@ class TransformerDecoder(Decoder[TransformerState]):
                 norm=config.norm,
                 positions=config.positions,
                 dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
             )
             for _ in range(config.layers)
         )
