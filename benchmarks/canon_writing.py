@@ -33,14 +33,15 @@ TITLES = {
         "The last tenth of the text is held out, as nanoGPT does. Loss: nats per character, over all of the held-out "
         "text in windows of 256 side by side, each predicted from its window alone, which is what nanoGPT estimates "
         "from random windows; of the checkpoint that does best there, as nanoGPT keeps. nanoGPT reports 1.4697 for "
-        "its Transformer of this size, trained for 5,000 updates of 64 windows. How long each is trained, and how much "
-        "is dropped, is its recipe's: the LSTM knows the text by heart soonest, the LSTMN is slow to learn what to "
-        "look back at.",
+        "its Transformer of this size, trained for 5,000 updates of 64 windows; ours has stopped where four "
+        "validations in a row were no better. How long the others are trained, and how much is dropped, is their "
+        "recipe's: the LSTM knows the text by heart soonest, the LSTMN is slow to learn what to look back at.",
     ),
-    "shakespeare-nanogpt": (
-        "The same Transformer, with nanoGPT's dropout and number of updates",
-        "Without dropping attention's weights, as nanoGPT does, a dropout of 0.2 lets it learn the text by heart from "
-        "update 2,000 on; the recipe drops 0.4 and stops at 3,000.",
+    "shakespeare-kept": (
+        "The same Transformer, keeping all of attention's weights",
+        "nanoGPT drops a fifth of attention's weights while it trains, and so does the recipe above; without that "
+        "(`decoder.attention_dropout=0`) it learns the text by heart sooner than it learns to write. Not the way out: "
+        "dropping two fifths everywhere else as well, for 3,000 updates, gave 1.514.",
     ),
     "shakespeare-small": (
         "The same, small",
@@ -52,9 +53,9 @@ TITLES = {
 
 def experiments() -> list[Experiment]:
     kinds = ("transformer", "lstm", "lstmn")
-    nanogpt = ("decoder.dropout=0.2", "training.updates=5000")
+    all_kept = ("decoder.attention_dropout=0", "training.patience=0")
     made = [Experiment("shakespeare-small", f"{kind}-shakespeare-small", (), seed) for kind in kinds for seed in SEEDS]
-    made += [Experiment("shakespeare-nanogpt", "transformer-shakespeare", nanogpt, seed) for seed in SEEDS]
+    made += [Experiment("shakespeare-kept", "transformer-shakespeare", all_kept, seed) for seed in SEEDS]
     made += [Experiment("shakespeare", f"{kind}-shakespeare", (), seed) for kind in kinds for seed in SEEDS]
     made += [Experiment("shakespeare", "shakespeare-shipped", (), seed) for seed in SEEDS]
     return made

@@ -1,12 +1,13 @@
 """Normalizers beside the entmax package, their definitions, and sampling theory."""
 
-import entmax
 import pytest
 import torch
 from cases import NORMALIZERS, inputs
 
 import regard as r
 from regard import attend
+
+entmax = pytest.importorskip("entmax", reason="needs the extra `dev`")
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 import regard
+
+pytest.importorskip("fastapi", reason="needs the extra `view`")
+
 from regard.viewer.app import make
 from regard.viewer.ask import ask
 from regard.viewer.shelf import Shelf

@@ -1,0 +1,85 @@
+"""How long each recipe on data of regard's own trains on two CPU cores, from the command to the saved model.
+
+python -m benchmarks.minutes run [WORDS …]    time what is missing (names that hold all WORDS), one after the other,
+                                              into benchmarks/minutes.csv; nothing else should run on the machine
+python -m benchmarks.minutes list | section
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from regard.commands.recipes import EMBEDDED
+from regard.training import cookbook
+
+from .canon import main, where
+from .results import Experiment
+
+FIGURES = Path(__file__).parent / "minutes.csv"
+COLUMNS = ("table", "recipe", "seed", "seconds", "updates", "day", "machine", "versions")
+CORES = 2
+
+
+def experiments() -> list[Experiment]:
+    own = [name for name, does in cookbook.tasks().items() if does.split()[1] in EMBEDDED]
+    return [Experiment("minutes", name, (), 1) for name in own]
+
+
+def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+    """`regard train` as a user calls it, a process of its own that has two cores."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        code = (
+            f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{CORES}])\n"
+            "from regard.cli import main; main()"
+        )
+        command = ["train", experiment.recipe, *settings, f"seed={experiment.seed}", "--out", str(out)]
+        start = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command, "training.accelerator=cpu"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")},
+        )
+        seconds = time.perf_counter() - start
+        if done.returncode:
+            raise RuntimeError(f"regard {' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        with (out / "metrics.csv").open(newline="", encoding="utf-8") as file:
+            updates = max(int(line["update"]) for line in csv.DictReader(file))
+    return {
+        "table": experiment.table,
+        "recipe": experiment.recipe,
+        "seed": str(experiment.seed),
+        "seconds": f"{seconds:.0f}",
+        "updates": str(updates),
+        **where(),
+    }
+
+
+def section(rows: list[dict[str, str]]) -> list[str]:
+    """The table of docs/results.md, as lines."""
+    if not rows:
+        return []
+    places = "; ".join(", ".join(sorted({row[key] for row in rows})) for key in ("machine", "versions", "day"))
+    out = ["## Two minutes on two cores", ""]
+    out += [
+        f"Every recipe whose data regard makes itself, from `regard train RECIPE` to the saved model. {places}.",
+        "",
+    ]
+    out += ["", "| recipe | updates | seconds |", "|---|---:|---:|"]
+    out += [
+        f"| {row['recipe']} | {int(row['updates']):,} | {row['seconds']} |"
+        for row in sorted(rows, key=lambda row: int(row["seconds"]))
+    ]
+    return [*out, ""]
+
+
+if __name__ == "__main__":
+    main(__doc__, FIGURES, COLUMNS, experiments, run, section)
