@@ -46,11 +46,12 @@ bench: $(READY)         ## time and memory beside the best alternative; writes b
 	$(BIN)/python -m benchmarks
 
 results: $(READY)       ## train and evaluate what docs/results.md lacks, then write it (hours on a CPU, minutes on a GPU)
-	$(BIN)/python -m benchmarks.results run
+	$(BIN)/python -m benchmarks.canon_translate run
 	$(BIN)/python -m benchmarks.canon_writing run
 	$(BIN)/python -m benchmarks.canon_classify run
 	$(BIN)/python -m benchmarks.canon_caption run
-	$(BIN)/python -m benchmarks.results page
+	$(BIN)/python -m benchmarks.minutes run
+	$(BIN)/python -m benchmarks.results
 
 test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -n auto --maxprocesses 8

@@ -14,9 +14,8 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from .canon import main, trained, where
-from .results import RUNS, SEEDS, Experiment
-from .results_page import spread
+from .figures import spread
+from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "captions.csv"
 SCORES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr", "chrF", "pointing", "loss")
@@ -65,7 +64,7 @@ def experiments() -> list[Experiment]:
 
 def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
     folder = RUNS / experiment.name
-    scored = trained(folder, [experiment.recipe, *experiment.settings, *settings, f"seed={experiment.seed}"])
+    scored = trained(folder, [*experiment.training, *settings])["values"]
     return {
         "table": experiment.table,
         "recipe": experiment.recipe,

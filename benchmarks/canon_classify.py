@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from .canon import main, trained, where
-from .results import RUNS, SEEDS
-from .results_page import spread
+from .figures import spread
+from .runs import RUNS, SEEDS, main, trained, where
 
 FIGURES = Path(__file__).parent / "classifying.csv"
 COLUMNS = ("table", "recipe", "seed", "score", "loss", "day", "machine", "versions")
@@ -118,7 +117,7 @@ def _with(system: tuple[str, ...], data: str, *more: str) -> str:
 
 
 def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
-    scored = trained(experiment.folder, [*experiment.recipe.split(), *settings, f"seed={experiment.seed}"])
+    scored = trained(experiment.folder, [*experiment.recipe.split(), *settings, f"seed={experiment.seed}"])["values"]
     return {
         "table": experiment.table,
         "recipe": experiment.recipe,

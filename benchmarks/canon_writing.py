@@ -17,9 +17,8 @@ import statistics
 from itertools import groupby
 from pathlib import Path
 
-from .canon import main, trained, where
-from .results import RUNS, SEEDS, Experiment
-from .results_page import spread
+from .figures import spread
+from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "writing.csv"
 COLUMNS = (
@@ -65,7 +64,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
     from safetensors import safe_open
 
     folder = RUNS / experiment.name
-    scored = trained(folder, [experiment.recipe, *experiment.settings, *settings, f"seed={experiment.seed}"])
+    scored = trained(folder, [*experiment.training, *settings])["values"]
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:

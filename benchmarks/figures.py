@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,3 +30,9 @@ def keep(file: Path, columns: Sequence[str], new: dict[str, str]) -> None:
         writer.writeheader()
         writer.writerows(rows)
     unfinished.replace(file)
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    """Mean ± standard deviation over the seeds; the one value where there is one."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean

@@ -198,7 +198,11 @@ def compare(name: str, device: torch.device, sentences: int | None, rounds: int)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     times: dict[str, float] = {}
     for by, work in ways.items():
-        work(sources[:20])  # what is set up at first use is not the work
+        try:
+            work(sources[:20])  # what is set up at first use is not the work
+        except RuntimeError as error:
+            print(f"{name}: {by:14} fails: {error}", flush=True)
+            continue
         took = []
         for _ in range(rounds):
             start = clock()

@@ -18,8 +18,7 @@ from pathlib import Path
 from regard.commands.recipes import EMBEDDED
 from regard.training import cookbook
 
-from .canon import main, where
-from .results import Experiment
+from .runs import Experiment, main, where
 
 FIGURES = Path(__file__).parent / "minutes.csv"
 COLUMNS = ("table", "recipe", "seed", "seconds", "updates", "day", "machine", "versions")
@@ -39,7 +38,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
             f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{CORES}])\n"
             "from regard.cli import main; main()"
         )
-        command = ["train", experiment.recipe, *settings, f"seed={experiment.seed}", "--out", str(out)]
+        command = ["train", *experiment.training, *settings, "--out", str(out)]
         start = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", code, *command, "training.accelerator=cpu"],

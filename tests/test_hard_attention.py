@@ -104,10 +104,10 @@ def test_places_are_drawn_as_often_as_they_weigh(decoder: tell.TellDecoder, batc
 def test_the_baseline_moves_after_it_was_used(decoder: tell.TellDecoder, batch: SimpleNamespace) -> None:
     torch.manual_seed(0)
     _, reward, _ = _loss(decoder, batch)
-    assert decoder.baseline.item() == pytest.approx(0.1 * reward.item())
+    assert decoder.baseline.item() == pytest.approx(0.1 * reward.item() / STEPS)
     first = decoder.baseline.item()
     _, reward, _ = _loss(decoder, batch)
-    assert decoder.baseline.item() == pytest.approx(0.9 * first + 0.1 * reward.item())
+    assert decoder.baseline.item() == pytest.approx(0.9 * first + 0.1 * reward.item() / STEPS)
 
 
 def test_rows_that_fill_a_batch_change_nothing(decoder: tell.TellDecoder, batch: SimpleNamespace) -> None:

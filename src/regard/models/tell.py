@@ -137,9 +137,10 @@ class TellDecoder(Decoder[TellState]):
         """What attention adds to −log p(y | x), in training:
 
         - soft, with penalty λ: λ Σ_i (1 − Σ_t α_ti)², every place is to be looked at once in all (section 4.2.1);
-        - hard: −λ_r (log p(y | s) − b) Σ_t log p(s_t) − λ_e Σ_t H(α_t), whose gradient's expectation, at λ_r = 1 and
-          λ_e = 0, together with that of −log p(y | s), is the gradient of −Σ_s p(s) log p(y | s) (section 4.1). The
-          baseline b = 0.9 b + 0.1 log p(y | s) moves on after it was used.
+        - hard: −λ_r Σ_t log p(s_t) Σ_{u≥t} (log p(y_u | s) − b) − λ_e Σ_t H(α_t), whose gradient's expectation, at
+          λ_r = 1 and λ_e = 0, together with that of −log p(y | s), is the gradient of −Σ_s p(s) log p(y | s) (section
+          4.1). There every look is rewarded with the whole caption; of the words before it, which it cannot change,
+          that is noise. The baseline b, the mean of log p(y_u | s), moves on by a tenth after it was used.
         """
         if not isinstance(decoded, Told) or decoded.looks is None:
             return None
@@ -152,14 +153,13 @@ class TellDecoder(Decoder[TellState]):
         with torch.no_grad():
             logits = self.readout(decoded.features)  # [batch, target, vocabulary]
             log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
-            reward = (log_p.gather(-1, wanted[..., None])[..., 0] * real).sum(1)  # log p(y | s)
-            drawn = decoded.drawn & real.any(1)
-            better = (reward - self.baseline) * drawn
+            reward = log_p.gather(-1, wanted[..., None])[..., 0]  # log p(y_u | s), [batch, target]
+            drawn = decoded.drawn[:, None] & real
+            better = ((reward - self.baseline) * drawn).flip(1).cumsum(1).flip(1)  # of this word and those after it
             mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
             self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
-        chosen = (decoded.log_prob * real).sum(1)
         open_ = (decoded.entropy * real).sum()
-        return -self.config.reward * (better * chosen).sum() - self.config.entropy * open_
+        return -self.config.reward * (better * decoded.log_prob * drawn).sum() - self.config.entropy * open_
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TellState:
         parts, step = self._start(annotations)

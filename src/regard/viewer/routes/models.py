@@ -36,7 +36,7 @@ class Translated(Sentence):
 
 
 LENGTH = Path(__file__).parent.parent / "length.json"
-"""Written by benchmarks/results_page.py from the runs of docs/results.md."""
+"""Written by benchmarks/results.py from the runs of docs/results.md."""
 
 
 @router.get("/length", responses=ERRORS, response_model=dict[str, Any])

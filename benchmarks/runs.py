@@ -1,4 +1,4 @@
-"""What the benchmarks of language models, classifiers and captioners share: which runs are missing, and making them.
+"""What the tables of docs/results.md share: which training runs are missing, and making them.
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process that stays for the next run, since
 starting Python takes longer than some of them.
@@ -11,19 +11,45 @@ import json
 import platform
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import date
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .figures import keep, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
+
+RUNS = Path(__file__).parent.parent / "runs"
+SEEDS = (1, 2, 3)
 
 
-def trained(folder: Path, training: Sequence[str]) -> dict[str, float]:
-    """What a run scores on its test set, once it is trained; what it says goes into a log beside its folder."""
+@dataclass(frozen=True)
+class Experiment:
+    """One training run: a line of a table is the mean over its seeds."""
+
+    table: str
+    recipe: str
+    settings: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return "-".join([self.table, self.recipe, str(self.seed)])
+
+    @property
+    def training(self) -> list[str]:
+        """What comes after `regard train`."""
+        return [self.recipe, *self.settings, f"seed={self.seed}"]
+
+
+def trained(folder: Path, training: Sequence[str], evaluation: Sequence[str] = ()) -> dict[str, Any]:
+    """What a run scores on its test set, once it is trained, or on the file that `evaluation` begins with.
+
+    What it says goes into a log beside its folder.
+    """
     folder.parent.mkdir(exist_ok=True)
     with (
         folder.with_name(folder.name + ".log").open("a", encoding="utf-8") as log,
@@ -33,9 +59,10 @@ def trained(folder: Path, training: Sequence[str]) -> dict[str, float]:
         if not (folder / "model").exists():
             resumes = (folder / "recipe.toml").exists()
             _call(["train", "--resume", str(folder)] if resumes else ["train", *training, "--out", str(folder)])
-        _call(["evaluate", str(folder)])
-    values: dict[str, float] = json.loads((folder / "results.json").read_text(encoding="utf-8"))["test"]["values"]
-    return values
+        _call(["evaluate", str(folder), *evaluation])
+    scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = scored[Path(evaluation[0]).name if evaluation else "test"]
+    return found
 
 
 def where() -> dict[str, str]:
