@@ -35,7 +35,7 @@ class Files(Material):
     train: list[Source] = Field(description="corpora: a file, or [source file, target file], lines side by side")
     valid: list[Source]
     hold_out: Count = Field(
-        default=0, description="where `valid` is empty: every so-manieth row of `train` is left out there and validates"
+        default=0, description="where `valid` is empty: one row of so many of `train`, at random, validates instead"
     )
     test: list[Source] = Field(default=[])
     columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
@@ -46,8 +46,8 @@ class Files(Material):
     def _validates(self) -> Files:
         if bool(self.valid) == bool(self.hold_out) or self.hold_out == 1:
             raise ValueError(
-                f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out every "
-                "tenth row of `train`, say; one of them"
+                f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
+                "one row of 10 of `train`, say; one of them"
             )
         return self
 
