@@ -350,6 +350,43 @@ def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
     assert tuple(rows[0]) == (*FIRST, "valid_bleu")
 
 
+def test_a_warm_up_longer_than_the_training_is_remarked(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(warmup: int) -> str:
+        fit(cookbook.load(file, ["training.updates=2", f"training.warmup={warmup}"]), tmp_path / str(warmup))
+        return capsys.readouterr().out
+
+    assert "training.warmup = 8 is more than training.updates = 2: the rate rises to 0.0025 and never" in said(8)
+    assert "warmup" not in said(2)
+
+
+def test_a_pipe_hears_now_and_then_how_far_training_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regard.training import bar
+
+    now = 1000.0
+    monkeypatch.setattr(bar.time, "monotonic", lambda: now)
+    shown = bar.Bar(shown=True)
+    shown.start(0, 4000)
+    for update in range(10, 200, 10):  # 10 updates are 4 seconds
+        now += 4
+        shown.move(update, "loss 2.000  9 tokens/s  ")
+        if update == 100:
+            shown.say("update 100: validation")
+    assert capsys.readouterr().out.splitlines() == [
+        "update 80 of 4,000: loss 2.000  9 tokens/s",
+        "update 100: validation",
+        "update 180 of 4,000: loss 2.000  9 tokens/s",
+    ]
+    other = bar.Bar(shown=False)  # another process's
+    other.start(0, 4000)
+    now += 100
+    other.move(190, "loss 2.000")
+    assert not capsys.readouterr().out
+
+
 def test_a_misspelt_file_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n", encoding="utf-8")
     (tmp_path / "mine.toml").write_text(

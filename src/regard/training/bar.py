@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,6 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+QUIET = 30.0  # seconds after which a pipe or a file hears how far training is
 
 
 class Bar:
@@ -19,12 +22,16 @@ class Bar:
         self.console = Console(highlight=False)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._updates = 0
+        self._said = 0.0  # when the last line was
 
     def say(self, line: str) -> None:
         if self.shown:
             self.console.print(line, markup=False, soft_wrap=True)
+            self._said = time.monotonic()
 
     def start(self, done: int, updates: int) -> None:
+        self._updates, self._said = updates, time.monotonic()
         if self.shown and self.console.is_terminal:
             columns = (BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
             self._bar = Progress(*columns, console=self.console)
@@ -34,6 +41,8 @@ class Bar:
     def move(self, done: int, figures: str) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, figures=figures)
+        elif time.monotonic() - self._said >= QUIET:
+            self.say(f"update {done:,} of {self._updates:,}: {figures.strip()}")
 
     def stop(self) -> None:
         if self._bar is not None:

@@ -46,6 +46,8 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return run
+    if recipe.training.updates < recipe.training.warmup:
+        bar.say(_remark(recipe.training))
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
     task = task_of(recipe)
@@ -108,6 +110,16 @@ def _check_processes(settings: Training) -> None:
             f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
             f"each of training.nodes = {settings.nodes}; make them agree"
         )
+
+
+def _remark(settings: Training) -> str:
+    """A warm-up longer than the training is no mistake, but seldom meant."""
+    from .schedule import rate
+
+    return (
+        f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
+        f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
+    )
 
 
 def _accelerator(settings: Training) -> str:
