@@ -387,6 +387,33 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
     assert not capsys.readouterr().out
 
 
+def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.training.corpus import check
+
+    data = cookbook.load(file, ['data.root="."']).data
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match=f"data.train: there is no {tmp_path}/elsewhere/train.tsv; data.root is '.'"):
+        check(data)
+    monkeypatch.chdir(tmp_path)
+    check(data)
+
+
+def test_where_every_row_is_bad_the_first_is_told(file: Path, tmp_path: Path) -> None:
+    recipe = cookbook.load(file, ["data.on_bad=skip"])
+    (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 pairs are longer .* = 4"):
+        fit(cookbook.load(file, ["data.longest=4"]), tmp_path / "long")
+    (tmp_path / "valid.tsv").write_text("a\n\tb\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"all 2 rows are bad .* the first: .*valid\.tsv:1: the line has 1 columns"):
+        fit(recipe, tmp_path / "valid")
+    (tmp_path / "train.tsv").write_text("a\t\n" * 3, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"all 3 rows are bad .* the first: .*train\.tsv:1: the target side is empty"):
+        fit(recipe, tmp_path / "train")
+
+
 def test_a_misspelt_file_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n", encoding="utf-8")
     (tmp_path / "mine.toml").write_text(

@@ -96,7 +96,11 @@ class Corpora(lightning.LightningDataModule):
                 for place in part.first.values():
                     self.say(f"  {place}")
         if not len(encoded):
-            raise ValueError(f"data.{split} holds no pair that can be used")
+            raise ValueError(
+                f"data.{split} holds no pair that can be used: {skipped:,} bad rows were skipped, and "
+                f"{encoded.dropped:,} pairs are longer than data.longest = {longest}"
+                + (f"; the first: {unreadable[0]}" if unreadable else "")
+            )
         return encoded
 
     def setup(self, stage: str) -> None:

@@ -35,9 +35,13 @@ class Corpus:
         self.parts, self.root, self.keeps = parts, root, keeps
 
     def __iter__(self) -> Iterator[Pair]:
+        row = -1
         for row, pair in enumerate(chain.from_iterable(self.parts)):
             if self.keeps(row):
                 yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
+        if row < 0 and self.skipped:
+            first = next(message for part in self.parts for message in part.first.values())
+            raise ValueError(f"all {self.skipped:,} rows are bad and were skipped, so none is left; the first: {first}")
 
     @property
     def skipped(self) -> int:
@@ -94,8 +98,8 @@ def _held_out(row: int, every: int) -> bool:
 def _found(file: Path, split: str, root: str) -> Path:
     if not file.exists():
         raise ValueError(
-            f"data.{split}: there is no {file}; data.root is {root!r}: set it (or REGARD_DATA) to the folder that "
-            "holds the corpora"
+            f"data.{split}: there is no {file.absolute()}; data.root is {root!r}, from where the command is run: "
+            "set it (or REGARD_DATA) to the folder that holds the corpora"
         )
     return file
 

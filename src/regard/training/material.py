@@ -9,7 +9,10 @@ from pydantic import Field, model_validator
 from .section import Count, Positive, Section
 
 Source = str | Annotated[list[str], Field(min_length=2, max_length=2)]
-ROOT = Field(default="${REGARD_DATA:-../shared/data}", description="where the paths below start; ${NAME:-else} is read")
+ROOT = Field(
+    default="${REGARD_DATA:-../shared/data}",
+    description="where the paths below start, from where the command is run; ${NAME:-else} is read",
+)
 
 
 class Material(Section):
