@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import regard
 from regard.commands import app
 from regard.data import Tokenizer, Tokenizers
-from regard.data.batch import END
+from regard.data.batch import END, UNKNOWN
 from regard.data.reader import Nothing
 from regard.decoding import Sample, generate
 from regard.models import Writer, config
@@ -108,6 +108,19 @@ def test_an_end_ends_it(tokenizer: Tokenizer) -> None:
         model.decoder.norm.bias.fill_(1.0)
         model.decoder.output.weight[END] = 10  # … and there </s> is the likeliest
     assert list(generate(model, tokenizer, "The", tokens=9)) == []
+
+
+def test_an_unknown_word_is_never_written(tokenizer: Tokenizer) -> None:
+    model = writer(tokenizer)
+    with torch.no_grad():
+        model.decoder.norm.weight.zero_()  # the features are the same everywhere …
+        model.decoder.norm.bias.fill_(1.0)
+        model.decoder.output.weight[UNKNOWN] = 10  # … and there <unk> has all but all of the probability
+        model.decoder.output.weight[END] = -10
+    for sample in (None, Sample(seed=1), Sample(seed=1, top_k=1), Sample(seed=1, top_p=0.5)):
+        written = "".join(generate(model, tokenizer, "The", tokens=9, sample=sample))
+        assert len(written) == 9
+        assert set(written) <= set(TEXT)
 
 
 def test_a_text_may_begin_from_nothing(tokenizer: Tokenizer) -> None:

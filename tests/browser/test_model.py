@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch import nn
 
+from regard import watch
 from regard.seeing.patterns import Patterns
+from regard.viewer.shown import Shown
 from tests.browser.looking import drawn, look
 
 if TYPE_CHECKING:
@@ -47,9 +52,65 @@ def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace
     for cell, head in zip(found["cells"], patterns.heads(), strict=True):
         assert cell["labels"] == head.labels
         assert cell["scores"]["previous"] == pytest.approx(head.scores["previous"], abs=1e-5)
-    # What stands below the maps: the first label.
     button = page.get_by_role("button", name="Layer 0, head 2, previous")
-    assert button.locator(".label").inner_text() == "previous"
+    assert button.locator(".label").all_inner_texts() == ["previous", "positional"]
+
+
+BELOW = """() => [...document.querySelectorAll('.thumb')].map((thumb) => {
+    const words = [...thumb.querySelectorAll('.name, .label')].map((node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        return range.getBoundingClientRect();
+    });
+    const map = thumb.querySelector('canvas').getBoundingClientRect();
+    const cut = [...thumb.querySelectorAll('.label')].filter((one) => one.scrollWidth > one.clientWidth + 1);
+    return { left: map.left, top: map.top, right: Math.max(...words.map((box) => box.right)), cut: cut.length };
+})"""
+
+
+def apart(page: Page) -> None:
+    """What stands below a map ends before the next one of its row, and no word is cut."""
+    cells = page.evaluate(BELOW)
+    for cell, after in pairwise(cells):
+        assert cell["cut"] == 0
+        assert cell["top"] != after["top"] or cell["right"] < after["left"]
+
+
+def test_the_rarest_pattern_comes_first_and_no_word_is_cut(page: Page, server: Server, trace: str) -> None:
+    cells = look(page, server, READY, view="model", trace=trace)["cells"]
+    counts = Counter(label for cell in cells for label in cell["labels"])
+    assert counts["sink"] > counts["next"] > 0
+    shown = page.evaluate(
+        "[...document.querySelectorAll('.thumb')].map((x) => [...x.querySelectorAll('.label')].map((y) => y.innerText))"
+    )
+    for cell, badges in zip(cells, shown, strict=True):
+        assert badges == sorted(cell["labels"], key=lambda label: counts[label])
+    assert page.get_by_role("button", name="Layer 1, head 8, next, sink").is_visible()
+    assert page.locator(".thumb .label", has_text="sink").first.get_attribute("class") == "label common"
+    for width in (1280, 900):
+        page.set_viewport_size({"width": width, "height": 800})
+        apart(page)
+
+
+def test_long_names_of_modules(page: Page, server: Server, shelf: Shelf) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"sequence_to_sequence": nn.Transformer(16, 8, 1, 2, 16, batch_first=True)}).eval()
+    with torch.no_grad(), watch(model) as seen:
+        model["sequence_to_sequence"](torch.randn(1, 9, 16), torch.randn(1, 7, 16))
+    shown = Shown.of(seen, "deep")
+    shelf.add(shown)
+    look(page, server, "drawn.thumbs", view="model", trace=shown.id)
+    assert page.locator(".layer-name").all_inner_texts() == [call.name for call in seen]
+    apart(page)
+    last = seen[-1].name
+    button = page.get_by_role("button", name=f"Layer {last}, head 7")
+    assert button.get_attribute("title") == f"Layer {last}, head 7"
+    svg = page.evaluate("regard.picture()")
+    assert all(f">{call.name}<" in svg for call in seen)
+    page.get_by_label("Order by").select_option("entropy")
+    drawn(page, "drawn.sort === 'entropy'")
+    assert button.locator(".name").inner_text() == f"{last.removeprefix('sequence_to_sequence.')}.7"
+    apart(page)
 
 
 def test_sorting_and_choosing(page: Page, server: Server, minilm: Seen, trace: str) -> None:

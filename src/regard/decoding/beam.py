@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..data.batch import BEGIN, END
+from ..data.batch import BEGIN, END, UNKNOWN
 from .largest import largest
 
 if TYPE_CHECKING:
@@ -131,13 +131,18 @@ def advance(
     ranking: Ranking,
     sample: Sample | None = None,
     generator: torch.Generator | None = None,
+    *,
+    unknown: bool = True,
 ) -> Advanced:
-    """Every hypothesis by every token; the likeliest stay. `at` counts the tokens before this one.
+    """Every hypothesis by every token; the likeliest stay. `at` counts the tokens before this one, and `unknown` says
+    whether <unk> may follow.
 
     Tensors of fixed shapes in and out and no number read back, so that a GPU never waits and a graph can hold it.
     """
     logprobs = logits.float().log_softmax(-1)
     logprobs[..., :END] = NEVER  # <pad> and <s> are no words
+    if not unknown:
+        logprobs[..., UNKNOWN] = NEVER
     if sample is None:
         values, tokens = largest(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
     else:

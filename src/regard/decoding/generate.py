@@ -46,7 +46,8 @@ def generate(
             ids = ids[-max(room // 2, 1) :]
         beam, state = _read(model, ids, room, device, apart=sample is not None)
         steps = min(tokens, room - len(ids) + 1)  # the first needs no step beyond those of what was read
-        for _, _, advanced in walk(decoder, state, beam, steps, Ranking(), sample, generator):
+        # <unk> stands for what was not in the vocabulary; there is no text to show for it.
+        for _, _, advanced in walk(decoder, state, beam, steps, Ranking(), sample, generator, unknown=False):
             token = int(advanced.tokens[0, 0])
             if token == END:
                 return

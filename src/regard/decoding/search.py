@@ -121,10 +121,13 @@ def walk(
     ranking: Ranking,
     sample: Sample | None,
     generator: torch.Generator | None,
+    *,
+    unknown: bool = True,
 ) -> Iterator[tuple[Int[Tensor, "1"], Int[Tensor, "rows"], Advanced]]:
     """One token after the other, from a state and the tokens to feed it next, until all have ended or `steps` are done.
 
-    Each step comes as its number, which sentences the rows of the beam are, and what became of them.
+    Each step comes as its number, which sentences the rows of the beam are, and what became of them. `unknown` says
+    whether <unk> may be among it.
     """
     beams, device = beam.tokens.shape[1], beam.tokens.device
     alive = torch.arange(len(beam.tokens), device=device)
@@ -135,7 +138,7 @@ def walk(
         if beam.coverage is not None:
             seen = _mean(seen).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
         logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
-        advanced = advance(beam, logits, seen, at, ranking, sample, generator)
+        advanced = advance(beam, logits, seen, at, ranking, sample, generator, unknown=unknown)
         yield at, alive, advanced
         beam, parents, at = advanced.beam, advanced.parents, at + 1
         done = beam.done(ranking, prune=sample is None)

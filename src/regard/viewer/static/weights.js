@@ -18,10 +18,26 @@ export function callOf(trace, state) {
   return trace.calls.find((call) => call.id === state.call) ?? trace.calls[0];
 }
 
+/** Whether the numbers of their layers tell calls apart. */
+export function isNumbered(trace) {
+  const layers = trace.calls.map((one) => one.layer);
+  return !layers.includes(null) && new Set(layers).size === layers.length;
+}
+
 /** "3" where layers are enough to tell calls apart, else the module's name. */
 export function callName(trace, call) {
-  const layers = trace.calls.map((one) => one.layer);
-  return call.layer != null && new Set(layers).size === layers.length ? String(call.layer) : call.name;
+  return isNumbered(trace) ? String(call.layer) : call.name;
+}
+
+/** The same without what all modules' names begin with: "decoder.0.cross" of "model.net.decoder.0.cross". */
+export function ownName(trace, call) {
+  if (isNumbered(trace)) return callName(trace, call);
+  const names = trace.calls.map((one) => one.name.split("."));
+  const own = call.name.split(".");
+  let shared = 0;
+  while (shared < own.length - 1 && names.every((parts) => parts.length > shared + 1 && parts[shared] === own[shared]))
+    shared++;
+  return own.slice(shared).join(".");
 }
 
 /** A list of the calls, `changed(id)` when another is chosen. */

@@ -1,9 +1,11 @@
 // Model: every head of every layer as a small map, in place or sorted, with what it does; one of them large beside.
+import { badge, rank } from "../badges.js";
 import { choice, el, segments } from "../dom.js";
+import { modelPicture } from "../model_picture.js";
 import { colored } from "../shade.js";
 import { AGAIN } from "../tiles.js";
 import { number } from "../tokens.js";
-import { callName, callPath } from "../weights.js";
+import { callName, callPath, isNumbered, ownName } from "../weights.js";
 
 const SIZE = 32; // cells along a small map
 const LARGE = 240; // pixels along the large one
@@ -31,7 +33,7 @@ class Model {
     Object.assign(this, { context, trace: context.trace, ending: new AbortController(), large: null });
     this.base = `/api/traces/${encodeURIComponent(this.trace.id)}`;
     this.cells = this.trace.calls.flatMap((call) =>
-      Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], p: {} })),
+      Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
     );
     this.build(root);
     this.update(context.state.get());
@@ -59,15 +61,13 @@ class Model {
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SIZE, height: SIZE, "aria-hidden": "true" });
-      cell.badge = el("span.label");
-      cell.value = el("span.figure");
-      cell.name = `${callName(this.trace, cell.call)}.${cell.head}`;
-      cell.caption = el("span.caption", {}, el("span", {}, cell.name), cell.value);
+      cell.name = `${ownName(this.trace, cell.call)}.${cell.head}`;
+      cell.text = el("span.caption");
       cell.button = el(
         "button.thumb",
         { type: "button", onclick: () => this.choose(cell), ondblclick: () => this.go(cell, "heads") },
         cell.canvas,
-        cell.caption,
+        cell.text,
       );
     }
   }
@@ -119,6 +119,7 @@ class Model {
       const cell = this.cells.find((one) => one.call.id === head.call && one.head === head.head);
       if (cell) Object.assign(cell, { scores: head.scores, labels: head.labels, p: head.p });
     }
+    rank(this.cells);
     this.update(this.context.state.get());
   }
 
@@ -163,32 +164,41 @@ class Model {
     return cell.values[name] ?? cell.scores?.[name] ?? null;
   }
 
-  /** In place a row is a layer; sorted, the maps flow. */
+  /** In place a row is a layer, and has its name above it where that is no number; sorted, the maps flow. */
   lay(sort) {
+    const numbered = isNumbered(this.trace);
     for (const cell of this.cells) {
-      const score = sort ? this.score(cell, sort) : null;
-      cell.value.textContent = score == null ? "" : number(score);
-      cell.badge.textContent = cell.labels[0] ?? "";
-      (sort ? cell.button : cell.caption).append(cell.badge);
-      const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...cell.labels];
-      cell.button.setAttribute(
-        "aria-label",
-        score == null ? words.join(", ") : `${words.join(", ")}: ${sort} ${number(score)}`,
-      );
+      cell.score = sort ? this.score(cell, sort) : null;
+      cell.caption = sort || numbered ? cell.name : `head ${cell.head}`;
+      const parts = cell.caption.split(/(?<=\.)/).flatMap((part) => [el("wbr"), part]); // lines end after dots
+      const figure = cell.score == null ? [] : [el("span.figure", {}, number(cell.score))];
+      cell.text.replaceChildren(el("span.name", {}, ...parts), ...figure, ...cell.badges.map(badge));
+      const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...labels(cell)];
+      const value = cell.score == null ? "" : `: ${sort} ${number(cell.score)}`;
+      cell.button.setAttribute("aria-label", words.join(", ") + value);
       cell.button.title = words.join(", ");
     }
+    this.place(sort);
+    // Wide enough for the longest word below a map, which may reach into the gap: none is cut.
+    const words = [...this.grid.querySelectorAll(".label")].map((label) => label.offsetWidth);
+    this.grid.style.setProperty("--least", `${Math.max(0, ...words) - 4}px`);
+  }
+
+  place(sort) {
     const key = this.order.map((cell) => cell.name).join();
     if (key === this.laid) return;
     this.laid = key;
-    const widest = Math.max(...this.trace.calls.map((call) => call.heads));
+    const { calls } = this.trace;
     this.grid.classList.toggle("sorted", Boolean(sort));
-    this.grid.style.setProperty("--columns", String(widest));
+    this.grid.classList.toggle("named", !isNumbered(this.trace));
+    this.grid.style.setProperty("--columns", String(Math.max(...calls.map((call) => call.heads))));
     if (sort) this.grid.replaceChildren(...this.order.map((cell) => cell.button));
     else
       this.grid.replaceChildren(
-        ...this.trace.calls.map((call) =>
-          el("div.layer", {}, ...this.cells.filter((cell) => cell.call === call).map((cell) => cell.button)),
-        ),
+        ...calls.map((call) => {
+          const title = isNumbered(this.trace) ? null : el("p.layer-name", {}, call.name);
+          return el("div.layer", {}, title, ...this.cells.filter((cell) => cell.call === call).map((one) => one.button));
+        }),
       );
   }
 
@@ -326,7 +336,7 @@ class Model {
       return row(name, [number(score), least(name), chance], cell.labels.includes(name));
     });
     const parts = [
-      el("h2", {}, `Head ${cell.name}`, ...cell.labels.map((label) => el("span.label", {}, label))),
+      el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
       el("p.quietly", {}, cell.call.name),
       this.bigCanvas,
       this.scale,
@@ -342,34 +352,9 @@ class Model {
   // Export and tests
 
   picture() {
-    const [size, gap, caption] = [64, 8, 18];
-    const across = this.state.sort ? 12 : Math.max(...this.trace.calls.map((call) => call.heads));
-    const placed = this.order.map((cell, at) => {
-      const [x, y] = this.state.sort
-        ? [at % across, Math.floor(at / across)]
-        : [cell.head, this.trace.calls.indexOf(cell.call)];
-      return { cell, x: gap + x * (size + gap), y: gap + y * (size + gap + caption) };
-    });
-    const style = getComputedStyle(this.grid);
-    const width = gap + across * (size + gap);
-    const height = Math.max(...placed.map(({ y }) => y)) + size + caption + gap;
-    return {
-      width,
-      height,
-      draw: (ctx) => {
-        ctx.fillStyle = style.getPropertyValue("--paper").trim();
-        ctx.fillRect(0, 0, width, height);
-        ctx.font = `10px ${style.getPropertyValue("--sans").trim()}`;
-        ctx.textBaseline = "top";
-        for (const { cell, x, y } of placed) {
-          ctx.imageSmoothingEnabled = false;
-          ctx.drawImage(cell.canvas, x, y, size, size);
-          ctx.fillStyle = style.getPropertyValue("--ink").trim();
-          const value = this.state.sort ? this.score(cell, this.state.sort) : null;
-          ctx.fillText([cell.name, value == null ? (cell.labels[0] ?? "") : number(value)].join("  "), x, y + size + 3);
-        }
-      },
-    };
+    const title = (call) => (isNumbered(this.trace) ? "" : call.name);
+    const rows = this.state.sort ? null : this.trace.calls.map((call) => [call, title(call)]);
+    return modelPicture(this.order, rows, getComputedStyle(this.grid));
   }
 
   table() {
@@ -408,6 +393,10 @@ class Model {
     this.looking?.abort();
     this.ending.abort();
   }
+}
+
+function labels(cell) {
+  return cell.badges.map(({ label }) => label);
 }
 
 function copy(tile, shade, palette, canvas) {
