@@ -167,6 +167,25 @@ def test_a_mistyped_sound_is_no_text(folder: Path, tmp_path: Path) -> None:
     assert run("i liked sevn.wav", "--model", folder / "attention")[0] == 0  # who names the model means a text
 
 
+def test_names_of_files_are_no_texts_and_texts_no_names(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.wav", "b.JPG", "c.txt"):
+        (tmp_path / name).write_bytes(b"")
+    sound, picture, text = (tmp_path / name for name in ("a.wav", "b.JPG", "c.txt"))
+    for one, kind, able in (
+        (sound, "sound", "classify"),
+        (f"{sound}#0:800", "sound", "classify"),
+        (picture, "picture", "caption"),
+    ):
+        with pytest.raises(ValueError, match=f"{one} is a {kind}, and .*attention reads texts; .* regard {able} {one}"):
+            run("i liked it", one, "--model", folder / "attention")
+    for model in ((), ("--model", folder / "attention")):
+        with pytest.raises(ValueError, match=f"{text} is a file, and would be read as a text; --file {text} reads"):
+            run(text, *model)
+    for one in ("seven is a number", picture, text):
+        with pytest.raises(ValueError, match=f"sound reads sounds, and '{one}' names none; for a text, give a --model"):
+            run(one, "--model", folder / "sound")
+
+
 def test_a_translator_is_no_classifier() -> None:
     with pytest.raises(ValueError, match="is a model for `regard translate`; give one that can classify or spell"):
         run("a text", "--model", "tatoeba-transformer-en-fr")

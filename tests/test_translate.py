@@ -248,6 +248,14 @@ class TestCommand:
         assert by_file == by_pipe == run(capsys, monkeypatch, *common, *TEXTS)
         assert by_file.count("\n") == len(TEXTS)
 
+    def test_the_name_of_a_file_is_no_sentence(
+        self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "in.txt"
+        file.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+        with pytest.raises(SystemExit, match=f"{file} is a file, .* --file {file} reads its lines"):
+            run(capsys, monkeypatch, "translate", "--model", str(folder), str(file))
+
     def test_n_best_has_scores_that_fall(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import app
+from .given import ending, no_names
 from .given import given as arriving
 from .options import Device, Model, Tokens, find_device
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ..decoding.pretrained import Pretrained
 
 OF_TEXT, OF_SOUND = "opinions-lstm", "digits-cnn"  # that ship
-SOUNDS = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".caf", ".wma")
 SHOWN = 5  # labels, at most
 
 
@@ -65,6 +65,10 @@ def classify(
 
     model = model or (OF_SOUND if _heard(given) else OF_TEXT)
     loaded = pretrained.load(model, find_device(device), wanted=("classify", "spell"))
+    if loaded.tokenizers.source.kind == "text":
+        no_names(given, model)
+    else:
+        _no_texts(given, model)
     if compare and loaded.tokenizers.source.kind != "text":
         raise ValueError(f"--compare is for texts, whose words TF-IDF weighs; {model} reads sounds")
     if pretrained.task_of(loaded.model) == "spell":
@@ -79,14 +83,27 @@ def classify(
 
 def _heard(given: list[str]) -> bool:
     """Whether these are sounds. What is named like one and is no file is a slip, and gets no opinion as a text."""
-    sounds = [one for one in given if isfile(one.split("#")[0]) or one.startswith("tone:")]
+    sounds = [one for one in given if _is_sound(one)]
     for one in given:
-        if one not in sounds and one.split("#")[0].lower().endswith(SOUNDS):
+        if one not in sounds and ending(one) == "sound" and not isfile(one):
             raise ValueError(f"there is no file {one:.200}; if it is a text, give a --model that reads texts")
     texts = [one for one in given if one not in sounds]
     if sounds and texts:
         raise ValueError(f"{sounds[0]:.200} is a sound, and {texts[0]!r:.80} is none: give sounds or texts, not both")
     return bool(sounds)
+
+
+def _is_sound(given: str) -> bool:
+    return given.startswith("tone:") or (isfile(given.split("#")[0]) and ending(given) not in ("text", "picture"))
+
+
+def _no_texts(given: list[str], model: str) -> None:
+    """What is no file and is not named like one was meant as a text."""
+    for one in given:
+        if not _is_sound(one) and ending(one) != "sound":
+            raise ValueError(
+                f"{model} reads sounds, and {one!r:.80} names none; for a text, give a --model that reads texts"
+            )
 
 
 def _name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from os.path import isfile  # of Path's, a text that is no name at all is an error
 from typing import IO, TYPE_CHECKING
 
 import typer
@@ -15,6 +16,28 @@ if TYPE_CHECKING:
 
 AHEAD = 4096  # sentences read ahead of the work
 PROMPT = "> "
+ENDINGS = {
+    "sound": (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".caf", ".wma"),
+    "picture": (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".heic"),
+    "text": (".txt", ".md", ".tsv", ".csv", ".jsonl", ".gz", ".xz"),
+}
+
+
+def ending(argument: str) -> str | None:
+    """What an argument would be by its name: a sound (or FILE#START:LENGTH, a stretch of one), a picture, a text."""
+    name = argument.split("#")[0].lower()
+    return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
+
+
+def no_names(arguments: list[str], model: str) -> None:
+    """Who gives a model of texts the name of a file that is there does not mean the name."""
+    for one in arguments:
+        kind = ending(one) if isfile(one.split("#")[0]) else None
+        if kind == "text":
+            raise ValueError(f"{one:.200} is a file, and would be read as a text; --file {one:.200} reads its lines")
+        if kind is not None:
+            able = f"regard {'classify' if kind == 'sound' else 'caption'} {one:.200}"
+            raise ValueError(f"{one:.200} is a {kind}, and {model} reads texts; one that reads {kind}s has: {able}")
 
 
 def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:

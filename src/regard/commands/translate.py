@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import app
-from .given import given
+from .given import given, no_names
 from .options import (
     Beams,
     CoveragePenalty,
@@ -73,6 +73,7 @@ def translate(
       regard translate                      (asks for sentences)
     """
     arrives = given(sentences or [], file)
+    no_names(sentences or [], model or "regard translate")
     if save_plot is not None:
         if len(sentences or []) != 1 or not (sentences or [""])[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
