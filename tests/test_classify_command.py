@@ -125,6 +125,28 @@ def test_sounds_are_drawn_with_where_the_model_listened(folder: Path, tmp_path: 
     assert f"there is no file {tmp_path / 'b.wav'}" in told
 
 
+@pytest.mark.parametrize("model", ["sound", "spell"])
+def test_where_nothing_is_heard_it_is_said(folder: Path, tmp_path: Path, model: str) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
+    wave = 0.1 * np.sin(np.arange(8000))
+    files = {"silent": 0.0 * wave, "level": 0.3 + 0.001 * wave, "brief": wave[:20], "loud": wave, "low": 0.05 * wave}
+    for name, samples in files.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, 8000)
+    why = {"silent": "it is silent", "level": "it is silent", "brief": "it lasts 2.5 milliseconds"}
+    for name in files:
+        code, said, told = run(tmp_path / f"{name}.wav", "--model", folder / model)
+        assert code == 0
+        assert said
+        if name in why:
+            assert f"nothing is heard in {tmp_path / name}.wav: {why[name]}" in told
+        else:
+            assert "nothing is heard" not in told
+    names = [tmp_path / f"{name}.wav" for name in ("loud", "none", "silent")]
+    code, _, told = run(*names, "--model", folder / model)
+    assert code == 1
+    assert told.count("nothing is heard") == 1
+
+
 def test_a_speller_writes_and_its_alignment_is_drawn(folder: Path, tmp_path: Path) -> None:
     code, said, _ = run("tone:rising:4", "--model", folder / "spell", "--save-plot", tmp_path / "a.png")
     assert code == 0

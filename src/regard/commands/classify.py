@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from os.path import isfile  # of Path's, a text that is no name at all is an error
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,8 @@ from .given import given as arriving
 from .options import Device, Model, Tokens, find_device
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..decoding.classify import Classification
     from ..decoding.pretrained import Pretrained
 
@@ -137,6 +139,8 @@ def _name(
             refused=None if len(given) == 1 else refused,
         )
         for one in found:
+            if not text and one.label:
+                _doubt(one.source, one.numbers, loaded)
             if not shown:
                 sure = f"{one.probabilities[one.label]:.4f}" if one.label else ""
                 print(f"{one.label}\t{sure}\t{one.source}", flush=True)
@@ -144,6 +148,13 @@ def _name(
                 _show(loaded, one, compare, save_plot)
         before += len(arrived)
     return wrong
+
+
+def _doubt(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
+    from ..data.sounds import unheard
+
+    if why := unheard(samples, loaded.tokenizers.source.rate):
+        typer.echo(f"regard: nothing is heard in {name}: {why}, so what the model makes of it means nothing", err=True)
 
 
 def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
@@ -220,24 +231,27 @@ def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None, tokens:
 
     if not given:
         raise ValueError("name the files of sound to spell, as arguments")
-    how, wrong = settings(loaded, None, None, None), 0
+    how, wrong = settings(loaded, None, None, None), set[int]()
     how["weights"] = save_plot is not None
 
     def refused(number: int, why: str) -> None:
-        nonlocal wrong
-        wrong += 1
+        wrong.add(number)
         typer.echo(f"regard: {why}", err=True)
 
     several = len(given) > 1
     telling = refused if several else None
     said = translate(loaded.model, loaded.tokenizers, given, tokens=tokens, refused=telling, **how)
-    for name, found in zip(given, said, strict=True):
+    reader = loaded.tokenizers.source
+    for number, (name, found) in enumerate(zip(given, said, strict=True), 1):
         print(f"{name}\t{found.text}" if several else found.text, flush=True)
+        if number in wrong:
+            continue
+        samples = reader.encode(name)
+        _doubt(name, samples, loaded)
         if save_plot is not None:
             if found.weights is None:
                 raise ValueError("this model has no attention, so there is nothing to show")
-            samples, reader = loaded.tokenizers.source.encode(name), loaded.tokenizers.source
             letters = [piece.replace("▁", "") or "▁" for piece in found.pieces]
             save_listened(save_plot, samples, reader.rate, found.weights.mean(0), letters)
             typer.echo(f"wrote {save_plot}", err=True)
-    return wrong
+    return len(wrong)

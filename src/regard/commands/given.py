@@ -37,7 +37,7 @@ def no_names(arguments: list[str], model: str) -> None:
             raise ValueError(f"{one:.200} is a file, and would be read as a text; --file {one:.200} reads its lines")
         if kind is not None:
             able = f"regard {'classify' if kind == 'sound' else 'caption'} {one:.200}"
-            raise ValueError(f"{one:.200} is a {kind}, and {model} reads texts; one that reads {kind}s has: {able}")
+            raise ValueError(f"{one:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {able}")
 
 
 def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:

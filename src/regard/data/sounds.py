@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LONGEST = 60.0  # seconds; what is longer is a recording to be cut up, or an attack
 MOST = 32_000_000  # samples of all channels: a minute of stereo at 192 kHz has 23 million
+FAINT = 33  # of the 32,768 that a sample may be: −60 dB
+BRIEF = 0.05  # seconds; the shortest words last twice as long
 _BLOCK = 1 << 16
 _STRETCH = re.compile(r"(.+)#(\d{1,15}):(\d{1,15})")
 
@@ -52,6 +54,15 @@ class Sounds:
 
     def encode_batch(self, sources: Sequence[str]) -> list[Int16[np.ndarray, "samples"]]:
         return [self.encode(source) for source in sources]
+
+
+def unheard(samples: Int16[np.ndarray, "samples"], rate: int) -> str | None:
+    """Why there is nothing to hear in a sound, if so: whatever a model makes of it is no answer."""
+    if len(samples) < BRIEF * rate:
+        return f"it lasts {1000 * len(samples) / rate:.1f} milliseconds"
+    if int(samples.max()) - int(samples.min()) < 2 * FAINT:  # what stays at one height is silent at any
+        return "it is silent"
+    return None
 
 
 def _read(source: str) -> tuple[Float[np.ndarray, "samples"], int]:
