@@ -61,6 +61,50 @@ def test_it_says_what_it_does_not_hold(browser: Browser, file: Path) -> None:
         context.close()
 
 
+def test_it_opens_on_the_trace_and_offers_the_tour(browser: Browser, file: Path) -> None:
+    page = browser.new_context(offline=True).new_page()
+    page.goto(file.as_uri())
+    drawn(page, "drawn.links.length")
+    assert page.evaluate("regard.state.get().view") == "heads"
+    assert not page.locator(".tour").is_visible()
+    assert page.get_by_role("button", name="Take the tour").is_visible()
+    page.context.close()
+
+
+def test_views_it_cannot_fill_say_so_in_plain_words(page: Page, file: Path) -> None:
+    for view, words in {
+        "neuron": "not the queries and keys they come from",
+        "translate": "A single file runs no model",
+    }.items():
+        page.goto("about:blank")
+        page.goto(f"{file.as_uri()}#view={view}")
+        said = page.locator(".stage .empty")
+        said.wait_for()
+        assert words in said.inner_text()
+        assert "regard view" in said.inner_text()
+        assert not page.get_by_role("alert").is_visible()
+
+
+def test_a_long_text_opens_as_a_map(page: Page, tmp_path: Path) -> None:
+    seen_of({}, length=301, heads=1, batch=1).to_html(tmp_path / "trace.html", size=64)
+    page.goto((tmp_path / "trace.html").as_uri())
+    drawn(page, "drawn.pending === 0 && drawn.cell(0, 0).value != null")
+    assert page.evaluate("regard.state.get().view") == "map"
+    caption = page.locator(".map-caption")
+    page.keyboard.press("+")  # finer than what it holds
+    page.wait_for_function("() => document.querySelector('.map-caption').textContent.includes('no finer')")
+    assert "/api/" not in caption.inner_text()
+    legend = page.locator(".map-legend").bounding_box()
+    box = caption.bounding_box()
+    assert box
+    assert legend
+    assert box["y"] + box["height"] <= legend["y"]  # one does not cover the other
+    page.get_by_role("tab", name="Heads").click()
+    said = page.locator(".stage .empty")
+    said.wait_for()
+    assert "larger size" in said.inner_text()
+
+
 @pytest.mark.parametrize("pool", ["max", "mean"])
 def test_the_maps_cells(page: Page, tmp_path: Path, pool: str) -> None:
     """Of an odd number of tokens: cells are of powers of two, the last smaller, as the server's."""

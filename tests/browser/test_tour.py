@@ -1,8 +1,10 @@
-"""The tour: once for who comes the first time, again when asked for, never for who follows a link."""
+"""The tour: offered to who comes the first time, begun when asked for, not offered to who follows a link."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from tests.browser.looking import drawn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -19,7 +21,11 @@ def first_time(browser: Browser) -> Page:
 def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -> None:
     page = first_time(browser)
     page.goto(server.url)
-    page.wait_for_selector(".tour:not([hidden])")
+    drawn(page, "drawn.links.length")  # what is there to look at is what opens
+    assert page.evaluate("regard.state.get().view") == "heads"
+    assert not page.locator(".tour").is_visible()
+    page.get_by_role("button", name="Take the tour").press("Enter")
+    assert page.locator(".offer").count() == 0
     seen = []
     for step in range(7):
         page.wait_for_selector(f".tour:has-text('{step + 1} of 7')")
@@ -32,7 +38,8 @@ def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -
     page.goto("about:blank")
     page.goto(server.url)
     page.wait_for_selector(".tools")
-    page.wait_for_selector("[aria-selected=true]")
+    drawn(page, "drawn.links.length")
+    assert page.locator(".offer").count() == 0
     assert not page.locator(".tour").is_visible()
     page.get_by_role("button", name="Tour").click()
     assert page.locator(".tour").is_visible()
@@ -41,10 +48,31 @@ def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -
     page.context.close()
 
 
+def test_the_offer_is_declined_by_keyboard_once(browser: Browser, server: Server) -> None:
+    page = first_time(browser)
+    page.goto(server.url)
+    offer = page.get_by_role("region", name="Offer of a tour")
+    offer.wait_for()
+    assert page.evaluate("document.activeElement === document.body")  # it takes no focus
+    under = page.evaluate("document.querySelector('.offer').getBoundingClientRect().bottom")
+    assert page.evaluate("document.querySelector('.bar').getBoundingClientRect().top") >= under  # it covers nothing
+    page.get_by_role("button", name="Keyboard shortcuts").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Take the tour"
+    page.keyboard.press("Escape")
+    assert offer.count() == 0
+    assert page.evaluate("document.activeElement.className") == "stage"
+    page.reload()
+    drawn(page, "drawn.links.length")
+    assert offer.count() == 0
+    page.context.close()
+
+
 def test_a_link_is_not_interrupted_and_the_page_stays_usable(browser: Browser, server: Server) -> None:
     page = first_time(browser)
     page.goto(f"{server.url}#view=lookup")
     page.wait_for_selector(".lookup-table")
+    assert page.locator(".offer").count() == 0
     assert not page.locator(".tour").is_visible()
     page.get_by_role("button", name="Tour").click()
     page.get_by_role("button", name="Phone book").click()  # under the tour

@@ -1,8 +1,9 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time.
 //
 // A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
-// ("translate", "classify", …), or "nothing"; `without` are the words where there is none; `tokensOnly` says that the view
-// shows no words. `mount` returns
+// ("translate", "classify", …), or "nothing"; `without` are the words where there is none; `asks` is what of a call it
+// cannot do without, and `unheld` the words where a single file has none of that; `tokensOnly` says that the view shows no
+// words. `mount` returns
 //
 //   update(state)   the state, the level or the theme changed: draw again
 //   destroy()       end every request and listener
@@ -25,6 +26,7 @@ import { makeState } from "./state.js";
 import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
 import { views } from "./views.js";
+import { callOf, callPath } from "./weights.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
 export async function start(root, source, { page = false } = {}) {
@@ -47,7 +49,7 @@ class Shell {
     this.announce = makeAnnouncer(root);
     this.keyboard = makeKeyboard(page ? document : root, root);
     this.keyboard.add("Everywhere", this.shortcuts());
-    this.tour = makeTour(root, this.state, (name) => !this.missing(views.find((view) => view.name === name)));
+    this.tour = makeTour(root, this.state, (name) => !this.missing(viewOf(name)));
     this.welcome = page && firstUse();
     this.stop = this.state.on((now, before) => this.changed(now, before));
     this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
@@ -139,12 +141,13 @@ class Shell {
     this.listTraces();
     if (this.about.coming) this.expect();
     const { view } = this.state.get();
-    if (!views.some((known) => known.name === view)) {
-      const first = this.about.traces.length ? "heads" : "translate";
-      this.state.set({ view: (views.find((known) => known.name === first) ?? views[0]).name });
+    if (!viewOf(view)) {
+      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
+      const first = !this.about.traces.length ? "translate" : this.missing(viewOf("heads")) ? "map" : "heads";
+      this.state.set({ view: first });
     } else this.mounting = this.mount();
     await this.mounting;
-    if (this.welcome) this.tour.start();
+    if (this.welcome) this.tour.offer(this.bar);
   }
 
   listTraces() {
@@ -209,7 +212,7 @@ class Shell {
   }
 
   showBar() {
-    const known = views.find((view) => view.name === this.state.get().view);
+    const known = viewOf(this.state.get().view);
     views.forEach((view, at) => {
       const chosen = view === known;
       this.tabs[at].setAttribute("aria-selected", String(chosen));
@@ -238,7 +241,7 @@ class Shell {
 
   async mount() {
     const turn = ++this.generation;
-    const known = views.find((view) => view.name === this.state.get().view);
+    const known = viewOf(this.state.get().view);
     this.view?.destroy();
     this.forgetKeys?.();
     this.view = null;
@@ -283,14 +286,20 @@ class Shell {
       const other = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
       return el("div.empty", {}, el("p", {}, words), this.reading.possible ? button : el("p", {}, other));
     }
+    if (view.asks && !this.holds(view.asks)) return el("div.empty", {}, el("p", {}, view.unheld));
     const task = !["trace", "nothing"].includes(view.needs) && view.needs;
-    if (task && !this.about.models.some((model) => model.task === task))
-      return el(
-        "div.empty",
-        {},
-        el("p", {}, view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`),
-      );
+    if (task && !this.about.models.some((model) => model.task === task)) {
+      const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
+      const file = this.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
+      return el("div.empty", {}, el("p", {}, file || words));
+    }
     return null;
+  }
+
+  /** Whether the source can tell this of the call that is looked at; all but a file can tell everything. */
+  holds(part) {
+    const path = callPath(this.trace, callOf(this.trace, this.state.get()));
+    return this.source.holds?.(`${path}/${part}`) ?? true;
   }
 
   context() {
@@ -418,6 +427,10 @@ class Shell {
     this.source.close?.();
     this.root.replaceChildren();
   }
+}
+
+function viewOf(name) {
+  return views.find((view) => view.name === name);
 }
 
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */

@@ -9,6 +9,7 @@
 // that has too much to do (503) is asked again by the source itself, a few times, before that is an Error.
 
 const PAUSES = [250, 500, 1000, 2000, 4000]; // milliseconds before a busy server is asked again
+const ELSEWHERE = "for all of it: seen.save(folder), then regard view folder";
 export const LATER = 5000; // milliseconds until a view may ask again for what could not be had
 
 /** The server the page came from. */
@@ -115,11 +116,17 @@ export class FileSource {
   constructor(held) {
     this.held = held;
     this.unpacked = new Map();
+    this.paths = new Set([...Object.keys(held.json), ...Object.keys(held.arrays)].map((key) => key.split("?")[0]));
+  }
+
+  /** Whether anything under a path is here; a server and a kernel can answer all of them. */
+  holds(path) {
+    return this.paths.has(path);
   }
 
   async get(path, params) {
     const key = keyOf(path, params);
-    if (!(key in this.held.json)) throw new Error(`this file does not hold that (${key}); open it with: regard view`);
+    if (!(key in this.held.json)) throw new Error(`this file does not hold that; ${ELSEWHERE}`);
     return this.held.json[key];
   }
 
@@ -133,11 +140,11 @@ export class FileSource {
       const found = await this.whole(all);
       return path.endsWith("/tile") ? pooled(found, params) : part(found, params);
     }
-    throw new Error(`this file does not hold that (${key}); open it with: regard view`);
+    throw new Error(`this file holds a long text as maps of so many cells, no finer; ${ELSEWHERE}`);
   }
 
   async post() {
-    throw new Error("a file cannot run a model; open it with: regard view");
+    throw new Error(`a file cannot run a model; ${ELSEWHERE}`);
   }
 
   whole(key) {

@@ -1,4 +1,4 @@
-// The tour: a card beside each thing worth knowing, once on first use. The page stays usable under it.
+// The tour: a card beside each thing worth knowing, offered on first use. The page stays usable under it.
 import { el } from "./dom.js";
 
 const KEY = "regard-tour";
@@ -48,7 +48,7 @@ const STEPS = [
 /** `shows(view)` says whether a view has something to show; `state` is the page's. */
 export function makeTour(root, state, shows) {
   let [at, marked, before] = [0, null, null];
-  let steps = [];
+  let [steps, offered] = [[], null];
   const card = el("section.tour", { role: "dialog", "aria-label": "Tour", hidden: true, tabIndex: -1 });
   root.append(card);
 
@@ -61,7 +61,25 @@ export function makeTour(root, state, shows) {
     event.stopPropagation();
   });
 
+  /** A line above `node` that asks who comes the first time; it covers nothing and takes no focus. */
+  function offer(node) {
+    const decline = () => {
+      remember();
+      offered.remove();
+      root.querySelector(".stage").focus();
+    };
+    offered = el(
+      "section.offer",
+      { "aria-label": "Offer of a tour", onkeydown: (event) => event.key === "Escape" && decline() },
+      el("span", {}, "New here? A short tour shows what is where."),
+      el("button", { type: "button", onclick: start }, "Take the tour"),
+      el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
+    );
+    node.before(offered);
+  }
+
   function start() {
+    offered?.remove();
     steps = STEPS.filter((step) => !step.view || shows(step.view));
     before = state.get().view;
     card.hidden = false;
@@ -113,7 +131,7 @@ export function makeTour(root, state, shows) {
     card.style.top = `${Math.max(12, top)}px`;
   }
 
-  return { start, end, close: () => card.remove() };
+  return { offer, start };
 }
 
 /** Whether this browser has not seen it. A link to something asks for that, not for a tour. */

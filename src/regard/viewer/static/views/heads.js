@@ -11,6 +11,10 @@ export const heads = {
   title: "Heads",
   hint: "Who looks at whom: hover a token on either side, click to pin it",
   needs: "trace",
+  asks: "weights",
+  unheld:
+    "The text is long, and this file holds maps of it rather than every weight: look at them in Map. For the lines between " +
+    "its tokens write the file with a larger size, seen.to_html(path, size=1024), or run: regard view.",
   mount: (root, context) => new Heads(root, context),
 };
 

@@ -20,6 +20,10 @@ export const neuron = {
   title: "Neuron",
   hint: "How a weight comes about: click a token on the left to choose the query",
   needs: "trace",
+  asks: "neuron",
+  unheld:
+    "A single file holds weights, not the queries and keys they come from. To see those number by number, keep what was " +
+    "watched with seen.save(folder) and run: regard view folder.",
   tokensOnly: true,
   mount: (root, context) => new Neuron(root, context),
 };
