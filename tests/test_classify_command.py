@@ -37,6 +37,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sounds = Tokenizers(Sounds(), Labels([str(n) for n in range(10)]))
     Classifier(config.Classifier(0, 10, hears, config.Head(hidden=8))).save_pretrained(made / "sound")
     sounds.save(made / "sound")
+    apart = Tokenizers(Tokenizer.train("word", 300, texts), Labels(opinions.LABELS))
+    Classifier(config.Classifier(len(apart.source), 3, reads, config.Head(hidden=8))).save_pretrained(made / "words")
+    apart.save(made / "words")
     letters = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
     decoder = config.RecurrentDecoder(embedding=8, width=8)
     Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
@@ -101,6 +104,23 @@ def test_bad_texts_are_told_clearly(folder: Path) -> None:
     code, _, told = run("ξψ ωω", "--model", folder / "attention")
     assert code == 0
     assert "the model knows no word of this" in told
+
+
+def test_words_the_model_does_not_know_are_marked(folder: Path) -> None:
+    def words(text: str, model: str) -> tuple[list[str], str]:
+        _, said, told = run(text, "--model", folder / model)
+        return [word.rstrip("░▒▓█") for word in said.splitlines()[1].split()], told
+
+    found, told = words("the zebra was dull.", "words")
+    assert found == ["the", "⟨zebra⟩", "was", "⟨dull.⟩", "</s>"]
+    assert "does not know what stands in ⟨⟩" in told
+    assert "'dull' it knows, so put a space between it and the punctuation" in told
+    found, told = words("the zebra was dull", "words")
+    assert found == ["the", "⟨zebra⟩", "was", "dull", "</s>"]
+    assert "punctuation" not in told
+    assert words("the film was dull", "words") == (["the", "film", "was", "dull", "</s>"], "")
+    found, told = words("the film was dull日", "attention")  # of a word in pieces, one
+    assert found == ["the", "film", "was", "⟨dull日⟩", "</s>"]
 
 
 def test_a_pooling_without_weights_says_so(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from os.path import isfile  # of Path's, a text that is no name at all is an error
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
@@ -173,20 +174,26 @@ def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Pat
 def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..data.batch import UNKNOWN
     from ..seeing.shaded import Shaded, by_word
     from ..seeing.terminal import heatmap
     from .screen import screen
 
     ids = one.numbers[:-1].tolist()
     places = loaded.tokenizers.source.words(ids)
-    if len({place for place, i in zip(places, ids, strict=True) if i == UNKNOWN}) == max(places) + 1:
-        typer.echo("regard: the model knows no word of this, so its answer says nothing about it", err=True)
     own = one.source.split()
     if len(own) != max(places) + 1:  # a tokenizer that counts words another way than by spaces
         own = [""] * (max(places) + 1)
         for place, piece in zip(places, loaded.tokenizers.source.pieces(ids), strict=True):
             own[place] += piece.replace("▁", "")
+    strange = _strange(
+        loaded, own, [[i for i, at in zip(ids, places, strict=True) if at == n] for n in range(len(own))]
+    )
+    if len(strange) == len(own):
+        typer.echo("regard: the model knows no word of this, so its answer says nothing about it", err=True)
+    elif strange:
+        typer.echo(f"regard: {_unknown(loaded, [own[place] for place in strange])}", err=True)
+    for place in strange:
+        own[place] = f"⟨{own[place]}⟩"
     places.append(max(places) + 1)  # </s> is a word of its own
     words = [*own, "</s>"]
     rows = {"weights": one.weights, "TF-IDF": one.static}
@@ -202,6 +209,31 @@ def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plo
 
         save_weights(save_plot, torch.stack(list(kept.values())), list(kept), words)
         typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _strange(loaded: Pretrained, words: list[str], ids: list[list[int]]) -> list[int]:
+    """The places of words the model does not know; a word that lacks only its punctuation is known."""
+    from ..data.batch import UNKNOWN
+
+    read = loaded.tokenizers.source.encode
+    found = [n for n, some in enumerate(ids) if UNKNOWN in some]
+    return [n for n in found if set(ids[n]) == {UNKNOWN} or UNKNOWN in read(_bare(words[n]))]
+
+
+def _unknown(loaded: Pretrained, words: list[str]) -> str:
+    """What is said of words in ⟨⟩; one is often known but for the full stop that touches it."""
+    from ..data.batch import UNKNOWN
+
+    said = "the model does not know what stands in ⟨⟩, or a part of it"
+    for word in words:
+        bare = _bare(word)
+        if bare not in ("", word) and UNKNOWN not in loaded.tokenizers.source.encode(bare):
+            return f"{said}; {bare!r} it knows, so put a space between it and the punctuation"
+    return said
+
+
+def _bare(word: str) -> str:
+    return re.sub(r"^\W+|\W+$", "", word)
 
 
 def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None) -> None:
