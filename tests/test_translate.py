@@ -15,7 +15,7 @@ import torch
 from regard import cli
 from regard.data import Tokenizer, Tokenizers
 from regard.data.batch import BEGIN, END
-from regard.decoding import Hypothesis, Sample, pretrained, search, translate
+from regard.decoding import Hypothesis, Sample, Translation, pretrained, search, translate
 from regard.models import Writer, config
 
 if TYPE_CHECKING:
@@ -263,6 +263,19 @@ class TestCommand:
         values = [float(line.split("\t")[0]) for line in out.split("\n\n")[0].splitlines()]
         assert len(values) == 4
         assert values == sorted(values, reverse=True)
+
+    def test_n_best_that_look_the_same_are_one(
+        self, tokenizers: Tokenizers, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        from regard.commands.translate import _print
+
+        texts = ["a ?", "a\u202f?", "a?", "a\u00a0?", "b"]
+        hypotheses = [Hypothesis([], -1.0 - n, 0.0) for n in range(5)]
+        found = Translation("a", [], texts, hypotheses, tokenizers)
+        _print(found, 5, drawn=False)
+        assert capsys.readouterr().out == "-1.0000\ta ?\n-3.0000\ta?\n-5.0000\tb\n\n"
+        _print(found, 5, drawn=True)
+        assert capsys.readouterr().out.count("\t") == 5
 
     def test_sampling_with_a_seed_repeats(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

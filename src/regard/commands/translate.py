@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated
+from unicodedata import normalize
 
 import typer
 
@@ -36,7 +37,7 @@ def translate(
     ] = None,
     beams: Beams = None,
     best: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Print so many translations of each, with their scores.")
+        int, typer.Option(metavar="N", min=1, help="Print up to so many translations of each, with their scores.")
     ] = 1,
     length_penalty: LengthPenalty = None,
     coverage_penalty: CoveragePenalty = None,
@@ -113,7 +114,7 @@ def translate(
         for translation in decoding.translate(
             loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **how
         ):
-            _print(translation, best)
+            _print(translation, best, drawn=sample is not None)
             if show and len(translation.source_tokens) > 1:  # in an empty line there was nothing to look at
                 _show(translation)
             if save_plot is not None:
@@ -123,13 +124,19 @@ def translate(
         raise typer.Exit(1)
 
 
-def _print(translation: Translation, best: int) -> None:
+def _print(translation: Translation, best: int, *, drawn: bool) -> None:
     # Written at once: who reads the other end of a pipe may wait for it.
     if best == 1:
         print(translation.text, flush=True)
         return
+    seen: set[str] = set()
     for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True):
-        print(f"{hypothesis.score:.4f}\t{text}", flush=True)
+        # Of those a reader cannot tell apart (a no-break space for a space, other pieces) the best stands for all;
+        # what is drawn may come twice.
+        plain = " ".join(normalize("NFKC", text).split())
+        if drawn or plain not in seen:
+            print(f"{hypothesis.score:.4f}\t{text}", flush=True)
+        seen.add(plain)
     print(flush=True)  # an empty line between sentences
 
 
