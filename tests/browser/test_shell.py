@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -194,3 +195,60 @@ def test_what_failed_is_asked_for_again_later(page: Page, server: Server, trace:
     page.clock.fast_forward(5001)
     page.keyboard.press("t")  # drawn anew
     drawn(page, here)
+
+
+ODD = ["NaN", "-3", "1e999", "1e12", '"text"', "[]"]
+STATE = [
+    "mass",
+    "shift",
+    "at",
+    "head",
+    "query",
+    "entry",
+    "heads",
+    "pins",
+    "mute",
+    "part",
+    "level",
+    "call",
+    "sort",
+    "pool",
+]
+OWN = ['{"x":"NaN","y":-1,"scale":1e999,"other":{"head":-7}}', '{"word":"x","query":-2}', '{"models":"x","beams":"y"}']
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_links_break_nothing(page: Page, server: Server, trace: str, odd: str) -> None:
+    """Of what makes no sense in a link nothing is taken, and what goes beyond the text is brought back to it."""
+    state = "&".join(f"{key}={quote(odd)}" for key in STATE)
+    for view, here in VIEWS:
+        page.goto("about:blank")
+        page.goto(f"{server.url}#view={view}&trace={trace}&{state}")
+        if view == "heads" and odd == "[]":  # no head is on, as a link may say
+            drawn(page, "drawn.active.length === 0")
+        else:
+            drawn(page, here)
+        assert not page.get_by_role("alert").is_visible()
+    page.evaluate(f"location.hash = '#{state}'")  # as one who edits the address: there is no view in it
+    drawn(page)
+    assert page.get_by_role("tab", selected=True).inner_text() == "Heads"
+
+
+@pytest.mark.parametrize(("view", "own"), [*zip(["map", "picture", "translate"], OWN, strict=True), ("read", "5")])
+def test_odd_settings_of_a_view_break_nothing(page: Page, server: Server, trace: str, view: str, own: str) -> None:
+    page.goto(f"{server.url}#view={view}&trace={trace}&{view}={quote(own)}&models={quote(own)}&text={quote(own)}")
+    page.locator(f".stage[data-view={view}] > *").first.wait_for()
+    page.wait_for_load_state("networkidle")
+    assert not page.get_by_role("alert").is_visible()
+
+
+def test_what_is_beyond_the_text_is_brought_back(page: Page, server: Server, trace: str) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=trace, mass=0.001, shift=-9000, at=9000)
+    assert page.get_by_label("Mass").input_value() == "0.05"
+    page.mouse.wheel(0, 0)
+    tall = page.evaluate("document.querySelector('.spacer').offsetHeight")
+    rows = drawn(page)["rows"]
+    assert tall < 22 * 60  # twice the text and no more
+    assert rows[-1] < 30
+    page.keyboard.press("Shift+ArrowDown")
+    assert page.evaluate("regard.state.get().shift") > -30

@@ -140,11 +140,10 @@ class Shell {
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
     this.listTraces();
     if (this.about.coming) this.expect();
-    const { view } = this.state.get();
-    if (!viewOf(view)) {
-      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
-      const first = !this.about.traces.length ? "translate" : this.missing(viewOf("heads")) ? "map" : "heads";
-      this.state.set({ view: first });
+    this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
+    this.first = !this.about.traces.length ? "translate" : this.missing(viewOf("heads")) ? "map" : "heads";
+    if (!viewOf(this.state.get().view)) {
+      this.state.set({ view: this.first });
     } else this.mounting = this.mount();
     await this.mounting;
     if (this.welcome) this.tour.offer(this.bar);
@@ -212,7 +211,7 @@ class Shell {
   }
 
   showBar() {
-    const known = viewOf(this.state.get().view);
+    const known = viewOf(this.state.get().view) ?? viewOf(this.first);
     views.forEach((view, at) => {
       const chosen = view === known;
       this.tabs[at].setAttribute("aria-selected", String(chosen));
@@ -241,7 +240,7 @@ class Shell {
 
   async mount() {
     const turn = ++this.generation;
-    const known = viewOf(this.state.get().view);
+    const known = viewOf(this.state.get().view) ?? viewOf(this.first);
     this.view?.destroy();
     this.forgetKeys?.();
     this.view = null;
@@ -249,9 +248,14 @@ class Shell {
     this.stage.replaceChildren();
     this.stage.dataset.view = known.name;
     try {
-      const trace = await this.load(this.traceId(), this.state.get().entry ?? 0);
+      const { entry = 0 } = this.state.get();
+      const trace = await this.load(this.traceId(), entry);
       if (turn !== this.generation) return;
       this.trace = trace;
+      if (trace && entry >= trace.batch) {
+        this.state.set({ entry: null }); // a link to a text that this batch has not; mounts anew
+        return this.mounting;
+      }
     } catch (error) {
       if (turn !== this.generation) return;
       this.trace = null;
@@ -272,8 +276,9 @@ class Shell {
     if (id == null) return null;
     const key = `${id}/${entry}`;
     if (this.loaded?.key !== key) {
-      const trace = await this.source.get(`/api/traces/${encodeURIComponent(id)}`, entry ? { entry } : {});
-      this.loaded = { key, trace };
+      const path = `/api/traces/${encodeURIComponent(id)}`;
+      const first = await this.source.get(path);
+      this.loaded = { key, trace: entry > 0 && entry < first.batch ? await this.source.get(path, { entry }) : first };
     }
     return this.loaded.trace;
   }

@@ -3,6 +3,23 @@
 // Shared keys: view, trace (id), entry (of the batch), call (id), head, query (row), level ("token" or "word").
 // A view adds its own; null removes a key.
 
+const words = (x) => (["string", "number"].includes(typeof x) ? String(x) : null);
+const place = (x) => (Number.isInteger(x) && x >= 0 ? x : null);
+const list = (x) => (Array.isArray(x) ? x : null);
+const parts = (x) => (typeof x === "object" && !Array.isArray(x) ? x : null);
+
+/** What may stand in a link; what is something else is left out. Views bring numbers within what they show. */
+const KINDS = {
+  ...{ view: words, trace: words, call: words, text: words, part: words, sort: words },
+  ...{ entry: place, head: place, query: place, step: place, at: place },
+  ...{ heads: list, pins: list, mute: list, models: list },
+  ...{ lookup: parts, translate: parts, map: parts, picture: parts, sound: parts },
+  level: (x) => (x === "word" ? x : null),
+  pool: (x) => (x === "mean" ? x : null),
+  shift: (x) => (Number.isInteger(x) ? x : null),
+  mass: (x) => (Number.isFinite(x) && x > 0 && x < 1 ? x : null),
+};
+
 const BARE = /^[\w.\- /:]+$/;
 
 /** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=[0,3]": JSON, and words that are no JSON as they are. */
@@ -23,8 +40,10 @@ export function decode(text) {
   for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
     const cut = part.indexOf("=");
     try {
-      const value = read(decodeURIComponent(part.slice(cut + 1)));
-      if (value != null) state[decodeURIComponent(part.slice(0, cut))] = value;
+      const key = decodeURIComponent(part.slice(0, cut));
+      const given = read(decodeURIComponent(part.slice(cut + 1)));
+      const value = given != null && Object.hasOwn(KINDS, key) ? KINDS[key](given) : given;
+      if (value != null) state[key] = value;
     } catch {
       continue;
     }
@@ -38,6 +57,11 @@ function read(text) {
   } catch {
     return text;
   }
+}
+
+/** A number within bounds; `usual` where it is none. */
+export function bounded(value, low, high, usual = low) {
+  return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : usual;
 }
 
 /** `linked`: keep the state in the address of the page; a notebook has none of its own. */

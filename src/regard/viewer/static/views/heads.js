@@ -3,6 +3,7 @@ import { choice, el, fit, inks, painter, slider, tick } from "../dom.js";
 import { headButtons } from "../headbuttons.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "../headlines.js";
 import { legend, said, summary } from "../headwords.js";
+import { bounded } from "../state.js";
 import { labelAt, sideOf } from "../tokens.js";
 import { callChoice, callOf, Links, Rows } from "../weights.js";
 
@@ -26,7 +27,7 @@ class Heads {
     this.watcher = new ResizeObserver(() => this.paint(true));
     this.watcher.observe(this.box);
     this.update(context.state.get());
-    this.box.scrollTop = (this.state.at ?? 0) * ROW;
+    this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * ROW;
   }
 
   build(root) {
@@ -35,7 +36,7 @@ class Heads {
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
     this.mass = slider(
       "Mass",
-      [0.05, 1, 0.05],
+      [LEAST, 1, 0.05],
       1,
       (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
       (mass) => state.set({ mass: mass >= 1 ? null : mass }),
@@ -122,12 +123,14 @@ class Heads {
     this.mutes = Array.isArray(state.mute) ? state.mute : [];
     this.colors = all.map((head) => this.context.palette.head(head, call.heads));
     this.buttons.show(call.heads, this.active, this.context.palette);
-    this.mass.show(state.mass ?? 1);
+    this.share = bounded(state.mass, LEAST, 1, 1);
+    this.mass.show(this.share);
     this.sink.show(this.mutes.includes("first"));
     this.special.show(this.mutes.includes("special"));
     this.muted = muted(this.keySide, this.mutes);
     this.pins = this.pinned(state.pins);
-    this.shift = state.shift ?? 0;
+    const reach = this.keySide.labels.length - 1;
+    this.shift = bounded(state.shift, -reach, reach, 0);
     const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift);
     this.spacer.style.height = `${most * ROW + 24}px`;
     this.listed = null;
@@ -142,12 +145,13 @@ class Heads {
 
   showParts() {
     const parts = [...new Set([...this.querySide.parts, ...this.keySide.parts])].filter((part) => part >= 0);
+    const name = (part) => "AB"[part] ?? String(part);
+    const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
+    this.pairs = parts.length < 2 ? [] : pairs.map(([pair]) => pair);
     if (parts.length < 2) {
       this.partBox.replaceChildren();
       return;
     }
-    const name = (part) => "AB"[part] ?? String(part);
-    const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
     const options = [["", "all sentences"], ...pairs];
     const changed = (part) => this.context.state.set({ part: part || null });
     this.partBox.replaceChildren(choice("Part", options, this.state.part ?? "", changed));
@@ -238,8 +242,7 @@ class Heads {
 
   moveKeys(by) {
     const most = this.keySide.labels.length - 1;
-    const shift = Math.min(most, Math.max(-most, this.shift + by));
-    this.context.state.set({ shift: shift || null });
+    this.context.state.set({ shift: bounded(this.shift + by, -most, most) || null });
   }
 
   // Keys
@@ -323,8 +326,8 @@ class Heads {
       keySide: this.keySide,
       links: this.links,
       muted: this.muted,
-      mass: this.state.mass ?? 1,
-      part: this.state.part ?? null,
+      mass: this.share,
+      part: this.pairs.includes(this.state.part) ? this.state.part : null,
       theme: this.context.theme,
     };
   }
@@ -438,6 +441,7 @@ class Heads {
 }
 
 const PAD = 12;
+const LEAST = 0.05; // of the weight
 
 function nameOf({ side, at }) {
   return `${side[0]}${at}`;

@@ -2,6 +2,7 @@
 // and the weight the normalizer makes of it. For additive energies the product is w ⊙ tanh(q + k).
 import { choice, el, fit, inks, painter, shortened } from "../dom.js";
 import { LATER } from "../source.js";
+import { bounded } from "../state.js";
 import { number, sideOf } from "../tokens.js";
 import { callChoice, callOf, callPath } from "../weights.js";
 
@@ -38,7 +39,7 @@ class Neuron {
     this.watcher = new ResizeObserver(() => this.paint());
     this.watcher.observe(this.box);
     this.update(context.state.get());
-    this.box.scrollTop = (this.state.at ?? 0) * ROW;
+    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * ROW;
   }
 
   build(root) {

@@ -7,6 +7,7 @@ import { choice, el, tick } from "../dom.js";
 import { makeDrop } from "../dropzone.js";
 import { exact } from "../map_aside.js";
 import { drawOver, within } from "../overlay.js";
+import { bounded } from "../state.js";
 import { plain } from "../tokens.js";
 import { callChoice, callPath } from "../weights.js";
 
@@ -70,8 +71,9 @@ class PictureView {
 
   /** This view's part of the state: {word, query, smooth}. */
   get settings() {
-    const { word = 0, query = 0, smooth = true } = this.context.state.get().picture ?? {};
-    return { word, query, smooth };
+    const { word, query, smooth = true } = this.context.state.get().picture ?? {};
+    const whole = (given) => Math.trunc(bounded(given, 0, Infinity));
+    return { word: whole(word), query: whole(query), smooth: Boolean(smooth) };
   }
 
   set(patch) {
@@ -107,14 +109,14 @@ class PictureView {
 
   async fetchRow() {
     const { call } = this;
-    const { query } = this.settings;
+    const query = Math.min(this.settings.query, call.queries - 1);
     const head = Math.min(this.context.state.get().head ?? 0, call.heads - 1);
     const key = JSON.stringify([call.id, head, query]);
     if (key === this.fetched) return;
     this.fetched = key;
     this.running?.abort();
     const running = (this.running = new AbortController());
-    const rows = `${Math.min(query, call.queries - 1)}:${Math.min(query, call.queries - 1) + 1}`;
+    const rows = `${query}:${query + 1}`;
     try {
       const { data } = await this.context.source.array(
         `${callPath(this.context.trace, call)}/weights`,

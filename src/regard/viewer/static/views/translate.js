@@ -2,6 +2,7 @@
 import { inks } from "../board.js";
 import { makeCurves } from "../curves.js";
 import { el, segments, tick } from "../dom.js";
+import { bounded } from "../state.js";
 import { TranslationCard } from "../translation.js";
 
 export const translate = {
@@ -27,15 +28,15 @@ class TranslateView {
   /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
   get settings() {
     const given = this.context.state.get().translate ?? {};
-    const known = (given.models ?? this.models.map((model) => model.name)).filter((name) =>
-      this.models.some((model) => model.name === name),
-    );
+    const every = this.models.map((model) => model.name);
+    const known = Array.isArray(given.models) ? given.models.filter((name) => every.includes(name)) : every;
+    const { models = 4, beams = 16 } = this.context.about.limits ?? {};
     return {
-      text: EXAMPLE,
-      beams: 5,
-      step: 0,
       ...given,
-      models: known.slice(0, this.context.about.limits?.models ?? 4),
+      text: typeof given.text === "string" ? given.text : EXAMPLE,
+      beams: Math.trunc(bounded(given.beams, 1, beams, 5)),
+      step: Math.trunc(bounded(given.step, 0, Infinity)),
+      models: known.slice(0, models),
     };
   }
 
