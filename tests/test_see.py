@@ -145,6 +145,7 @@ def test_patterns_over_a_file_with_a_picture(
     out = run(monkeypatch, capsys, "patterns", folder, str(file), "--save-plot", str(picture), "--device", "cpu")
     assert "heads that score highest" in out
     assert "2 texts" in out
+    assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
     assert picture.read_text().startswith("<?xml")
 
 
@@ -152,6 +153,9 @@ def test_mistakes_are_one_line_that_says_what_to_do(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "empty" in refused(monkeypatch, "see", folder, " ")
+    assert "'the cat' first: put a text in quotes; one" in refused(monkeypatch, "see", folder, "the cat", "the mat")
+    for name in ("texts.txt", "my texts.txt.xz", "folder/texts"):
+        assert f"there is no file {name}; what looks" in refused(monkeypatch, "patterns", folder, name)
     assert "2 layers of 2 heads" in refused(monkeypatch, "see", folder, "the cat", "--layer", "7")
     assert "no config.json" in refused(monkeypatch, "see", str(tmp_path), "the cat")
     assert ".png" in refused(monkeypatch, "patterns", folder, "the cat", "--save-plot", "heads.gif")

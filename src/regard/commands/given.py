@@ -40,6 +40,16 @@ def no_names(arguments: list[str], model: str) -> None:
             raise ValueError(f"{one:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {able}")
 
 
+def one_text(texts: list[str] | None) -> str | None:
+    """The text, where there is one. More of them were a sentence without quotes, or were meant as a pair."""
+    if texts and len(texts) > 1:
+        raise ValueError(
+            f"one text is read, and {len(texts)} are given, {texts[0]!r:.60} first: put a text in quotes; one that a "
+            "model reads together with it goes after --with"
+        )
+    return texts[0] if texts else None
+
+
 def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
     """Sentences as they become known, in lists that can be worked on at once."""
     if arguments and file is not None:

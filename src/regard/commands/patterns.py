@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .app import app
+from .given import ending
 from .options import Device, find_device
 from .see import ModelName, is_ours
 
@@ -87,6 +89,8 @@ def _texts(given: str, most: int) -> Iterator[str]:
     from ..data.lines import lines
 
     if not _is_file(given):
+        if _is_path(given):
+            raise ValueError(f"there is no file {given:.200}; what looks like a file's name is not read as a text")
         yield given
         return
     size = Path(given).stat().st_size
@@ -104,3 +108,8 @@ def _is_file(given: str) -> bool:
         return len(given) < 4096 and Path(given).is_file()
     except (OSError, ValueError):
         return False
+
+
+def _is_path(given: str) -> bool:
+    """Whether this looks like the name of a file: by its ending, or a single word with a separator in it."""
+    return ending(given) == "text" or (len(given.split()) == 1 and ("/" in given or os.sep in given))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import app
+from .given import one_text
 from .options import Device, find_device
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ ModelName = Annotated[
 @app.command()
 def see(
     model: ModelName,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
+    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What the model reads, in quotes.")],
     second: Annotated[
         str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
     ] = None,
@@ -61,7 +62,7 @@ def see(
 
     if save is not None and save.exists():
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
-    console = Console()
+    console, text = Console(), one_text(texts) or ""
     place = find_device(device)
     seen, names = _ours(model, text, second, place) if is_ours(model) else _theirs(model, text, second, place)
     if not len(seen):

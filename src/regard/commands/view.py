@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .app import app
+from .given import one_text
 
 if TYPE_CHECKING:
     from ..viewer.shelf import Shelf
@@ -25,7 +26,9 @@ def view(
     what: Annotated[
         str | None, typer.Argument(metavar="[TRACE|RUN|MODEL]", help="A trace's folder, or a model that reads TEXT.")
     ] = None,
-    text: Annotated[str | None, typer.Argument(metavar="[TEXT]", help="What the model reads first.")] = None,
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="What the model reads first, in quotes.")
+    ] = None,
     second: Annotated[
         str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
     ] = None,
@@ -44,12 +47,13 @@ def view(
     Examples:
       regard view
       regard view minilm "The cat sat on the mat because it was tired."
+      regard view minilm "The cat is tired." --with "Why is the cat tired?"
       regard view trace --no-browser
       regard view runs/bahdanau-phrasebook-1 "the red car"
     """
     from ..viewer.server import Server
 
-    shelf = _shelf(what, text, second)
+    shelf = _shelf(what, one_text(text), second)
     server = Server(shelf, host, port, view="heads" if what is not None and shelf.traces else "")
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
@@ -60,6 +64,8 @@ def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:
     from ..viewer.shelf import Shelf, installed, model_at
     from ..viewer.shown import Shown
 
+    if second is not None and text is None:
+        raise ValueError("--with is a second text; give the model and the first text before it")
     if what is None:
         shelf = Shelf(models=installed())
         for model in [x for x in shelf.models.values() if x.task == "translate"]:
