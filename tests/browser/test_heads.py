@@ -214,6 +214,7 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
         page.get_by_role("button", name="Export").click()
         with page.expect_download() as waiting:
             page.get_by_role("menuitem", name=kind).click()
+        assert waiting.value.suggested_filename == f"regard-minilm-layer{CALL}-head0-7-heads.{kind.lower()}"
         files[kind] = waiting.value.path().read_bytes()
     rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
     assert rows[0][:3] == ["layer", "head", "query"]

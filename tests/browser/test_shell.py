@@ -252,3 +252,34 @@ def test_what_is_beyond_the_text_is_brought_back(page: Page, server: Server, tra
     assert rows[-1] < 30
     page.keyboard.press("Shift+ArrowDown")
     assert page.evaluate("regard.state.get().shift") > -30
+
+
+def test_files_are_named_for_what_they_show(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
+    translator = next(one.id for one in shelf.traces.values() if one.seen.model == "tatoeba-transformer-en-fr")
+    two = {"other": {"trace": trace, "call": "4", "head": 9}}
+    for state, name in [
+        ({"view": "map", "trace": trace, "call": "3", "head": 7}, "regard-minilm-layer3-head7-map"),
+        (
+            {"view": "map", "trace": translator, "call": "4", "head": 1, "map": two},
+            "regard-tatoeba-transformer-en-fr-decoder.layers.0.cross-head1-minilm-layer4-head9-map",
+        ),
+        ({"view": "model", "trace": trace}, "regard-minilm-model"),
+        ({"view": "heads", "trace": trace, "call": "2"}, "regard-minilm-layer2-heads"),
+        ({"view": "lookup"}, "regard-lookup"),
+    ]:
+        look(page, server, "!('pending' in drawn) || drawn.cell(0, 0).value != null", **state)
+        page.get_by_role("button", name="Export").click()
+        with page.expect_download() as waiting:
+            page.get_by_role("menuitem", name="CSV").click()
+        assert waiting.value.suggested_filename == f"{name}.csv"
+    script = """async (parts) => (await import("/static/export.js")).nameOf(parts)"""
+    assert page.evaluate(script, ["../a b\u202e/\u2603:*?", "", "..", "x".ljust(300, "y")])[:12] == "regard-a-b-x"
+    assert len(page.evaluate(script, ["x" * 300])) == 150
+
+
+def test_what_shows_nothing_exports_nothing(page: Page, server: Server, trace: str) -> None:
+    page.goto(link(server, view="generation", trace=trace))  # it was read, not written
+    page.locator(".stage .empty").wait_for()
+    page.keyboard.press("e")
+    page.get_by_role("menuitem", name="SVG").click()
+    assert "nothing to export" in page.get_by_role("alert").inner_text()

@@ -31,6 +31,12 @@ export function csvOf(table) {
   return table.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
 }
 
+/** ["minilm", "layer3", "head7", "map"] → "regard-minilm-layer3-head7-map": letters that every system takes in a name. */
+export function nameOf(parts) {
+  const safe = parts.filter(Boolean).map((part) => part.replace(/[^A-Za-z0-9._]+/g, "-").replace(/^[-.]+|[-.]+$/g, ""));
+  return ["regard", ...safe.filter(Boolean)].join("-").slice(0, 150);
+}
+
 /** Hand a file to the browser. */
 export function save(name, blob) {
   const link = el("a", { href: URL.createObjectURL(blob), download: name });

@@ -7,8 +7,9 @@
 //
 //   update(state)   the state, the level or the theme changed: draw again
 //   destroy()       end every request and listener
-//   picture()       {width, height, draw(ctx)} | {svg} | {canvas}, for export
+//   picture()       unless there is nothing to show: {width, height, draw(ctx)} | {svg} | {canvas}, for export
 //   table()         [[cell, …], …], the numbers shown, for export
+//   subject()       optional: what is shown, for the names of files: ["layer3", "head7"]
 //   drawn()         optional: what was drawn, as numbers, for tests
 //   keys            optional: bindings for keyboard.js
 //
@@ -17,7 +18,7 @@
 import { makeAnnouncer } from "./announce.js";
 import { makePalette } from "./color.js";
 import { choice, el, segments } from "./dom.js";
-import { csvOf, pngOf, save, svgOf } from "./export.js";
+import { csvOf, nameOf, pngOf, save, svgOf } from "./export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { menu } from "./menu.js";
 import { proofButton } from "./proof.js";
@@ -376,8 +377,10 @@ class Shell {
   }
 
   async export(kind) {
-    if (!this.view) return;
-    const name = `regard-${this.state.get().view}.${kind}`;
+    if (!this.view?.picture) return this.fail(new Error("there is nothing to export here"));
+    const known = viewOf(this.state.get().view);
+    const model = known.needs === "trace" ? this.trace.model : "";
+    const name = `${nameOf([model, ...(this.view.subject?.() ?? []), known.name])}.${kind}`;
     try {
       if (kind === "csv") save(name, new Blob([csvOf(await this.view.table())], { type: "text/csv" }));
       else if (kind === "svg") save(name, new Blob([svgOf(await this.view.picture())], { type: "image/svg+xml" }));

@@ -40,6 +40,13 @@ export function ownName(trace, call) {
   return own.slice(shared).join(".");
 }
 
+/** A call and its heads in the name of a file: ["layer3", "head7"]; of all heads nothing is said. */
+export function fileParts(trace, call, heads) {
+  const layer = isNumbered(trace) ? `layer${call.layer}` : call.name;
+  const some = heads.length > 0 && (heads.length < call.heads || call.heads === 1);
+  return [layer, some ? `head${heads.join("-")}` : ""];
+}
+
 /** A list of the calls, `changed(id)` when another is chosen. */
 export function callChoice(trace, call, changed) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;

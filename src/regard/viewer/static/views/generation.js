@@ -4,7 +4,7 @@ import { el, fit, inks, painter, tick } from "../dom.js";
 import { drawFlow, shade } from "../flow.js";
 import { headButtons } from "../headbuttons.js";
 import { number, plain, sideOf } from "../tokens.js";
-import { callChoice, callOf, Links, Rows, STRONGEST } from "../weights.js";
+import { callChoice, callOf, fileParts, Links, Rows, STRONGEST } from "../weights.js";
 
 const LISTED = 10;
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
@@ -19,21 +19,25 @@ export const generation = {
   title: "Generation",
   hint: "Token by token: what the model looked at while it wrote",
   needs: "trace",
-  mount: (root, context) => new Generation(root, context),
+  mount: (root, context) => {
+    const wrote = context.trace.calls.filter((call) => call.steps.length > 1);
+    return wrote.length ? new Generation(root, context, wrote) : nothing(root, context);
+  },
 };
 
+/** What stands where the model wrote nothing. */
+function nothing(root, context) {
+  const words =
+    "Nothing was written in this trace: the model read its text in one pass. " +
+    "Choose a model that writes, or watch model.generate(…).";
+  const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
+  root.append(el("div.empty", {}, el("p", {}, words), button));
+  return { update() {}, destroy() {} };
+}
+
 class Generation {
-  constructor(root, context) {
-    Object.assign(this, { context, trace: context.trace, playing: 0 });
-    this.wrote = this.trace.calls.filter((call) => call.steps.length > 1);
-    if (!this.wrote.length) {
-      const words =
-        "Nothing was written in this trace: the model read its text in one pass. " +
-        "Choose a model that writes, or watch model.generate(…).";
-      const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
-      root.append(el("div.empty", {}, el("p", {}, words), button));
-      return;
-    }
+  constructor(root, context, wrote) {
+    Object.assign(this, { context, trace: context.trace, wrote, playing: 0 });
     this.paint = painter(() => this.draw());
     this.build(root);
     this.watcher = new ResizeObserver(() => this.paint());
@@ -94,7 +98,6 @@ class Generation {
   // State
 
   update(state) {
-    if (!this.wrote.length) return;
     this.state = state;
     const found = callOf(this.trace, state);
     const call = this.wrote.includes(found) ? found : this.wrote[0];
@@ -162,7 +165,6 @@ class Generation {
   // Time
 
   get keys() {
-    if (!this.wrote.length) return [];
     const to = (step) => this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
     return [
       { key: "ArrowRight", text: "next token", run: () => to(this.step + 1) },
@@ -346,6 +348,10 @@ class Generation {
     };
   }
 
+  subject() {
+    return fileParts(this.trace, this.call, this.active);
+  }
+
   table() {
     const weights = this.shown(this.step) ?? [];
     const rows = this.keySide.labels.map((label, at) => [
@@ -359,7 +365,6 @@ class Generation {
   }
 
   drawn() {
-    if (!this.wrote.length) return { written: [] };
     const weights = this.shown(this.step);
     return {
       call: this.call.id,
@@ -372,7 +377,6 @@ class Generation {
   }
 
   destroy() {
-    if (!this.wrote.length) return;
     this.pause();
     this.paint.cancel();
     this.watcher.disconnect();

@@ -5,7 +5,7 @@ import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "
 import { legend, said, summary } from "../headwords.js";
 import { bounded } from "../state.js";
 import { labelAt, sideOf } from "../tokens.js";
-import { callChoice, callOf, Links, Rows } from "../weights.js";
+import { callChoice, callOf, fileParts, Links, Rows } from "../weights.js";
 
 export const heads = {
   name: "heads",
@@ -404,6 +404,10 @@ class Heads {
         drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, colors);
       },
     };
+  }
+
+  subject() {
+    return fileParts(this.trace, this.call, this.active);
   }
 
   table() {

@@ -7,7 +7,7 @@ import { MapPanel } from "../map_panel.js";
 import { SHADES } from "../shade.js";
 import { Tiles, levelAt } from "../tiles.js";
 import { sideOf } from "../tokens.js";
-import { callChoice, callOf, callPath } from "../weights.js";
+import { callChoice, callOf, callPath, fileParts } from "../weights.js";
 import { MOST, WordTiles } from "../word_tiles.js";
 
 export const map = {
@@ -308,6 +308,13 @@ class MapView {
       pen.fillText(this.aside.caption.textContent, 16, height - 10);
     };
     return { width, height, draw };
+  }
+
+  subject() {
+    return this.panels.flatMap((_, at) => {
+      const { trace, call, head } = this.target(at);
+      return [trace === this.context.trace ? "" : trace.model, ...fileParts(trace, call, [head])];
+    });
   }
 
   /** The cells in sight, of every map shown. */

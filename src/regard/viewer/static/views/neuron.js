@@ -4,7 +4,7 @@ import { choice, el, fit, inks, painter, shortened } from "../dom.js";
 import { LATER } from "../source.js";
 import { bounded } from "../state.js";
 import { number, sideOf } from "../tokens.js";
-import { callChoice, callOf, callPath } from "../weights.js";
+import { callChoice, callOf, callPath, fileParts } from "../weights.js";
 
 const ROW = 24;
 const TOP = 78; // the query and the titles stay above the rows
@@ -381,6 +381,10 @@ class Neuron {
         this.draw(ctx, colors);
       },
     };
+  }
+
+  subject() {
+    return fileParts(this.trace, this.call, [this.head]);
   }
 
   table() {

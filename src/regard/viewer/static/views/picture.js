@@ -9,7 +9,7 @@ import { exact } from "../map_aside.js";
 import { drawOver, within } from "../overlay.js";
 import { bounded } from "../state.js";
 import { plain } from "../tokens.js";
-import { callChoice, callPath } from "../weights.js";
+import { callChoice, callPath, fileParts } from "../weights.js";
 
 export const picture = {
   name: "picture",
@@ -307,6 +307,12 @@ class PictureView {
       pen.fillText(shown.name, width / 2, height - 14);
     };
     return { width, height, draw };
+  }
+
+  subject() {
+    if (this.answer || !this.call) return [];
+    const { trace, state } = this.context;
+    return [trace.model, ...fileParts(trace, this.call, [Math.min(state.get().head ?? 0, this.call.heads - 1)])];
   }
 
   table() {
