@@ -323,3 +323,14 @@ def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server,
         best = w[head].sort(descending=True).values
         expected = min(int((best.cumsum(0) < 0.2).sum()) + 1, int((best >= 1 / 255).sum()))
         assert sum(link["head"] == head for link in links) == expected
+
+
+def test_a_tinted_token_can_be_read(page: Page, server: Server, trace: str) -> None:
+    """[CLS], which nearly all of a token's weight goes to, has a ground under its letters, and letters in ink."""
+    look(page, server, READY, view="heads", trace=trace, call="2", pins=["q3"])
+    svg = page.evaluate("regard.picture()")
+    read = "(x) => getComputedStyle(document.querySelector('.drawing')).getPropertyValue(x).trim()"
+    ink, paper = page.evaluate(read, "--ink"), page.evaluate(read, "--paper")
+    tinted = svg[svg.rindex("<rect", 0, svg.rindex("[CLS]")) : svg.rindex("[CLS]")]  # of the keys, which come last
+    assert f'fill="{paper}"' in tinted
+    assert f'fill="{ink}"' in tinted

@@ -9,6 +9,7 @@ const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be s
 const FOG = 0.03; // fainter than this, thousands of lines together hide the others
 const SPREAD = 14; // pixels over which the lines of different heads lie side by side
 const BEYOND = 60; // pixels
+const GROUND = 0.65; // opacity of what is under a tinted label
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Keys that are left out: the first, or special ones. */
@@ -134,7 +135,8 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   const last = Math.min(labels.length, Math.ceil((scene.top + scene.height) / ROW) + shift);
   const [x, width] = side === "query" ? [0, scene.left] : [scene.right, scene.width - scene.right];
   // Tokens are tinted where something on the other side is focused.
-  if (focus.some((one) => one.side !== side)) stripes(ctx, scene, side, links, first, last, x, width);
+  const tinted = focus.some((one) => one.side !== side);
+  if (tinted) stripes(ctx, scene, side, links, first, last, x, width);
   const pinned = new Set(pins.filter((pin) => pin.side === side).map((pin) => pin.at));
   const hovered = hover?.side === side ? hover.at : -1;
   ctx.textAlign = side === "query" ? "right" : "left";
@@ -153,8 +155,17 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
       ctx.fillRect(side === "query" ? scene.left + 4 : scene.right - 7, y - ROW / 2 + 3, 3, ROW - 6);
     }
     ctx.font = `${pinned.has(at) || at === hovered ? "600 " : ""}13px ${colors.font}`;
-    ctx.fillStyle = special[at] || scene.muted.has(at) ? colors.soft : colors.ink;
-    ctx.fillText(shortened(ctx, labels[at], width - 16), edge, y);
+    const label = shortened(ctx, labels[at], width - 16);
+    if (tinted) {
+      // A pale ground under the letters: on a strong colour they could not be read.
+      const wide = ctx.measureText(label).width + 6;
+      ctx.fillStyle = colors.paper;
+      ctx.globalAlpha = GROUND;
+      ctx.fillRect(side === "query" ? edge - wide + 2 : edge - 2, y - ROW / 2 + 1, wide, ROW - 2);
+      ctx.globalAlpha = 1;
+    }
+    ctx.fillStyle = (special[at] || scene.muted.has(at)) && !tinted ? colors.soft : colors.ink;
+    ctx.fillText(label, edge, y);
   }
 }
 

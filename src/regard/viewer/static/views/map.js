@@ -13,7 +13,7 @@ import { MOST, WordTiles } from "../word_tiles.js";
 export const map = {
   name: "map",
   title: "Map",
-  hint: "Every weight of a head: zoom from the whole context down to single tokens",
+  hint: "Every weight of a head: zoom from all of it down to single tokens",
   needs: "trace",
   mount: (root, context) => new MapView(root, context),
 };

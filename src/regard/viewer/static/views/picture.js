@@ -23,6 +23,8 @@ const NOTHING =
   "Nothing to look at yet: a captioner is not installed here, and this trace has no picture. " +
   "A trace of a vision model has one: its calls' keys are the cells of a grid.";
 
+const SCENES = "The captioner that ships knows scenes of shapes; this makes some: regard scenes 5 --save pictures";
+
 class PictureView {
   constructor(root, context) {
     Object.assign(this, { context, answer: null, image: null, hovered: null });
@@ -217,6 +219,7 @@ class PictureView {
       if (this.answer) button.prepend(canvas);
       return button;
     });
+    if (this.drop && !words.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
     const held = [...this.strip.children].indexOf(document.activeElement);
     this.strip.replaceChildren(...buttons);
     buttons[held]?.focus();

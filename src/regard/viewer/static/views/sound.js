@@ -18,6 +18,8 @@ export const sound = {
 
 const EDGE = { left: 34, right: 34, top: 16, bottom: 34 };
 
+const NOTHING = "Nothing was heard yet. The model that ships knows spoken English digits.";
+
 class SoundView {
   constructor(root, context) {
     Object.assign(this, { context, answer: null, at: null, file: null });
@@ -32,7 +34,7 @@ class SoundView {
     this.play = el("button", { type: "button", hidden: true, onclick: () => this.toggle() }, "Play");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
-    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, "Nothing was heard yet."));
+    this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, NOTHING));
     root.replaceChildren(
       el("div.controls", {}, this.drop.root, this.play, this.status),
       el("div.split", {}, this.stage, this.heard),
