@@ -54,7 +54,7 @@ results: $(READY)       ## train and evaluate what docs/results.md lacks, then w
 	$(BIN)/python -m benchmarks.results
 
 test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
-	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -n auto --maxprocesses 8
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu
 
 picture: $(READY)       ## redraw the README's picture from the demo itself
 	$(BIN)/regard demo --save docs/demo.svg

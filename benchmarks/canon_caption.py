@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from .figures import spread
+from .figures import places, spread
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "captions.csv"
@@ -29,7 +29,11 @@ TITLES = {
         "Our own pictures; 1,000 whose captions training never had. Pointing: of the words that are somewhere in the "
         "picture (sizes, colours, shapes), the share for which the middle of the most-attended cell lies in a box of "
         "what is named, the true caption given; a Transformer's maps are averaged. Trained longer than the recipe, "
-        "which is made for two minutes on two CPU cores.",
+        "which is made for two minutes on two CPU cores. The rows of hard attention, here and below, are from when a "
+        "look was rewarded with the whole caption, as Xu et al. do; now it is with the rest of it. One seed each, on "
+        "other pictures: with the whole caption, λ_r of 0.03 in place of 0.1 pointed at 68.4 % and wrote BLEU-4 83.4, "
+        "λ_r of 1 10.9 % and 4.4; after the 1,200 updates of `hard-scenes`, 15.8 % with the whole caption and 39.6 % "
+        "with the rest of it.",
     ),
     "photos-en": (
         "Captions of photographs, English",
@@ -82,8 +86,7 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         if not same:
             continue
         scores = [score for score in SCORES if any(row[score] for row in same)]
-        places = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
-        out += [f"## {title}", "", f"{remark} {places}.", ""]
+        out += [f"## {title}", "", f"{remark} {places(same)}.", ""]
         out += [f"| captioner | {' | '.join(scores)} | seeds |", f"|---|{'---:|' * (len(scores) + 1)}"]
         order = sorted(same, key=lambda row: KINDS.index(row["recipe"].split("-")[0]))
         for recipe, group in groupby(order, key=lambda row: row["recipe"]):

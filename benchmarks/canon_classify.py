@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from .figures import spread
+from .figures import places, spread
 from .runs import RUNS, SEEDS, main, trained, where
 
 FIGURES = Path(__file__).parent / "classifying.csv"
@@ -135,10 +135,15 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         same = [{**row, "recipe": _shown(row["recipe"])} for row in rows if row["table"] == table]
         if not same:
             continue
-        places = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
         named = "error rate" if table == "spelling" else "accuracy"
         counted = "speakers" if table == "digits-apart" else "seeds"
-        out += [f"## {title}", "", f"{remark} {places}.", "", f"| `regard train …` | {named} | loss | {counted} |"]
+        out += [
+            f"## {title}",
+            "",
+            f"{remark} {places(same)}.",
+            "",
+            f"| `regard train …` | {named} | loss | {counted} |",
+        ]
         out += ["|---|---:|---:|---:|"]
         same.sort(key=lambda row: row["recipe"])
         found = {recipe: list(group) for recipe, group in groupby(same, key=lambda row: row["recipe"])}

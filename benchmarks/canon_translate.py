@@ -16,7 +16,7 @@ import statistics
 from itertools import groupby
 from pathlib import Path
 
-from .figures import spread
+from .figures import places, spread
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "translation.csv"
@@ -125,8 +125,7 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         same = [row for row in rows if row["table"] == name]
         if not same:
             continue
-        places = "; ".join(", ".join(sorted({row[key] for row in same})) for key in ("machine", "versions", "day"))
-        out += [f"## {title}", "", f"{remark} {places}.", "", *_table(same), ""]
+        out += [f"## {title}", "", f"{remark} {places(same)}.", "", *_table(same), ""]
     return out
 
 

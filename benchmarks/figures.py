@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEY = ("table", "recipe", "seed")  # which run a line is of
+PLACE = ("machine", "versions", "day")
 
 
 def kept(file: Path) -> list[dict[str, str]]:
@@ -36,3 +37,8 @@ def spread(values: list[float], digits: int = 2) -> str:
     """Mean ± standard deviation over the seeds; the one value where there is one."""
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def places(rows: list[dict[str, str]]) -> str:
+    """Where and when the figures were measured."""
+    return "; ".join(", ".join(sorted({row[name] for row in rows})) for name in PLACE)

@@ -18,6 +18,7 @@ from pathlib import Path
 from regard.commands.recipes import EMBEDDED
 from regard.training import cookbook
 
+from .figures import places
 from .runs import Experiment, main, where
 
 FIGURES = Path(__file__).parent / "minutes.csv"
@@ -58,7 +59,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
         "seed": str(experiment.seed),
         "seconds": f"{seconds:.0f}",
         "updates": str(updates),
-        **where(),
+        **where(gpu=False),
     }
 
 
@@ -66,12 +67,8 @@ def section(rows: list[dict[str, str]]) -> list[str]:
     """The table of docs/results.md, as lines."""
     if not rows:
         return []
-    places = "; ".join(", ".join(sorted({row[key] for row in rows})) for key in ("machine", "versions", "day"))
-    out = ["## Two minutes on two cores", ""]
-    out += [
-        f"Every recipe whose data regard makes itself, from `regard train RECIPE` to the saved model. {places}.",
-        "",
-    ]
+    out = ["## How long recipes take on two cores", ""]
+    out += [f"Recipes on data that regard makes itself, from `regard train RECIPE` to the saved model. {places(rows)}."]
     out += ["", "| recipe | updates | seconds |", "|---|---:|---:|"]
     out += [
         f"| {row['recipe']} | {int(row['updates']):,} | {row['seconds']} |"

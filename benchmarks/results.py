@@ -1,4 +1,4 @@
-"""docs/results.md and its figure, from the figures of our training runs; nothing there is typed by hand.
+"""docs/results.md and its figure, from the figures of our training runs; no number in a table is typed by hand.
 
     python -m benchmarks.results
 
@@ -77,6 +77,8 @@ def figure(rows: list[dict[str, str]]) -> None:
 
 def main() -> None:
     translators = kept(canon_translate.FIGURES)
+    if not translators:
+        raise SystemExit("no figures of translators yet: `make results` makes them")
     figure(translators)
     save_curves(translators)
     out = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
@@ -65,13 +66,13 @@ def trained(folder: Path, training: Sequence[str], evaluation: Sequence[str] = (
     return found
 
 
-def where() -> dict[str, str]:
-    """The columns that say where and when a figure was measured."""
+def where(*, gpu: bool = True) -> dict[str, str]:
+    """The columns that say where and when a figure was measured; without `gpu`, on the processor in any case."""
     import torch
 
     return {
         "day": date.today().isoformat(),
-        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "machine": torch.cuda.get_device_name() if gpu and torch.cuda.is_available() else platform.machine(),
         "versions": f"torch {torch.__version__}",
     }
 
@@ -102,23 +103,30 @@ def main(
     if given.what == "run":
         done = {(old["table"], old["recipe"], old["seed"]) for old in kept(figures)}
         missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+        failed = 0
+        with ProcessPoolExecutor(given.jobs, get_context("spawn"), _share_cores, (given.jobs,)) as pool:
             runs = {pool.submit(run, one, settings): one.name for one in missing}
             for finished in as_completed(runs):
                 if finished.exception() is not None:  # the others go on; it is missing, and will be tried again
                     print(f"{runs[finished]}: failed: {finished.exception()}", flush=True)
+                    failed += 1
                     continue
                 new = finished.result()
                 keep(figures, columns, new)
                 said = ", ".join(f"{name} {value}" for name, value in list(new.items())[3:-3] if value)
                 print(f"{runs[finished]}: {said}", flush=True)
+        if failed:
+            raise SystemExit(f"{failed} of {len(missing)} runs failed")
+
+
+def _share_cores(jobs: int) -> None:
+    import torch
+
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // jobs))
 
 
 def _call(arguments: list[str]) -> None:
-    import torch
-
     from regard.commands import app
 
-    torch.set_num_threads(1)
     if app(arguments, standalone_mode=False):
         raise RuntimeError(f"regard {' '.join(arguments)} failed; the run's log says why")

@@ -110,6 +110,33 @@ def test_the_baseline_moves_after_it_was_used(decoder: tell.TellDecoder, batch: 
     assert decoder.baseline.item() == pytest.approx(0.9 * first + 0.1 * reward.item() / STEPS)
 
 
+def test_a_look_is_rewarded_with_its_word_and_those_after_it(
+    decoder: tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _forced(monkeypatch, (0, 2, 1))
+    decoded = decoder(batch.given, batch.annotations)
+    extra = decoder.extra(decoded, batch.wanted, batch.real)  # its baseline was 0
+    (gradient,) = torch.autograd.grad(extra, decoded.log_prob, retain_graph=True)
+    log_p = decoder.readout(decoded.features).log_softmax(-1).gather(-1, batch.wanted[..., None])[0, :, 0]
+    rewards = torch.stack([log_p[step:].sum() for step in range(STEPS)]).detach()
+    torch.testing.assert_close(-gradient[0], rewards)
+    assert len({round(reward, 6) for reward in rewards.tolist()}) == STEPS
+
+
+def test_padding_is_not_rewarded(
+    decoder: tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for extra in (0, 2):
+        _forced(monkeypatch, (0, 2, 1, *(1,) * extra))
+        more = torch.zeros(1, extra, dtype=torch.long)
+        given, wanted = (torch.cat([row, more], 1) for row in (batch.given, batch.wanted))
+        decoder.baseline.fill_(-1.7)
+        told = decoder.extra(decoder(given, batch.annotations), wanted, torch.cat([batch.real, more.bool()], 1))
+        found.append((told, decoder.baseline.clone()))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
+
+
 def test_rows_that_fill_a_batch_change_nothing(decoder: tell.TellDecoder, batch: SimpleNamespace) -> None:
     decoded = decoder(batch.given, batch.annotations)
     assert decoder.extra(decoded, batch.wanted, torch.zeros_like(batch.real)).item() == 0

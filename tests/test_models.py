@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from sentences import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
 from torch import nn
 
+from regard.layers import MultiHead
 from regard.models import Writer, config
 
 if TYPE_CHECKING:
@@ -47,6 +49,20 @@ def test_forward_and_step_agree(encoder: str, decoder: str) -> None:
             state = state.reorder(torch.arange(len(tokens)).view(-1, 2).flip(1).flatten())
     if whole.weights is not None and "local-p" not in decoder:
         torch.testing.assert_close(whole.weights.sum(-1), torch.ones_like(whole.weights[..., 0]))
+
+
+def test_a_transformer_drops_weights_of_every_attention() -> None:
+    encoder, decoder = ENCODERS["Transformer"], DECODERS["Transformer"]
+    assert isinstance(encoder, config.TransformerEncoder)
+    assert isinstance(decoder, config.TransformerDecoder)
+    some = {"dropout": 0.0, "attention_dropout": 0.4}
+    model, pairs = translator(replace(encoder, **some), replace(decoder, **some)), batch()
+    found = [part.dropout for part in model.modules() if isinstance(part, MultiHead)]
+    assert found == [0.4] * (encoder.layers + 2 * decoder.layers)
+    given = (pairs.source, pairs.source_lengths, pairs.target[:, :-1])
+    assert torch.equal(model(*given).features, model(*given).features)
+    model.train()
+    assert not torch.equal(model(*given).features, model(*given).features)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

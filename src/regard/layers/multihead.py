@@ -45,6 +45,8 @@ class MultiHead(nn.Module):
             raise ValueError(f"width {width} does not divide into {heads} heads")
         if key_heads < 1 or heads % key_heads:
             raise ValueError(f"{heads} heads cannot share {key_heads} key/value heads; it must divide their number")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
         self.heads, self.key_heads, self.head_width = heads, key_heads, width // heads
         self.energy = ScaledDot() if energy is None else energy
         self.rotary, self.dropout = rotary, dropout

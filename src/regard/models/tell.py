@@ -159,7 +159,7 @@ class TellDecoder(Decoder[TellState]):
             mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
             self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
         open_ = (decoded.entropy * real).sum()
-        return -self.config.reward * (better * decoded.log_prob * drawn).sum() - self.config.entropy * open_
+        return -self.config.reward * (better * decoded.log_prob).sum() - self.config.entropy * open_
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TellState:
         parts, step = self._start(annotations)
