@@ -99,6 +99,9 @@ def test_long_names_of_modules(page: Page, server: Server, shelf: Shelf) -> None
         model["sequence_to_sequence"](torch.randn(1, 9, 16), torch.randn(1, 7, 16))
     shown = Shown.of(seen, "deep")
     shelf.add(shown)
+    look(page, server, "drawn.links.length", view="heads", trace=shown.id)
+    layers = page.get_by_label("Layer").locator("option").all_inner_texts()  # the part that tells them apart
+    assert [name.split(" ")[0] for name in layers] == [x.name.removeprefix("sequence_to_sequence.") for x in seen]
     look(page, server, "drawn.thumbs", view="model", trace=shown.id)
     assert page.locator(".layer-name").all_inner_texts() == [call.name for call in seen]
     apart(page)

@@ -105,3 +105,10 @@ def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> 
     page.keyboard.press("Shift+ArrowRight")
     page.wait_for_function(SAID, arg=f", product {terms[1]:.3f}; energy {terms.sum():.3f}")
     assert page.locator(".footer").inner_text().startswith("on → the: number 1: q ")
+
+
+def test_energies_without_queries_and_keys_are_said_to_be(page: Page, server: Server, shelf: Shelf) -> None:
+    trace = next(one for one in shelf.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
+    assert not trace.seen[0].weights._detached().a.any()  # it was given as energies
+    look(page, server, READY, view="neuron", trace=trace.id)
+    assert "not the queries and keys" in page.locator(".note").inner_text()

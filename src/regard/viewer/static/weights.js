@@ -51,7 +51,7 @@ export function fileParts(trace, call, heads) {
 export function callChoice(trace, call, changed) {
   const several = new Set(trace.calls.map((one) => one.kind)).size > 1;
   const options = trace.calls.map((one) => {
-    const name = callName(trace, one);
+    const name = ownName(trace, one);
     return [one.id, several ? `${name} (${one.kind})` : name];
   });
   return choice("Layer", options, call.id, changed, { title: call.name });

@@ -7,7 +7,7 @@ import { MapPanel } from "../map_panel.js";
 import { SHADES } from "../shade.js";
 import { Tiles, levelAt } from "../tiles.js";
 import { sideOf } from "../tokens.js";
-import { callChoice, callOf, callPath, fileParts } from "../weights.js";
+import { callChoice, callOf, callPath, fileParts, isNumbered, ownName } from "../weights.js";
 import { MOST, WordTiles } from "../word_tiles.js";
 
 export const map = {
@@ -99,7 +99,8 @@ class MapView {
   show(at) {
     const { trace, call, head, entry } = this.target(at);
     const [title, stage] = this.columns[at].children;
-    const own = `${call.name} · head ${head}`;
+    const own = `${isNumbered(trace) ? call.name : ownName(trace, call)} · head ${head}`;
+    title.title = call.name;
     title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
     if (!this.panels[at]) {
       stage.replaceChildren();

@@ -16,6 +16,8 @@ const FORMULAS = {
   function: () => "the energy is a function of (q, k) that is no sum of terms",
 };
 
+const UNKEPT = "the energies of this layer were kept, not the queries and keys they come from";
+
 export const neuron = {
   name: "neuron",
   title: "Neuron",
@@ -139,7 +141,8 @@ class Neuron {
     const most = (rows) => (rows ?? []).flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
     for (const name of Object.keys(this.peaks)) this.peaks[name] = Math.max(this.peaks[name], most(found[name]));
     this.normalizer = found.normalizer;
-    this.formula.textContent = FORMULAS[found.kind](found);
+    const kept = this.peaks.q > 0 || this.peaks.k > 0; // of some decoders energies are watched, and nothing else
+    this.formula.textContent = kept ? FORMULAS[found.kind](found) : UNKEPT;
   }
 
   // Pointing
