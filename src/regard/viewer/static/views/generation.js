@@ -32,7 +32,7 @@ function nothing(root, context) {
     "Choose a model that writes, or watch model.generate(…).";
   const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
   root.append(el("div.empty", {}, el("p", {}, words), button));
-  return { update() {}, destroy() {} };
+  return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
 }
 
 class Generation {
