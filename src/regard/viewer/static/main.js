@@ -141,13 +141,23 @@ class Shell {
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
     this.listTraces();
     if (this.about.coming) this.expect();
-    this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
-    this.first = !this.about.traces.length ? "translate" : this.missing(viewOf("heads")) ? "map" : "heads";
     if (!viewOf(this.state.get().view)) {
+      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
       this.state.set({ view: this.first });
     } else this.mounting = this.mount();
     await this.mounting;
     if (this.welcome) this.tour.offer(this.bar);
+  }
+
+  /** The view that is open. */
+  get known() {
+    return viewOf(this.state.get().view) ?? viewOf(this.first);
+  }
+
+  /** The view that opens where a link names none: of a trace the lines, or the map where a file holds no more. */
+  get first() {
+    if (!this.about.traces.length) return "translate";
+    return this.trace && this.missing(viewOf("heads")) ? "map" : "heads";
   }
 
   listTraces() {
@@ -212,7 +222,7 @@ class Shell {
   }
 
   showBar() {
-    const known = viewOf(this.state.get().view) ?? viewOf(this.first);
+    const { known } = this;
     views.forEach((view, at) => {
       const chosen = view === known;
       this.tabs[at].setAttribute("aria-selected", String(chosen));
@@ -241,7 +251,7 @@ class Shell {
 
   async mount() {
     const turn = ++this.generation;
-    const known = viewOf(this.state.get().view) ?? viewOf(this.first);
+    const { known } = this;
     this.view?.destroy();
     this.forgetKeys?.();
     this.view = null;
@@ -378,7 +388,7 @@ class Shell {
 
   async export(kind) {
     if (!this.view?.picture) return this.fail(new Error("there is nothing to export here"));
-    const known = viewOf(this.state.get().view);
+    const { known } = this;
     const model = known.needs === "trace" ? this.trace.model : "";
     const name = `${nameOf([model, ...(this.view.subject?.() ?? []), known.name])}.${kind}`;
     try {
