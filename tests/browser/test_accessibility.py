@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from tests.browser.looking import link, look, settle
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
     from regard.viewer.server import Server
     from regard.viewer.shelf import Shelf
@@ -49,6 +49,15 @@ def test_nothing_is_wrong(view: str, page: Page, server: Server, shelf: Shelf) -
     settle(page)
     assert page.locator("#regard").get_attribute("data-theme") == "dark"
     assert problems(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_offer_of_a_tour(browser: Browser, server: Server, scheme: Literal["light", "dark"]) -> None:
+    page = browser.new_context(color_scheme=scheme).new_page()
+    page.goto(server.url)
+    page.locator(".offer").wait_for()
+    assert problems(page) == []
+    page.context.close()
 
 
 @pytest.mark.parametrize("opened", ["Keyboard shortcuts", "Proof", "Read a text"])
