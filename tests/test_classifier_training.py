@@ -99,6 +99,9 @@ def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Pa
     assert 35 < sum(pair.target == "a" for pair in valid) < 65  # … and of what alternates (every tenth: 100)
     with pytest.raises(ValueError, match="name files to validate with, or hold out one row of 10"):
         cookbook.load("mean-opinions", settings)
+    (tmp_path / "all.tsv").write_text("".join(rows[:3]), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"data\.hold_out = 10 .* too few rows for one: lower it"):
+        fit(cookbook.load("mean-opinions", (*settings, "data.hold_out=10", "data.test=[]")), tmp_path / "run")
 
 
 def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:

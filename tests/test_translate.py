@@ -269,13 +269,13 @@ class TestCommand:
     ) -> None:
         from regard.commands.translate import _print
 
-        texts = ["a ?", "a\u202f?", "a?", "a\u00a0?", "b"]
-        hypotheses = [Hypothesis([], -1.0 - n, 0.0) for n in range(5)]
+        texts = ["a ?", "a\u202f?", "a?", "a\u00a0?", "m²", "m2"]  # m2 is read otherwise
+        hypotheses = [Hypothesis([], -1.0 - n, 0.0) for n in range(6)]
         found = Translation("a", [], texts, hypotheses, tokenizers)
-        _print(found, 5, drawn=False)
-        assert capsys.readouterr().out == "-1.0000\ta ?\n-3.0000\ta?\n-5.0000\tb\n\n"
-        _print(found, 5, drawn=True)
-        assert capsys.readouterr().out.count("\t") == 5
+        _print(found, 6, drawn=False)
+        assert capsys.readouterr().out == "-1.0000\ta ?\n-3.0000\ta?\n-5.0000\tm²\n-6.0000\tm2\n\n"
+        _print(found, 6, drawn=True)
+        assert capsys.readouterr().out.count("\t") == 6
 
     def test_sampling_with_a_seed_repeats(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

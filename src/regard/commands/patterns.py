@@ -90,7 +90,10 @@ def _texts(given: str, most: int) -> Iterator[str]:
 
     if not _is_file(given):
         if _is_path(given):
-            raise ValueError(f"there is no file {given:.200}; what looks like a file's name is not read as a text")
+            raise ValueError(
+                f"there is no file {given:.200}; what looks like a file's name is not read as a text, unless it ends "
+                "with a full stop"
+            )
         yield given
         return
     size = Path(given).stat().st_size
@@ -112,4 +115,6 @@ def _is_file(given: str) -> bool:
 
 def _is_path(given: str) -> bool:
     """Whether this looks like the name of a file: by its ending, or a single word with a separator in it."""
+    if given.endswith("."):
+        return False
     return ending(given) == "text" or (len(given.split()) == 1 and ("/" in given or os.sep in given))

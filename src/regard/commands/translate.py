@@ -133,7 +133,7 @@ def _print(translation: Translation, best: int, *, drawn: bool) -> None:
     for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True):
         # Of those a reader cannot tell apart (a no-break space for a space, other pieces) the best stands for all;
         # what is drawn may come twice.
-        plain = " ".join(normalize("NFKC", text).split())
+        plain = " ".join(normalize("NFC", text).split())
         if drawn or plain not in seen:
             print(f"{hypothesis.score:.4f}\t{text}", flush=True)
         seen.add(plain)

@@ -96,6 +96,12 @@ class Corpora(lightning.LightningDataModule):
                 for place in part.first.values():
                     self.say(f"  {place}")
         if not len(encoded):
+            every = getattr(data, "hold_out", 0)
+            if split == "valid" and every and not skipped + encoded.dropped:
+                raise ValueError(
+                    f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
+                    "rows for one: lower it, or name a file in data.valid"
+                )
             raise ValueError(
                 f"data.{split} holds no pair that can be used: {skipped:,} bad rows were skipped, and "
                 f"{encoded.dropped:,} pairs are longer than data.longest = {longest}"
