@@ -216,6 +216,15 @@ class TestBefore:
         assert not (run.data / "old").exists(), "nothing of the old run is left"
         assert (run.folder / "notes.txt").exists(), "what others put there is"
 
+    def test_a_mistake_in_the_data_does_not_take_the_folder(self, file: Path, tmp_path: Path) -> None:
+        (tmp_path / "rows.tsv").write_text("one side alone\n", encoding="utf-8")
+        wrong = ["training.updates=2", 'data.kind="files"', f'data.root="{tmp_path}"', "data.test=[]"]
+        wrong += ['data.train=["rows.tsv"]', 'data.valid=["rows.tsv"]']
+        with pytest.raises(ValueError, match=r"rows\.tsv:1"):
+            fit(cookbook.load("seq2seq-multi30k", wrong), tmp_path / "run")
+        right = cookbook.load(file, ["training.updates=2"])
+        assert fit(right, tmp_path / "run").model.exists()
+
     def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
         recipe = cookbook.load(file)
         with pytest.raises(ValueError, match="is there already and is no run"):

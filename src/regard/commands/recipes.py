@@ -35,6 +35,11 @@ def recipes(
     from ..training import cookbook
     from ..training.written import written
 
+    if name in cookbook.architectures():
+        raise ValueError(
+            f'{name} is no recipe but what one is based on: write base = ["{name}"] and a [data] section into a file '
+            "of your own; `regard recipes` lists whole ones"
+        )
     if name is not None:
         typer.echo(written(cookbook.load(name)), nl=False)
         return

@@ -28,11 +28,13 @@ class Run:
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
-        """A new folder with its recipe. What is there already stays, but for a run where `force` is given."""
+        """A new folder with its recipe. What is there stays, but for a run that never began, or any with `force`."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             if not ((folder / RECIPE).is_file() and cls(folder, recipe).checkpoints.is_dir()):
                 raise ValueError(f"{folder} is there already and is no run; choose another folder with --out")
-            if not force:
+            # A run whose data never came together (a mistake in a file, say) has nothing to go on with, or to lose.
+            begun = cls(folder, recipe).data.exists() or any(cls(folder, recipe).checkpoints.iterdir())
+            if begun and not force:
                 raise ValueError(f"{folder} holds a run; go on with --resume {folder}, or replace it with --force")
             _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
