@@ -14,7 +14,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from .figures import places, spread
+from .figures import spread, tables
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "captions.csv"
@@ -81,12 +81,9 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
 def section(rows: list[dict[str, str]]) -> list[str]:
     """The tables of docs/results.md, as lines."""
     out = []
-    for name, (title, remark) in TITLES.items():
-        same = [row for row in rows if row["table"] == name]
-        if not same:
-            continue
+    for heading, same in tables(TITLES, rows):
         scores = [score for score in SCORES if any(row[score] for row in same)]
-        out += [f"## {title}", "", f"{remark} {places(same)}.", ""]
+        out += heading
         out += [f"| captioner | {' | '.join(scores)} | seeds |", f"|---|{'---:|' * (len(scores) + 1)}"]
         order = sorted(same, key=lambda row: KINDS.index(row["recipe"].split("-")[0]))
         for recipe, group in groupby(order, key=lambda row: row["recipe"]):

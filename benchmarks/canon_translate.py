@@ -16,7 +16,7 @@ import statistics
 from itertools import groupby
 from pathlib import Path
 
-from .figures import places, spread
+from .figures import spread, tables
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "translation.csv"
@@ -121,11 +121,8 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
 def section(rows: list[dict[str, str]]) -> list[str]:
     """The tables of docs/results.md, as lines."""
     out = []
-    for name, (title, remark) in TITLES.items():
-        same = [row for row in rows if row["table"] == name]
-        if not same:
-            continue
-        out += [f"## {title}", "", f"{remark} {places(same)}.", "", *_table(same), ""]
+    for heading, same in tables(TITLES, rows):
+        out += [*heading, *_table(same), ""]
     return out
 
 

@@ -17,7 +17,7 @@ import statistics
 from itertools import groupby
 from pathlib import Path
 
-from .figures import places, spread
+from .figures import spread, tables
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "writing.csv"
@@ -97,11 +97,8 @@ def _tokens(folder: Path) -> int:
 def section(rows: list[dict[str, str]]) -> list[str]:
     """The tables of docs/results.md, as lines."""
     out = []
-    for name, (title, remark) in TITLES.items():
-        same = [row for row in rows if row["table"] == name]
-        if not same:
-            continue
-        out += [f"## {title}", "", f"{remark} {places(same)}.", ""]
+    for heading, same in tables(TITLES, rows):
+        out += heading
         out += ["| language model | parameters | updates | loss | perplexity | training | seeds |"]
         out += ["|---|---:|---:|---:|---:|---:|---:|"]
         groups = [list(group) for _, group in groupby(same, key=lambda row: row["recipe"])]

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 KEY = ("table", "recipe", "seed")  # which run a line is of
@@ -42,3 +42,13 @@ def spread(values: list[float], digits: int = 2) -> str:
 def places(rows: list[dict[str, str]]) -> str:
     """Where and when the figures were measured."""
     return "; ".join(", ".join(sorted({row[name] for row in rows})) for name in PLACE)
+
+
+def tables(
+    titles: Mapping[str, tuple[str, str]], rows: list[dict[str, str]]
+) -> Iterator[tuple[list[str], list[dict[str, str]]]]:
+    """For each table that has figures: its heading with the remark below it, as lines, and its rows."""
+    for name, (title, remark) in titles.items():
+        same = [row for row in rows if row["table"] == name]
+        if same:
+            yield [f"## {title}", "", f"{remark} {places(same)}.", ""], same

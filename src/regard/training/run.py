@@ -30,10 +30,11 @@ class Run:
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
         """A new folder with its recipe. What is there stays, but for a run that never began, or any with `force`."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            if not ((folder / RECIPE).is_file() and cls(folder, recipe).checkpoints.is_dir()):
+            there = cls(folder, recipe)
+            if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
                 raise ValueError(f"{folder} is there already and is no run; choose another folder with --out")
             # A run whose data never came together (a mistake in a file, say) has nothing to go on with, or to lose.
-            begun = cls(folder, recipe).data.exists() or any(cls(folder, recipe).checkpoints.iterdir())
+            begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
                 raise ValueError(f"{folder} holds a run; go on with --resume {folder}, or replace it with --force")
             _clear(folder)
