@@ -29,11 +29,12 @@ TITLES = {
         "Our own pictures; 1,000 whose captions training never had. Pointing: of the words that are somewhere in the "
         "picture (sizes, colours, shapes), the share for which the middle of the most-attended cell lies in a box of "
         "what is named, the true caption given; a Transformer's maps are averaged. Trained longer than the recipe, "
-        "which is made for two minutes on two CPU cores. The rows of hard attention, here and below, are from when a "
-        "look was rewarded with the whole caption, as Xu et al. do; now it is with the rest of it. One seed each, on "
-        "other pictures: with the whole caption, λ_r of 0.03 in place of 0.1 pointed at 68.4 % and wrote BLEU-4 83.4, "
-        "λ_r of 1 10.9 % and 4.4; after 1,200 updates of 512 tokens, 15.8 % with the whole caption and 39.6 % with the "
-        "rest of it.",
+        "which is made for two minutes on two CPU cores. Hard attention begins soft: in its first 4,000 updates the "
+        "share of captions that learn from the average falls from all to half. That, and what else was tried, one "
+        "seed each on other pictures, pointing and BLEU-4: as here 98.6 % and 92.9; λ_e of 0.002 in place of 0, 93.9 % "
+        "and 92.9; of 0.01, 76.3 % and 91.0, with a warm-up of 2,500 updates 59.1 % and 90.7; with none 44.4 % and "
+        "49.9, with none and λ_e of 0.002 55.4 % and 64.9. A look for a word that is known already is worth nothing, "
+        "and what rewards doubt then moves it anywhere.",
     ),
     "photos-en": (
         "Captions of photographs, English",
@@ -55,7 +56,10 @@ def experiments() -> list[Experiment]:
     # Another seed of the pictures than the recipes were tried with; and longer than two minutes on two CPU cores.
     longer = ("training.updates=5000", "training.tokens=1024", "training.validate_every=1000", "data.train=20000")
     longer = (*longer, "data.seed=7")
-    made = [Experiment("scenes", f"{kind}-scenes", longer, seed) for kind in KINDS for seed in SEEDS]
+    made = []
+    for kind in KINDS:
+        settings = (*longer, "decoder.warmup=4000") if kind == "hard" else longer  # four fifths, as in the recipe
+        made += [Experiment("scenes", f"{kind}-scenes", settings, seed) for seed in SEEDS]
     made += [Experiment("photos-en", f"{kind}-photos", (), seed) for kind in KINDS for seed in SEEDS]
     for language in ("de", "fr"):
         made += [

@@ -83,6 +83,27 @@ def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> N
         fit(cookbook.load("mean-opinions", settings), tmp_path / "run")
 
 
+def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) -> None:
+    from regard.training.corpus import read
+
+    settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
+    settings = (*settings, "data.hold_out=10", "training.accelerator=cpu", "tokenizer.kind=word")
+    (tmp_path / "all.tsv").write_text("".join(f"w{i}\t{i}\n" for i in range(10)), encoding="utf-8")
+    (held_out,) = read(cookbook.load("mean-opinions", settings).data, "valid")
+    rows = [f"w{i}\t{'odd' if i == held_out.row else 'ab'[i % 2]}\n" for i in range(10)]
+    (tmp_path / "all.tsv").write_text("".join(rows), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"all\.tsv:\d+: no label is called 'odd'.*data\.hold_out = 10 keeps this row"):
+        fit(cookbook.load("mean-opinions", settings), tmp_path / "run")
+
+
+def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "some.tsv").write_text("good\tyes\nbad\tno\n", encoding="utf-8")
+    (tmp_path / "none.tsv").touch()
+    settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["some.tsv"]', 'data.valid=["none.tsv"]')
+    with pytest.raises(ValueError, match=r"data\.valid \(none\.tsv\) holds nothing that can be used"):
+        fit(cookbook.load("mean-opinions", (*settings, "training.accelerator=cpu")), tmp_path / "run")
+
+
 def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Path) -> None:
     from regard.training.corpus import read
 

@@ -159,6 +159,22 @@ def test_half_the_sentences_learn_from_the_average(
     assert decoder.extra(decoded, wanted, real & whole[:, None]).item() != 0
 
 
+def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> None:
+    how = config.TellDecoder(attention="hard", warmup=4, hidden=4, embedding=5, width=4, dropout=0.0)
+    decoder = tell.TellDecoder(how, WORDS, 4).double().train()
+    many = batch.annotations.select(torch.zeros(2000, dtype=torch.long))
+    given, wanted, real = (rows.expand(2000, -1) for rows in (batch.given, batch.wanted, batch.real))
+    shares = []
+    for _ in range(6):
+        decoded = decoder(given, many)
+        shares.append(1 - decoded.drawn.double().mean().item())
+        decoder.extra(decoded, wanted, torch.zeros_like(real))  # rows that only fill a batch teach nothing
+        decoder.extra(decoded, wanted, real)
+    assert shares == pytest.approx([1, 0.875, 0.75, 0.625, 0.5, 0.5], abs=0.04)
+    assert shares[0] == 1
+    assert decoder.batches.item() == 6
+
+
 def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     from regard import Additive
     from regard.layers import Memory

@@ -276,7 +276,7 @@ class TestBefore:
             corpus.write("ba " * 30 + "\t" + "baba " * 30 + "\n")
         fit(cookbook.load(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
-        assert "1 pairs longer than 10 tokens left out" in shown
+        assert "1 longer than 10 tokens left out" in shown
 
     @pytest.mark.parametrize(
         ("launcher", "environment"),
@@ -413,7 +413,7 @@ def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
 def test_where_every_row_is_bad_the_first_is_told(file: Path, tmp_path: Path) -> None:
     recipe = cookbook.load(file, ["data.on_bad=skip"])
     (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 pairs are longer .* = 4"):
+    with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 rows are longer .* = 4"):
         fit(cookbook.load(file, ["data.longest=4"]), tmp_path / "long")
     (tmp_path / "valid.tsv").write_text("a\n\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"all 2 rows are bad .* the first: .*valid\.tsv:1: the line has 1 columns"):

@@ -264,6 +264,12 @@ class TestCommand:
         assert len(values) == 4
         assert values == sorted(values, reverse=True)
 
+    def test_n_best_needs_as_many_beams(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(SystemExit, match="--best 4 needs as many beams: --beams is 2"):
+            run(capsys, monkeypatch, "translate", "--model", str(folder), "--best", "4", "--beams", "2", TEXTS[0])
+
     def test_n_best_that_look_the_same_are_one(
         self, tokenizers: Tokenizers, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -95,6 +95,8 @@ def translate(
         how["beams"] = best
     elif (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
+    elif beams is not None and beams < best:
+        raise ValueError(f"--best {best} needs as many beams: --beams is {beams}")
     how["beams"] = max(how["beams"], best)
     how["best"], how["weights"] = best, show or save_plot is not None
     several = len(sentences or []) != 1  # of many, one that cannot be translated does not stop the others

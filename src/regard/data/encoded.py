@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .batch import BEGIN, END
-from .labels import Labels
+from .labels import Labels, UnknownLabel
 
 if TYPE_CHECKING:
     import os
@@ -207,10 +207,10 @@ def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["erro
     for pair in pairs:
         try:
             target.encode_batch([pair.target])
-        except ValueError as error:
+        except UnknownLabel as error:
             message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
             if on_bad == "error":
-                raise ValueError(message) from None
+                raise UnknownLabel(message) from None
             bad.append(message)
         else:
             found.append(pair)

@@ -17,6 +17,10 @@ FIRST = UNKNOWN + 1  # the id of the first label: those before are special in ev
 MOST = 10_000
 
 
+class UnknownLabel(ValueError):
+    """A label that the training data does not have."""
+
+
 class Labels:
     """A closed set of names, each one token whatever it is made of: label n has the id FIRST + n."""
 
@@ -42,7 +46,7 @@ class Labels:
         for text in texts:
             if text not in self._ids:
                 known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
-                raise ValueError(f"no label is called {text!r:.40}; the training data knows {known}")
+                raise UnknownLabel(f"no label is called {text!r:.40}; the training data knows {known}")
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -165,7 +165,8 @@ class TellDecoder:
     attention: Literal["none", "soft", "hard"] = "soft"
     penalty: float = field(default=0.0, metadata=ANY)  # λ of the doubly stochastic penalty; soft attention's
     reward: float = field(default=0.1, metadata=ANY)  # λ_r of REINFORCE; hard attention's
-    entropy: float = field(default=0.01, metadata=ANY)  # λ_e, of how open a draw is; hard attention's
+    entropy: float = field(default=0.002, metadata=ANY)  # λ_e, of how open a draw is; hard attention's
+    warmup: int = field(default=0, metadata=ANY)  # batches in which hard attention goes from soft to drawing
     hidden: int = 128  # of the additive energy
     embedding: int = 128
     width: int = 256

@@ -89,6 +89,7 @@ class TellDecoder(Decoder[TellState]):
     """
 
     baseline: Float[Tensor, ""]
+    batches: Int[Tensor, ""]  # learned from so far
 
     def __init__(self, config: config.TellDecoder, vocabulary: int, memory: int) -> None:
         super().__init__()
@@ -114,6 +115,7 @@ class TellDecoder(Decoder[TellState]):
         nn.init.normal_(self.output.weight, std=config.embedding**-0.5)
         if config.attention == "hard":
             self.register_buffer("baseline", torch.zeros(()))
+            self.register_buffer("batches", torch.zeros((), dtype=torch.long))
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
@@ -158,6 +160,7 @@ class TellDecoder(Decoder[TellState]):
             better = ((reward - self.baseline) * drawn).flip(1).cumsum(1).flip(1)  # of this word and those after it
             mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
             self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
+            self.batches += real.any()
         open_ = (decoded.entropy * real).sum()
         return -self.config.reward * (better * decoded.log_prob).sum() - self.config.entropy * open_
 
@@ -184,7 +187,7 @@ class TellDecoder(Decoder[TellState]):
         # The query and the gate are products with the state before the step, as the cell's own is: one for all three.
         rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
         if self.training and self.config.attention == "hard":
-            expected = torch.rand(len(vectors), device=vectors.device) < EXPECTED
+            expected = torch.rand(len(vectors), device=vectors.device) < self._share()
         parts = Parts(
             cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
             memory=None if self.energy is None else Memory(self.energy, vectors, annotations.lengths),
@@ -195,6 +198,15 @@ class TellDecoder(Decoder[TellState]):
         wide = torch.promote_types(vectors.dtype, torch.float32)
         h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
         return parts, Step((h, c))
+
+    def _share(self) -> float | Float[Tensor, ""]:
+        """How many of the sentences learn from the average: all at first, where there is a warm-up, then EXPECTED.
+
+        A draw teaches where to look only once what is seen there is of use, and until then it is noise.
+        """
+        if not self.config.warmup:
+            return EXPECTED
+        return (1 - (1 - EXPECTED) * self.batches / self.config.warmup).clamp(min=EXPECTED)
 
     def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], beams: int) -> Step:
         recalled, also = parts.cell.recall(last.hidden)

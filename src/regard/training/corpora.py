@@ -11,6 +11,7 @@ import pytorch_lightning as lightning
 from torch.utils.data import DataLoader
 
 from ..data import Batch, Encoded, Pair, Tokenizers
+from ..data.labels import UnknownLabel
 from .corpus import Corpus, read
 from .material import reader
 from .updates import Updates
@@ -77,17 +78,20 @@ class Corpora(lightning.LightningDataModule):
     def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
         data = self.run.recipe.data
         longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
-        encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+        every = getattr(data, "hold_out", 0) if split == "valid" else 0
+        try:
+            encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+        except UnknownLabel as error:
+            if not every:
+                raise
+            raise ValueError(
+                f"{error}; data.hold_out = {every} keeps this row to validate with, and no other row has that label: "
+                "give it more rows, or name a file in data.valid"
+            ) from None
         unreadable = encoded.about.unreadable
         skipped = corpus.skipped + len(unreadable)
-        self.say(
-            f"{split}: {len(encoded):,} {'text' if longest is None else 'pairs'}, {len(encoded.target):,} target tokens"
-            + (
-                f"; {skipped:,} bad rows skipped, {encoded.dropped:,} pairs longer than {longest} tokens left out"
-                if longest
-                else ""
-            )
-        )
+        left_out = f"; {skipped:,} bad rows skipped, {encoded.dropped:,} longer than {longest} tokens left out"
+        self.say(f"{split}: {self._amount(encoded)}{'' if longest is None else left_out}")
         for one in unreadable[:5]:
             self.say(f"  {one}")
         for part in corpus.parts:
@@ -96,18 +100,32 @@ class Corpora(lightning.LightningDataModule):
                 for place in part.first.values():
                     self.say(f"  {place}")
         if not len(encoded):
-            every = getattr(data, "hold_out", 0)
-            if split == "valid" and every and not skipped + encoded.dropped:
+            if every and not skipped + encoded.dropped:
                 raise ValueError(
                     f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
                     "rows for one: lower it, or name a file in data.valid"
                 )
             raise ValueError(
-                f"data.{split} holds no pair that can be used: {skipped:,} bad rows were skipped, and "
-                f"{encoded.dropped:,} pairs are longer than data.longest = {longest}"
+                f"data.{split}{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
+                f"and {encoded.dropped:,} rows are longer than data.longest = {longest}"
                 + (f"; the first: {unreadable[0]}" if unreadable else "")
             )
         return encoded
+
+    def _amount(self, encoded: Encoded) -> str:
+        """How much it is, in the words of the task."""
+        if self.run.recipe.task == "classify":
+            return f"{len(encoded):,} examples"
+        text = self.run.recipe.data.kind in ("text", "phrases")
+        return (
+            f"{len(encoded.target):,} tokens"
+            if text
+            else f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
+        )
+
+    def _named(self, split: str) -> str:
+        files = getattr(self.run.recipe.data, split, None)
+        return f" ({', '.join(str(file) for file in files)})" if isinstance(files, list) and files else ""
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None

@@ -47,7 +47,9 @@ class Files(Material):
 
     @model_validator(mode="after")
     def _validates(self) -> Files:
-        if bool(self.valid) == bool(self.hold_out) or self.hold_out == 1:
+        if self.hold_out == 1:
+            raise ValueError("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
+        if bool(self.valid) == bool(self.hold_out):
             raise ValueError(
                 f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
                 "one row of 10 of `train`, say; one of them"
