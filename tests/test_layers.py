@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -190,6 +191,24 @@ def test_recurrence_is_pytorchs_over_packed_sentences(kind: str, bidirectional: 
     b = grads((want * upstream * real[..., None]).sum(), x, *theirs_w)
     for mine, other in zip(a, b, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_gradients_beyond_float16_are_finite_in_mixed_precision(kind: str) -> None:
+    """Autocast runs cuDNN's steps in float16 even when it is asked for bfloat16: there this sum is infinite."""
+    torch.manual_seed(0)
+    ours = Recurrence(kind, 16, 16, bidirectional=True)  # type: ignore[arg-type]
+    x, lengths = torch.randn(64, 30, 16), torch.full((64,), 30)
+    exact = copy.deepcopy(ours).double()
+    want = grads(1e4 * exact(x.double(), lengths)[0].sum(), *exact.parameters())
+    ours = ours.cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        out = ours(x.cuda(), lengths.cuda())[0]
+    got = grads(1e4 * out.float().sum(), *ours.parameters())
+    assert max(gradient.abs().max() for gradient in want) > 65504
+    for mine, true in zip(got, want, strict=True):
+        torch.testing.assert_close(mine.cpu().double(), true, rtol=0.01, atol=0.003 * true.abs().max().item())
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])

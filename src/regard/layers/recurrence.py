@@ -21,8 +21,9 @@ class Recurrence(nn.Module):
     The backward direction reads each sentence from its own end: it is turned round in place by its length, so no
     packing (and no look at the lengths by the host) is needed. Outputs past a sentence's end mean nothing.
 
-    On a GPU the steps are cuDNN's. On a CPU they are ours: PyTorch's loop computes the weights' gradients step by
-    step, ours once (`fixed.py`).
+    On a GPU the steps are cuDNN's, in float32 (its products in TF32, where PyTorch lets it): autocast would run them
+    in float16, whatever type it was asked for, and the gradients of sums over a batch overflow there. On a CPU they
+    are ours: PyTorch's loop computes the weights' gradients step by step, ours once (`fixed.py`).
     """
 
     def __init__(self, kind: Literal["gru", "lstm"], width_in: int, width: int, *, bidirectional: bool) -> None:
@@ -55,7 +56,8 @@ class Recurrence(nn.Module):
 
     def _run(self, rnn: nn.RNNBase, x: Float[Tensor, "batch time width_in"]) -> Float[Tensor, "batch time width"]:
         if x.is_cuda:
-            out: Tensor = rnn(x)[0]
+            with torch.autocast("cuda", enabled=False):
+                out: Tensor = rnn(x.to(rnn.all_weights[0][0].dtype))[0]
             return out
         w, u, b, b_u = rnn.all_weights[0]
         given = nn.functional.linear(x, w, b)  # [batch, time, gates]
