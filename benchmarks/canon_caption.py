@@ -1,8 +1,8 @@
 """Captioners in docs/results.md: scenes and photographs, three seeds each, from training runs of ours.
 
-    python -m benchmarks.canon_caption run [WORDS …] [key=value …]   train and evaluate what is missing (names that hold
-                                                                     all WORDS), into benchmarks/captions.csv
-    python -m benchmarks.canon_caption list
+    python -m benchmarks.canon_caption run [WORDS …]   train and evaluate what is missing (names that hold all WORDS),
+                                                       into benchmarks/captions.csv
+    python -m benchmarks.canon_caption list | section
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a
 time. The photographs need ../shared/data (or REGARD_DATA) and EfficientNet-Lite0's weights: its package, or the file of
@@ -70,13 +70,11 @@ def experiments() -> list[Experiment]:
     return made
 
 
-def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+def run(experiment: Experiment) -> dict[str, str]:
     folder = RUNS / experiment.name
-    scored = trained(folder, [*experiment.training, *settings])["values"]
+    scored = trained(folder, experiment.training)["values"]
     return {
-        "table": experiment.table,
-        "recipe": experiment.recipe,
-        "seed": str(experiment.seed),
+        **experiment.key,
         **{name: f"{scored[name]:.3f}" if name in scored else "" for name in SCORES},
         **where(),
     }

@@ -1,7 +1,7 @@
 """Classifiers and spellers in docs/results.md: SST-5, SST-2, TREC, opinions, spoken digits, from training runs of ours.
 
-    python -m benchmarks.canon_classify run [WORDS …] [key=value …]   train and evaluate what is missing (names that
-                                                                      hold all WORDS), into benchmarks/classifying.csv
+    python -m benchmarks.canon_classify run [WORDS …]   train and evaluate what is missing (names that hold all WORDS),
+                                                        into benchmarks/classifying.csv
     python -m benchmarks.canon_classify list | section
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`. `--jobs` keeps several at work, each in a process
@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from .figures import places, spread
-from .runs import RUNS, SEEDS, main, trained, where
+from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "classifying.csv"
 COLUMNS = ("table", "recipe", "seed", "score", "loss", "day", "machine", "versions")
@@ -81,34 +80,18 @@ PAIRED = (("bilstm-{} " + MEAN, "lstm-attention-{}"), ("lstmn-{}", "lstmn-{} " +
 PAIRED += tuple((f"{kind}-{{}} {MEAN}", f"{kind}-{{}}") for kind in ("transformer", "cnn", "gru"))
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """One training run."""
-
-    table: str
-    recipe: str  # with its settings, as after `regard train`
-    seed: int
-
-    @property
-    def folder(self) -> Path:
-        return RUNS / re.sub(r"\W+", "-", f"{self.table}-{self.recipe}-{self.seed}")
-
-    @property
-    def name(self) -> str:
-        return f"{self.table}: {self.recipe} seed={self.seed}"
-
-
 def experiments() -> list[Experiment]:
     made = []
     for table in ("sst5", "sst2", "trec"):
-        made += [Experiment(table, _with(system, table), seed) for system in TEXT for seed in SEEDS]
+        made += [Experiment(table, _with(system, table), (), seed) for system in TEXT for seed in SEEDS]
     made += [
-        Experiment("opinions", _with(system, "opinions", "data.seed=7"), seed) for system in TEXT for seed in SEEDS
+        Experiment("opinions", _with(system, "opinions", "data.seed=7"), (), seed) for system in TEXT for seed in SEEDS
     ]
-    made += [Experiment("digits", _with(system, "digits"), seed) for system in SOUND for seed in SEEDS]
+    made += [Experiment("digits", _with(system, "digits"), (), seed) for system in SOUND for seed in SEEDS]
     for speaker in SPEAKERS:
-        made += [Experiment("digits-apart", _with(system, "digits", f"data.left_out={speaker}"), 1) for system in SOUND]
-    made += [Experiment("spelling", _with(system, "digits"), seed) for system in SPELLERS for seed in SEEDS]
+        apart = f"data.left_out={speaker}"
+        made += [Experiment("digits-apart", _with(system, "digits", apart), (), 1) for system in SOUND]
+    made += [Experiment("spelling", _with(system, "digits"), (), seed) for system in SPELLERS for seed in SEEDS]
     return made
 
 
@@ -116,12 +99,10 @@ def _with(system: tuple[str, ...], data: str, *more: str) -> str:
     return " ".join([f"{system[0]}-{data}", *system[1:], *more])
 
 
-def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
-    scored = trained(experiment.folder, [*experiment.recipe.split(), *settings, f"seed={experiment.seed}"])["values"]
+def run(experiment: Experiment) -> dict[str, str]:
+    scored = trained(RUNS / experiment.name, experiment.training)["values"]
     return {
-        "table": experiment.table,
-        "recipe": experiment.recipe,
-        "seed": str(experiment.seed),
+        **experiment.key,
         "score": f"{scored.get('accuracy', scored.get('error rate')):.3f}",
         "loss": f"{scored['loss']:.4f}",
         **where(),

@@ -1,7 +1,7 @@
 """Translators in docs/results.md: Multi30k, Tatoeba, alignments, the phrase book; three seeds each.
 
-    python -m benchmarks.canon_translate run [WORDS …] [key=value …]   train and evaluate what is missing (names that
-                                                                       hold all WORDS), into benchmarks/translation.csv
+    python -m benchmarks.canon_translate run [WORDS …]   train and evaluate what is missing (names that hold all WORDS),
+                                                         into benchmarks/translation.csv
     python -m benchmarks.canon_translate list | section
 
 `--jobs` runs several at a time; three fill a GPU, more gain nothing. All but the phrase book need ../shared/data (or
@@ -97,18 +97,16 @@ def experiments() -> list[Experiment]:
     return made
 
 
-def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+def run(experiment: Experiment) -> dict[str, str]:
     folder, evaluation = RUNS / experiment.name, []
     if experiment.table == "hansards-en-fr":  # scored on sentences with gold links, not on the recipe's test set
         data = Path(os.environ.get("REGARD_DATA", "../shared/data"))
         evaluation = [str(data / GOLD), "--columns", "0,1,2,3", "--tokenised"]
-    scored = trained(folder, [*experiment.training, *settings], evaluation)
+    scored = trained(folder, experiment.training, evaluation)
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
     return {
-        "table": experiment.table,
-        "recipe": experiment.recipe,
-        "seed": str(experiment.seed),
+        **experiment.key,
         "bleu": f"{scored['bleu']['value']:.2f}",
         "tokenised_bleu": f"{scored['tokenised_bleu']['value']:.2f}",
         "chrf": f"{scored['chrf']['value']:.2f}",

@@ -1,7 +1,7 @@
 """Language models in docs/results.md: tiny Shakespeare, three seeds each, from training runs of ours.
 
-    python -m benchmarks.canon_writing run [WORDS …] [key=value …]   train and evaluate what is missing (names that hold
-                                                                     all WORDS), into benchmarks/writing.csv
+    python -m benchmarks.canon_writing run [WORDS …]   train and evaluate what is missing (names that hold all WORDS),
+                                                       into benchmarks/writing.csv
     python -m benchmarks.canon_writing list | section
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a
@@ -60,11 +60,11 @@ def experiments() -> list[Experiment]:
     return made
 
 
-def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+def run(experiment: Experiment) -> dict[str, str]:
     from safetensors import safe_open
 
     folder = RUNS / experiment.name
-    scored = trained(folder, [*experiment.training, *settings])["values"]
+    scored = trained(folder, experiment.training)["values"]
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
@@ -73,9 +73,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
     speed = statistics.median(float(line["tokens_per_second"]) for line in lines)
     tokens = _tokens(folder)
     return {
-        "table": experiment.table,
-        "recipe": experiment.recipe,
-        "seed": str(experiment.seed),
+        **experiment.key,
         "loss": f"{scored['loss']:.4f}",
         "parameters": str(parameters),
         "updates": str(updates),

@@ -31,7 +31,7 @@ def experiments() -> list[Experiment]:
     return [Experiment("minutes", name, (), 1) for name in own]
 
 
-def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
+def run(experiment: Experiment) -> dict[str, str]:
     """`regard train` as a user calls it, a process of its own that has two cores."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
@@ -39,7 +39,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
             f"import os; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{CORES}])\n"
             "from regard.cli import main; main()"
         )
-        command = ["train", *experiment.training, *settings, "--out", str(out)]
+        command = ["train", *experiment.training, "--out", str(out)]
         start = time.perf_counter()
         done = subprocess.run(
             [sys.executable, "-c", code, *command, "training.accelerator=cpu"],
@@ -54,9 +54,7 @@ def run(experiment: Experiment, settings: list[str]) -> dict[str, str]:
         with (out / "metrics.csv").open(newline="", encoding="utf-8") as file:
             updates = max(int(line["update"]) for line in csv.DictReader(file))
     return {
-        "table": experiment.table,
-        "recipe": experiment.recipe,
-        "seed": str(experiment.seed),
+        **experiment.key,
         "seconds": f"{seconds:.0f}",
         "updates": str(updates),
         **where(gpu=False),

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import re
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .figures import keep, kept
+from .figures import KEY, keep, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,18 +33,23 @@ class Experiment:
     """One training run: a line of a table is the mean over its seeds."""
 
     table: str
-    recipe: str
-    settings: tuple[str, ...]
+    recipe: str  # with the settings that tell lines of one table apart, if any
+    settings: tuple[str, ...]  # that all lines of a table have
     seed: int
 
     @property
     def name(self) -> str:
-        return "-".join([self.table, self.recipe, str(self.seed)])
+        return re.sub(r"[^\w-]+", "-", f"{self.table}-{self.recipe}-{self.seed}")
+
+    @property
+    def key(self) -> dict[str, str]:
+        """The columns that say which run a line of figures is of."""
+        return {"table": self.table, "recipe": self.recipe, "seed": str(self.seed)}
 
     @property
     def training(self) -> list[str]:
         """What comes after `regard train`."""
-        return [self.recipe, *self.settings, f"seed={self.seed}"]
+        return [*self.recipe.split(), *self.settings, f"seed={self.seed}"]
 
 
 def trained(folder: Path, training: Sequence[str], evaluation: Sequence[str] = ()) -> dict[str, Any]:
@@ -81,31 +87,27 @@ def main(
     about: str | None,
     figures: Path,
     columns: Sequence[str],
-    experiments: Callable[[], Sequence[Any]],
-    run: Callable[[Any, list[str]], dict[str, str]],
+    experiments: Callable[[], Sequence[Experiment]],
+    run: Callable[[Experiment], dict[str, str]],
     section: Callable[[list[dict[str, str]]], list[str]],
 ) -> None:
     """The command of one of these files."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "list", "section"])
-    parser.add_argument(
-        "words", nargs="*", help="only runs whose names hold all of these; key=value goes to the recipe"
-    )
+    parser.add_argument("words", nargs="*", help="only runs whose names hold all of these")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
-    settings = [word for word in given.words if "=" in word]
-    words = [word for word in given.words if "=" not in word]
-    chosen = [one for one in experiments() if all(word in one.name for word in words)]
+    chosen = [one for one in experiments() if all(word in one.name for word in given.words)]
     if given.what == "list":
         print("\n".join(one.name for one in chosen))
     if given.what == "section":
         print("\n".join(section(kept(figures))))
     if given.what == "run":
-        done = {(old["table"], old["recipe"], old["seed"]) for old in kept(figures)}
-        missing = [one for one in chosen if (one.table, one.recipe, str(one.seed)) not in done]
+        done = [{name: old[name] for name in KEY} for old in kept(figures)]
+        missing = [one for one in chosen if one.key not in done]
         failed = 0
         with ProcessPoolExecutor(given.jobs, get_context("spawn"), _share_cores, (given.jobs,)) as pool:
-            runs = {pool.submit(run, one, settings): one.name for one in missing}
+            runs = {pool.submit(run, one): one.name for one in missing}
             for finished in as_completed(runs):
                 if finished.exception() is not None:  # the others go on; it is missing, and will be tried again
                     print(f"{runs[finished]}: failed: {finished.exception()}", flush=True)
