@@ -155,11 +155,21 @@ def test_what_cannot_be_is_refused() -> None:
         TellDecoder(config.TellDecoder(), WORDS, 0)
     with pytest.raises(ValueError, match="penalty belongs to attention 'soft'"):
         TellDecoder(config.TellDecoder(attention="hard", penalty=0.5), WORDS, MEMORY)
+    with pytest.raises(ValueError, match=r"decoder\.warmup belongs to attention 'hard'; attention is 'soft'"):
+        TellDecoder(config.TellDecoder(attention="soft", warmup=5), WORDS, MEMORY)
     with pytest.raises(ValueError, match="multiple of 4"):
         Writer(config.Writer(0, WORDS, config.GridEncoder(width=30), config.TellDecoder()))
     model = Writer(config.Writer(0, WORDS, GRID, config.TellDecoder()))
     with pytest.raises(ValueError, match=r"reads pictures \[batch, 64, 64, 3\], got \[1, 32, 32, 3\]"):
         model.encode(torch.zeros(1, 32, 32, 3, dtype=torch.uint8), torch.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_no_cell_is_lost_to_rounding(dtype: torch.dtype) -> None:
+    encoder = Writer(config.Writer(0, WORDS, config.GridEncoder(size=136, width=8), config.TellDecoder())).encoder
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        seen = encoder(torch.zeros(2, 136, 136, 3, dtype=torch.uint8), torch.ones(2, dtype=torch.long))
+    assert seen.lengths.tolist() == [289, 289]  # bfloat16 has 288 and 290
 
 
 def test_a_cell_sees_what_is_around_it_and_knows_where_it_is() -> None:

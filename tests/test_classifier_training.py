@@ -96,6 +96,27 @@ def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) 
         fit(cookbook.load("mean-opinions", settings), tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("rows", "setting", "told"),
+    [
+        (["good\tyes", "bad\tno", "odd"], "data.hold_out=50", r"data\.hold_out = 50 .* too few rows for one"),
+        (["a b c d\tyes", "a b c d\tno"] * 5, "data.longest=3", r"what data\.hold_out = 2 holds out of data\.train"),
+    ],
+)
+def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], setting: str, told: str) -> None:
+    (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
+    settings = (*settings, "data.on_bad=skip", "data.hold_out=2", setting, "training.accelerator=cpu")
+    if "longest" in setting:  # what is left to train on is short enough
+        from regard.training.corpus import read
+
+        out = {pair.row for pair in read(cookbook.load("mean-opinions", settings).data, "valid")}
+        kept = [row if n in out else row.replace("a b c d", "a") for n, row in enumerate(rows)]
+        (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
+    with pytest.raises(ValueError, match=told):
+        fit(cookbook.load("mean-opinions", (*settings, "tokenizer.kind=word")), tmp_path / "run")
+
+
 def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "some.tsv").write_text("good\tyes\nbad\tno\n", encoding="utf-8")
     (tmp_path / "none.tsv").touch()
@@ -137,8 +158,10 @@ def test_the_tables_say_honestly_whether_attention_is_better() -> None:
     from benchmarks.canon_classify import Experiment, experiments, section
 
     names = [one.name for one in experiments()]
-    assert len(set(names)) == len(names) == len({one.folder for one in experiments()})
-    assert Experiment("sst2", "bilstm-sst2 head.pooling=mean", 3).folder.name == "sst2-bilstm-sst2-head-pooling-mean-3"
+    assert len(set(names)) == len(names)
+    one = Experiment("sst2", "bilstm-sst2 head.pooling=mean", (), 3)
+    assert one.name == "sst2-bilstm-sst2-head-pooling-mean-3"
+    assert one.training == ["bilstm-sst2", "head.pooling=mean", "seed=3"]
     scores = {"bilstm-sst2 head.pooling=mean": (80, 81, 82), "lstm-attention-sst2": (85, 86, 87)}
     scores |= {"lstmn-sst2": (80, 81, 82), "lstmn-sst2 head.pooling=attention": (80, 82, 82.5)}
     scores |= {"transformer-sst2 head.pooling=mean": (70, 70), "transformer-sst2": (80, 80)}

@@ -144,6 +144,14 @@ def test_rnns_are_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 
 
+def test_what_reads_sound_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    encoder = config.TransformerEncoder(reads="sound", width=16, heads=2, layers=1, hidden=16)
+    decoder = config.TransformerDecoder(width=16, heads=2, layers=1, hidden=16)
+    model = Writer(config.Writer(0, len(tokenizers.source), encoder, decoder))
+    with pytest.raises(ValueError, match="CTranslate2 runs what reads text; this model reads sound"):
+        export_ctranslate2(model, tokenizers, tmp_path / "fast")
+
+
 def test_a_folder_without_a_model_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="regard export"):
         CTranslate2(tmp_path, tokenizers)

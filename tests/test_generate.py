@@ -136,6 +136,8 @@ def test_prompts_that_cannot_be_read(tokenizer: Tokenizer) -> None:
         next(generate(model, tokenizer, "The éarly ßird"))
     with pytest.raises(ValueError, match="does not know '日本'"):
         next(generate(model, tokenizer, "日本"))
+    with pytest.raises(ValueError, match=r"does not know '\\t'; leave it out"):
+        next(generate(model, tokenizer, "The\tearly"))
     words = Tokenizer.train("word", 100, [TEXT])
     with pytest.raises(ValueError, match="does not know 'zebra'"):
         next(generate(writer(words), words, "The zebra"))

@@ -193,6 +193,17 @@ def test_recurrence_is_pytorchs_over_packed_sentences(kind: str, bidirectional: 
         torch.testing.assert_close(mine, other)
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_the_state_of_a_recurrence_is_not_rounded(kind: str) -> None:
+    """In mixed precision its inputs may be bfloat16; the same values in float32 give the same states."""
+    ours = Recurrence(kind, 8, 8, bidirectional=False)  # type: ignore[arg-type]
+    x, lengths = torch.randn(2, 50, 8).bfloat16(), torch.full((2,), 50)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        rounded, wide = (ours(given, lengths)[0] for given in (x, x.float()))
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, wide)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_gradients_beyond_float16_are_finite_in_mixed_precision(kind: str) -> None:

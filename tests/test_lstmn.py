@@ -97,6 +97,17 @@ def test_nothing_depends_on_what_comes_after() -> None:
     assert gradient[:, 4:].abs().max() == 0
 
 
+def test_every_layer_writes_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    begin = LSTMN.begin
+    monkeypatch.setattr(LSTMN, "begin", lambda layer, *given: begun.append(layer) or begin(layer, *given))
+    how = config.LSTMNDecoder(fusion="none", embedding=4, width=4, layers=3)
+    model = Writer(config.Writer(0, VOCABULARY, config.NoEncoder(), how))
+    one = torch.ones(2, 1, dtype=torch.long)
+    model(one, one[:, 0], torch.ones(2, 5, dtype=torch.long))
+    assert begun == list(model.decoder.layers)
+
+
 def test_a_tape_has_an_end() -> None:
     tape = Tape(torch.randn(4), rows=1, room=1, width=3)
     tape.write(torch.randn(1, 4), torch.randn(1, 3))

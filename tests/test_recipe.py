@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -145,6 +146,20 @@ def test_a_mistake_is_named(given: str) -> None:
     assert title == "recipe bahdanau-multi30k has 1 mistake:"
     assert len(lines) == 1
     assert lines[0].startswith(MISTAKES[given])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "told"),
+    [
+        ("soft-scenes", "decoder.warmup=5", 'warmup = 5 needs attention = "hard", and it is "soft"'),
+        ("plain-scenes", "search.coverage_penalty=0.2", "search.coverage_penalty needs attention"),
+        ("cnn-opinions", "encoder.stride=2 head.pooling=static", "weighs every word: set encoder.stride to 1"),
+        ("cnn-tones", "head.pooling=learned encoder.stride=1", 'weighs words, and source.kind is "sound"'),
+    ],
+)
+def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, told: str) -> None:
+    with pytest.raises(Mistakes, match=re.escape(told)):
+        cookbook.load(recipe, given.split(" "))
 
 
 def test_what_a_recipe_allows_the_model_can_be() -> None:

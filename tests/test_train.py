@@ -370,6 +370,23 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
     assert "warmup" not in said(2)
 
 
+def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
+    from regard.training.fitting import _remarks
+
+    (told,) = _remarks(cookbook.load("hard-scenes", ["training.updates=500"]))
+    assert told.startswith("decoder.warmup = 800 is more than training.updates = 500")
+    assert not list(_remarks(cookbook.load("hard-scenes")))
+
+
+def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:
+    from torch.distributed.fsdp import MixedPrecision
+
+    from regard.training.fitting import _strategy
+
+    assert _strategy("fsdp").mixed_precision_config == MixedPrecision()  # type: ignore[union-attr]
+    assert _strategy("ddp") == "ddp"
+
+
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,8 @@ def _parts(model: Writer) -> list[config.TransformerEncoder | config.Transformer
     for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
         if part.kind != "transformer":
             raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
+        if getattr(part, "reads", "text") != "text":
+            raise ValueError("CTranslate2 runs what reads text; this model reads sound")
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
         if part.key_heads not in (0, part.heads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,9 +71,9 @@ def _begin(tokenizer: Tokenizer, prompt: str) -> list[int]:
 def _unknown(tokenizer: Tokenizer, prompt: str) -> list[str]:
     """The symbols nobody taught the model: characters, or whole words where a vocabulary holds words."""
     found: dict[str, None] = {}
-    for word in prompt.split() or ["\n"]:
-        if UNKNOWN in tokenizer.encode(word):
-            strange = [symbol for symbol in word if UNKNOWN in tokenizer.encode(symbol)]
+    for word in re.findall(r"\s|\S+", prompt or "\n"):
+        if UNKNOWN in tokenizer.continued(word):
+            strange = [symbol for symbol in word if UNKNOWN in tokenizer.continued(symbol)]
             found.update(dict.fromkeys(strange if 0 < len(strange) < len(word) else [word]))
     return [word[:40] for word in found][:10]
 

@@ -62,7 +62,8 @@ class Recurrence(nn.Module):
         w, u, b, b_u = rnn.all_weights[0]
         given = nn.functional.linear(x, w, b)  # [batch, time, gates]
         recall = Fixed(u.to(given.dtype), b_u.to(given.dtype))
-        h = c = x.new_zeros(x.shape[0], self.width)
+        # The state stays in float32 at least: rounding it at every step would add up.
+        h = c = x.new_zeros(x.shape[0], self.width, dtype=torch.promote_types(given.dtype, torch.float32))
         states = []
         for at in given.unbind(1):
             if self.kind == "gru":

@@ -62,7 +62,7 @@ class Classifier(Saved):
         if isinstance(encoder, BagEncoder) and linear:
             nn.init.zeros_(encoder.embedding.weight)  # class scores of words; one never met in training has none
         static = Static(words) if words else None
-        self.pooling = _pooling(config.head, encoder.width, words, static)
+        self.pooling = _pooling(config.head, encoder.width, words, static, getattr(part, "stride", 1))
         self.static = static
         self.dropout = Dropout(config.head.dropout)
         self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
@@ -105,10 +105,14 @@ class Classifier(Saved):
         return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach(), real.sum())
 
 
-def _pooling(head: configs.Head, width: int, words: int, static: Static | None) -> Pooling:
+def _pooling(head: configs.Head, width: int, words: int, static: Static | None, stride: int) -> Pooling:
     if head.pooling in ("static", "learned"):
         if static is None:
             raise ValueError(f'head.pooling = "{head.pooling}" weighs words, and the source is no text')
+        if stride > 1:
+            raise ValueError(
+                f'head.pooling = "{head.pooling}" weighs every word; encoder.stride is {stride}, set it to 1'
+            )
         return static if head.pooling == "static" else Adaptive(words)
     if head.pooling == "attention":
         return Attentive(width, head.hidden)

@@ -166,7 +166,7 @@ class TellDecoder:
     penalty: float = field(default=0.0, metadata=ANY)  # λ of the doubly stochastic penalty; soft attention's
     reward: float = field(default=0.1, metadata=ANY)  # λ_r of REINFORCE; hard attention's
     entropy: float = field(default=0.002, metadata=ANY)  # λ_e, of how open a draw is; hard attention's
-    warmup: int = field(default=0, metadata=ANY)  # batches in which hard attention goes from soft to drawing
+    warmup: int = 0  # updates in which hard attention goes from soft to drawing; `Decoder.updated` counts them
     hidden: int = 128  # of the additive energy
     embedding: int = 128
     width: int = 256
@@ -283,7 +283,7 @@ def checked(cls: Any, values: dict[str, Any], name: str) -> dict[str, Any]:
 def _wanted(value: Any, hint: Any, least: int, most: float) -> str | None:
     """What a value should have been, where it is not; the parts, checked before, may be anything."""
     if hint is int:  # a size; and True is no size
-        right, wanted = type(value) is int and value >= least, "a positive whole number"
+        right, wanted = type(value) is int and value >= least, f"a whole number ≥ {least}"
     elif hint is float:
         right = type(value) in (int, float) and 0 <= value < most
         wanted = "a number ≥ 0 and < 1" if most == 1 else "a number ≥ 0"

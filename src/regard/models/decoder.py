@@ -79,6 +79,9 @@ class Decoder(nn.Module, ABC, Generic[S]):
         """What a decoder adds to the loss of what it was made to write, summed over the batch; as a rule nothing."""
         return None
 
+    def updated(self) -> None:
+        """To be called after each update of the weights in training; as a rule nothing changes by it."""
+
     @property
     def most_steps(self) -> int | None:
         """How many steps there are positions for; None where there is no end to them."""

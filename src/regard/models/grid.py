@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from ..layers import Dropout, FeedForward
@@ -73,6 +74,5 @@ def check(source: Tensor, size: int) -> None:
 def annotated(cells: Float[Tensor, "batch rows columns width"]) -> Annotations:
     """Row by row: cell (r, c) is annotation r · columns + c. No picture is padded."""
     vectors = cells.flatten(1, 2)
-    return Annotations(
-        vectors, vectors.new_full(vectors.shape[:1], vectors.shape[1]).long(), vectors.mean(1).to(vectors.dtype)
-    )
+    lengths = torch.full(vectors.shape[:1], vectors.shape[1], device=vectors.device)  # bfloat16 has no 257
+    return Annotations(vectors, lengths, vectors.mean(1).to(vectors.dtype))

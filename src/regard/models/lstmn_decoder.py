@@ -113,14 +113,15 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> Decoded:
         asked = self._asked(tokens)
-        state = self._start(annotations, asked.y.dtype, tokens.shape[1])
+        starts = self._starts(annotations)
+        state = self._start(annotations, starts[:1], asked.y.dtype, tokens.shape[1])  # other layers read by themselves
         given = zip(*(x.unbind(1) for x in asked.tape), strict=True)
         steps, last = [], state.last
         for at, one in enumerate(given):
             last = self._first(state, last, one, *(None if x is None else x[:, at] for x in (asked.source, asked.gate)))
             steps.append(last)
         h = torch.stack([step.hidden for step in steps if step.hidden is not None], 1)  # [batch, target, width]
-        for layer, start in zip(self.layers[1:], self._starts(annotations)[1:], strict=True):
+        for layer, start in zip(self.layers[1:], starts[1:], strict=True):
             h, _ = layer(self.dropout(h), start)
         contexts = [step.context for step in steps if step.context is not None]
         features = self._features(h, asked.y, torch.stack(contexts, 1) if contexts else None)
@@ -128,7 +129,7 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         return Decoded(features, torch.stack(seen, 1)[:, None] if weights and seen else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNState:
-        state = self._start(annotations, self.output.weight.dtype, steps)
+        state = self._start(annotations, self._starts(annotations), self.output.weight.dtype, steps)
         if beams == 1:
             return state
         rows = torch.arange(len(annotations.lengths), device=annotations.lengths.device).repeat_interleave(beams)
@@ -172,14 +173,16 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         starts = [torch.tanh(bridge(annotations.summary)) for bridge in self.bridges]
         return [start.to(torch.promote_types(start.dtype, torch.float32)) for start in starts]
 
-    def _start(self, annotations: Annotations, dtype: torch.dtype, steps: int) -> LSTMNState:
+    def _start(
+        self, annotations: Annotations, starts: list[Tensor | None], dtype: torch.dtype, steps: int
+    ) -> LSTMNState:
+        """Ready for the first step, in as many layers as there are `starts`."""
         vectors, tape = annotations.vectors, annotations.tape
         device = vectors.device.type
         if torch.is_autocast_enabled(device):  # inside a loop dtypes are ours to choose: cast once
             dtype = torch.get_autocast_dtype(device)
-        starts = self._starts(annotations)
         rows = len(annotations.lengths)
-        readings = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=True)]
+        readings = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
             return LSTMNState(readings, None, Step(), 1)
         late = self.energy.query.weight[:, self.config.embedding :] if self.gate else self.energy.query.weight

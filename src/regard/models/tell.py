@@ -89,7 +89,7 @@ class TellDecoder(Decoder[TellState]):
     """
 
     baseline: Float[Tensor, ""]
-    batches: Int[Tensor, ""]  # learned from so far
+    updates: Int[Tensor, ""]  # so far
 
     def __init__(self, config: config.TellDecoder, vocabulary: int, memory: int) -> None:
         super().__init__()
@@ -98,6 +98,10 @@ class TellDecoder(Decoder[TellState]):
         if config.penalty and config.attention != "soft":
             raise ValueError(
                 f"decoder.penalty belongs to attention 'soft'; attention is {config.attention!r}, set it to 0"
+            )
+        if config.warmup and config.attention != "hard":
+            raise ValueError(
+                f"decoder.warmup belongs to attention 'hard'; attention is {config.attention!r}, set it to 0"
             )
         self.config = config
         self.embedding = embedding(vocabulary, config.embedding)
@@ -115,7 +119,8 @@ class TellDecoder(Decoder[TellState]):
         nn.init.normal_(self.output.weight, std=config.embedding**-0.5)
         if config.attention == "hard":
             self.register_buffer("baseline", torch.zeros(()))
-            self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+        if config.warmup:
+            self.register_buffer("updates", torch.zeros((), dtype=torch.long))
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
@@ -160,9 +165,12 @@ class TellDecoder(Decoder[TellState]):
             better = ((reward - self.baseline) * drawn).flip(1).cumsum(1).flip(1)  # of this word and those after it
             mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
             self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
-            self.batches += real.any()
         open_ = (decoded.entropy * real).sum()
         return -self.config.reward * (better * decoded.log_prob).sum() - self.config.entropy * open_
+
+    def updated(self) -> None:
+        if self.config.warmup:
+            self.updates += 1
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TellState:
         parts, step = self._start(annotations)
@@ -206,7 +214,7 @@ class TellDecoder(Decoder[TellState]):
         """
         if not self.config.warmup:
             return EXPECTED
-        return (1 - (1 - EXPECTED) * self.batches / self.config.warmup).clamp(min=EXPECTED)
+        return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
 
     def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], beams: int) -> Step:
         recalled, also = parts.cell.recall(last.hidden)

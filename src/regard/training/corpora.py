@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from ..data import Batch, Encoded, Pair, Tokenizers
 from ..data.labels import UnknownLabel
 from .corpus import Corpus, read
-from .material import reader
+from .material import Files, reader
 from .updates import Updates
 
 if TYPE_CHECKING:
@@ -78,15 +78,15 @@ class Corpora(lightning.LightningDataModule):
     def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
         data = self.run.recipe.data
         longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
-        every = getattr(data, "hold_out", 0) if split == "valid" else 0
+        every = data.hold_out if split == "valid" and isinstance(data, Files) else 0
         try:
             encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
         except UnknownLabel as error:
             if not every:
                 raise
             raise ValueError(
-                f"{error}; data.hold_out = {every} keeps this row to validate with, and no other row has that label: "
-                "give it more rows, or name a file in data.valid"
+                f"{error}; data.hold_out = {every} keeps this row to validate with, and no row that is left to "
+                "train on has that label: give it more rows, or name a file in data.valid"
             ) from None
         unreadable = encoded.about.unreadable
         skipped = corpus.skipped + len(unreadable)
@@ -100,13 +100,13 @@ class Corpora(lightning.LightningDataModule):
                 for place in part.first.values():
                     self.say(f"  {place}")
         if not len(encoded):
-            if every and not skipped + encoded.dropped:
+            if every and not encoded.dropped + len(unreadable):
                 raise ValueError(
                     f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
                     "rows for one: lower it, or name a file in data.valid"
                 )
             raise ValueError(
-                f"data.{split}{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
+                f"{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
                 f"and {encoded.dropped:,} rows are longer than data.longest = {longest}"
                 + (f"; the first: {unreadable[0]}" if unreadable else "")
             )
@@ -116,16 +116,20 @@ class Corpora(lightning.LightningDataModule):
         """How much it is, in the words of the task."""
         if self.run.recipe.task == "classify":
             return f"{len(encoded):,} examples"
-        text = self.run.recipe.data.kind in ("text", "phrases")
-        return (
-            f"{len(encoded.target):,} tokens"
-            if text
-            else f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
-        )
+        if self.run.recipe.data.kind in ("text", "phrases"):
+            return f"{len(encoded.target):,} tokens"
+        return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
 
     def _named(self, split: str) -> str:
-        files = getattr(self.run.recipe.data, split, None)
-        return f" ({', '.join(str(file) for file in files)})" if isinstance(files, list) and files else ""
+        """A split as the recipe names it, with its files."""
+        data = self.run.recipe.data
+        if split == "valid" and isinstance(data, Files) and data.hold_out:
+            return f"what data.hold_out = {data.hold_out} holds out of data.train"
+        files = getattr(data, split, None)
+        if not isinstance(files, list):
+            return f"data.{split}"
+        names = [" and ".join([file] if isinstance(file, str) else file) for file in files]
+        return f"data.{split} ({', '.join(names)})"
 
     def setup(self, stage: str) -> None:
         assert self.trainer is not None

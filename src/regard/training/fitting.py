@@ -7,7 +7,7 @@ import os
 import shutil
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .card import card
 from .corpus import check
@@ -15,9 +15,12 @@ from .run import Run
 from .tasks import task_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pytorch_lightning as lightning
     import torch
     from pytorch_lightning.loggers import Logger
+    from pytorch_lightning.strategies import Strategy
 
     from .module import Fitting
     from .recipe import Recipe, Training
@@ -46,8 +49,8 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return run
-    if recipe.training.updates < recipe.training.warmup:
-        bar.say(_remark(recipe.training))
+    for remark in _remarks(recipe):
+        bar.say(remark)
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
     task = task_of(recipe)
@@ -78,7 +81,7 @@ def _trainer(run: Run) -> lightning.Trainer:
         accelerator=_accelerator(settings),
         devices=settings.devices,
         num_nodes=settings.nodes,
-        strategy=settings.strategy,
+        strategy=_strategy(settings.strategy),
         precision=precision,
         max_steps=settings.updates,
         max_epochs=-1,
@@ -89,6 +92,20 @@ def _trainer(run: Run) -> lightning.Trainer:
         enable_model_summary=False,
         use_distributed_sampler=False,
     )
+
+
+def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
+    """FSDP mixes precision by autocast, as the others do.
+
+    Of itself Lightning has it cast parameters, buffers and the sum of the gradients to bfloat16 as well: recurrent
+    steps, a log-mel's filters and a baseline's average would all be rounded to three digits.
+    """
+    if name != "fsdp":
+        return name
+    from pytorch_lightning.strategies import FSDPStrategy
+    from torch.distributed.fsdp import MixedPrecision
+
+    return FSDPStrategy(mixed_precision=MixedPrecision())
 
 
 def _check_processes(settings: Training) -> None:
@@ -112,14 +129,22 @@ def _check_processes(settings: Training) -> None:
         )
 
 
-def _remark(settings: Training) -> str:
+def _remarks(recipe: Recipe) -> Iterator[str]:
     """A warm-up longer than the training is no mistake, but seldom meant."""
     from .schedule import rate
 
-    return (
-        f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
-        f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
-    )
+    settings = recipe.training
+    if settings.updates < settings.warmup:
+        yield (
+            f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
+            f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
+        )
+    soft = getattr(recipe.decoder, "warmup", 0)
+    if settings.updates < soft:
+        yield (
+            f"decoder.warmup = {soft:,} is more than training.updates = {settings.updates:,}: attention stays softer "
+            "than it is meant to end"
+        )
 
 
 def _accelerator(settings: Training) -> str:

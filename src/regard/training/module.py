@@ -14,6 +14,7 @@ import torch.distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from ..models import Writer
 from . import chance
 from .graphs import Graphs
 from .metrics import Metrics
@@ -129,6 +130,8 @@ class Fitting(lightning.LightningModule):
             group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
         optimizer.step()
         optimizer.zero_grad()
+        if isinstance(self.model, Writer):
+            self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 
     def _backward(self, batch: Batch) -> Loss:

@@ -102,6 +102,8 @@ def _sensible(part: Any) -> Any:
         wrong.append(f"size = {part.size} must be a multiple of 32")
     if isinstance(part, config.TellDecoder) and part.penalty and part.attention != "soft":
         wrong.append(f'penalty = {part.penalty} needs attention = "soft", and it is "{part.attention}"; set it to 0')
+    if isinstance(part, config.TellDecoder) and part.warmup and part.attention != "hard":
+        wrong.append(f'warmup = {part.warmup} needs attention = "hard", and it is "{part.attention}"; set it to 0')
     if wrong:
         raise ValueError("; ".join(wrong))
     return part
@@ -130,6 +132,13 @@ class Recipe(Section):
         wrong = _apart(self)
         if self.decoder is not None:
             wrong += _paired(self, self.encoder, self.decoder)
+        if self.head is not None and self.head.pooling in ("static", "learned"):  # they weigh the words themselves
+            if self.source.kind != "text":
+                wrong.append(
+                    f'head.pooling = "{self.head.pooling}" weighs words, and source.kind is "{self.source.kind}"'
+                )
+            if getattr(self.encoder, "stride", 1) > 1:
+                wrong.append(f'head.pooling = "{self.head.pooling}" weighs every word: set encoder.stride to 1')
         if self.training.schedule == "inverse-square-root" and not self.training.warmup:
             wrong.append(
                 'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
@@ -212,6 +221,8 @@ def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) ->
             f'decoder.fusion = "{decoder.fusion}" over an encoder of kind "{encoder.kind}": it is "none" where there '
             'is no encoder, and "shallow" or "deep" where there is one'
         )
+    if getattr(decoder, "attention", None) == "none" and recipe.search.coverage_penalty:
+        wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
     if not isinstance(decoder, config.RecurrentDecoder):
         return wrong
     memory = config.annotated(encoder)
@@ -227,8 +238,6 @@ def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) ->
             f'tied = "{recipe.tied}" with attention = "luong" needs decoder.embedding = decoder.width, '
             f"and they are {decoder.embedding} and {decoder.width}"
         )
-    if decoder.attention == "none" and recipe.search.coverage_penalty:
-        wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
     return wrong
 
 
@@ -238,7 +247,7 @@ MODEL_NOTES = {
     "embedding": "width of the word embeddings",
     "width": "of the states; of each direction in a bidirectional encoder",
     "bidirectional": "read the source both ways",
-    "hidden": "width of the feed-forward part",
+    "hidden": "width of the feed-forward part, or of an additive energy",
     "key_heads": "fewer heads for keys and values; 0: as many as heads",
     "norm": "layer norms before (pre) or after (post) each part",
     "positions": "sinusoidal, learned, rotary or alibi",
@@ -254,4 +263,5 @@ MODEL_NOTES = {
     "penalty": "λ of Xu et al. 2015: every place is to be looked at once in all; of soft attention",
     "reward": "λ_r of Xu et al. 2015: how much hard attention learns from how well its draws did",
     "entropy": "λ_e of Xu et al. 2015: how much hard attention is kept open",
+    "warmup": "updates in which hard attention goes from soft to drawing",
 }

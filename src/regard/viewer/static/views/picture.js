@@ -14,7 +14,7 @@ import { callChoice, callPath, fileParts } from "../weights.js";
 export const picture = {
   name: "picture",
   title: "Picture",
-  hint: "Weights over a picture, word by word: drop one on the page",
+  hint: "Weights over a picture, word by word or cell by cell",
   needs: "nothing",
   mount: (root, context) => new PictureView(root, context),
 };
