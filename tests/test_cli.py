@@ -156,3 +156,8 @@ class TestErrors:
         self.raising(monkeypatch, ZeroDivisionError("division by zero"))
         with pytest.raises(ZeroDivisionError):
             cli.main()
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "regard", "--help"], capture_output=True, text=True, check=True)
+    assert "train" in done.stdout

@@ -56,26 +56,44 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", "from regard.cli import main; main()", "train", *arguments]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "regard", "train", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
-    run = tmp_path / "run"
-    killed = start(str(straight / "tiny.toml"), *SETTINGS, "--out", str(run))
+
+def reaches(training: subprocess.Popen[str], run: Path, update: int) -> None:
     ending = time.monotonic() + 120
-    while not (run / "metrics.csv").exists() or "\n12," not in (run / "metrics.csv").read_text():
-        assert killed.poll() is None, killed.communicate()[0]
+    while not (run / "metrics.csv").exists() or f"\n{update}," not in (run / "metrics.csv").read_text():
+        assert training.poll() is None, training.communicate()[0]
         assert time.monotonic() < ending
         time.sleep(0.005)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_interrupted_is_no_success(sent: signal.Signals, straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training = start(str(straight / "tiny.toml"), *SETTINGS, "training.updates=100000", "--out", str(run))
+    reaches(training, run, 3)
+    training.send_signal(sent)
+    said = training.communicate(timeout=120)[0]
+    assert training.returncode == 128 + sent, said
+    assert f"interrupted; go on with: regard train --resume {run}" in said
+
+
+def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed = start(str(straight / "tiny.toml"), *SETTINGS, "--out", str(run))
+    reaches(killed, run, 12)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert not (run / "model").exists()
     assert (run / "checkpoints" / "last.ckpt").exists()
 
     resumed = start("--resume", str(run))
-    assert resumed.wait(timeout=120) == 0, resumed.communicate()[0]
+    said = resumed.communicate(timeout=120)[0]
+    assert resumed.returncode == 0, said
+    assert "going on after update 7 of 23" in said
     assert len(measured(run)) > len([1 for row in measured(run) if int(row[0]) <= 7]), "it trained on"
     assert_same(run, straight / "run")
 
@@ -176,3 +194,14 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_
     run = Run.open(copy)
     with pytest.raises(Exception, match=r"weights_only|Unsupported"):
         fit(run.recipe, run.folder, resume=True)
+
+
+def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.training.run import Run, anchored
+
+    monkeypatch.chdir(tmp_path)
+    recipe = cookbook.load("mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]'])
+    here = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": "."})})
+    assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
+    assert anchored(recipe).data.root == recipe.data.root  # the environment names it
+    assert anchored(cookbook.load("mean-opinions")) == cookbook.load("mean-opinions")  # nothing on disk

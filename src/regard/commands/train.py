@@ -41,7 +41,9 @@ def train(
       regard train --resume runs/en-fr
     """
     if resume is not None and (recipe is not None or out is not None or force):
-        raise typer.BadParameter("--resume goes on with a run as it was begun; it takes nothing else")
+        raise typer.BadParameter(
+            "--resume goes on with a run as it was begun and takes nothing else; other settings are another run"
+        )
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training import cookbook, fit

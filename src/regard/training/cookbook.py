@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import tomllib
@@ -69,7 +70,11 @@ def _resolve(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for base in bases:
-        below, where = _resolve(_find(base, path.parent), (*above, path))
+        try:
+            found = _find(base, path.parent)
+        except ValueError as error:
+            raise ValueError(f"{path}: base: {error}") from None
+        below, where = _resolve(found, (*above, path))
         below.pop("name", None)
         _merge(values, below)
         origins.update(where)
@@ -83,12 +88,22 @@ def _find(name: str, beside: Path) -> Path:
     if name.endswith(".toml"):
         path = beside / name
         if not path.is_file():
-            raise ValueError(f"no recipe file {path}")
+            raise ValueError(f"there is no recipe file {path}{_near(path.name, path.parent.glob('*.toml'))}")
         return path
     for folder in (SHIPPED, PARTS):
         if re.fullmatch(r"[\w.-]+", name) and (folder / f"{name}.toml").is_file():
             return folder / f"{name}.toml"
-    raise ValueError(f"no recipe is called {name!r}; `regard recipes` lists those that ship, or give a .toml file")
+    if (beside / f"{name}.toml").is_file():
+        raise ValueError(f"no recipe that ships is called {name!r}; did you mean the file {name}.toml?")
+    near = _near(name, (file.with_suffix("") for folder in (SHIPPED, PARTS) for file in folder.glob("*.toml")))
+    raise ValueError(
+        f"no recipe is called {name!r}{near}; `regard recipes` lists those that ship, or give a .toml file"
+    )
+
+
+def _near(name: str, files: Iterable[Path]) -> str:
+    near = difflib.get_close_matches(name, [file.name for file in files], n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -7,11 +7,12 @@ import os
 import shutil
 import warnings
 from pathlib import Path
+from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
 from .card import card
 from .corpus import check
-from .run import Run
+from .run import Run, anchored
 from .tasks import task_of
 
 if TYPE_CHECKING:
@@ -30,11 +31,13 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     """Train what the recipe says into `folder`; with `resume`, go on with the run that is there."""
     import pytorch_lightning as lightning
     from lightning_utilities.core.rank_zero import rank_zero_only
+    from pytorch_lightning.utilities.exceptions import SIGTERMException
 
     from .bar import Bar
     from .corpora import Corpora
     from .module import Fitting
 
+    recipe = anchored(recipe)
     _check_processes(recipe.training)
     first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
     folder = Path(folder)
@@ -51,6 +54,8 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         return run
     for remark in _remarks(recipe):
         bar.say(remark)
+    if resume and not run.last.exists():
+        bar.say(f"{folder} has no checkpoint yet: training begins anew")
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
     task = task_of(recipe)
@@ -60,9 +65,9 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     try:
         last = run.last if resume and run.last.exists() else None
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
-    except SystemExit:  # what Lightning makes of Ctrl-C
+    except SystemExit as left:  # what Lightning makes of Ctrl-C and of SIGTERM; the latter it would call a success
         bar.say(f"interrupted; go on with: regard train --resume {folder}")
-        raise
+        raise SystemExit(128 + (SIGTERM if isinstance(left, SIGTERMException) else SIGINT)) from None
     finally:
         bar.stop()
     if trainer.is_global_zero:  # alone: from here on nothing is asked of the other processes

@@ -50,6 +50,8 @@ def _sentence(mistake: Any, names: list[str]) -> str:
         return f"is {given!r}; it should match {mistake['ctx']['pattern']}"
     if kind == "value_error":
         return str(mistake["ctx"]["error"])
+    if kind == "list_type":
+        return f"is {given!r}; it should be a list, such as " + ("[0, 1]" if isinstance(given, int) else f'["{given}"]')
     wanted = mistake["msg"].removeprefix("Input should be ")
     return f"is {given!r}; it should be {wanted}"
 
@@ -63,6 +65,8 @@ def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str
     key: list[str] = []
     names: list[str] = []
     for place in location:
+        if len(options := _options(schema)) == 1 and not _tags(options[0]):  # of a section that may be left out
+            schema = options[0]
         known = _fields(schema)
         tags = {tag: option for option in _options(schema) for tag in _tags(option)}
         if known:
@@ -90,5 +94,5 @@ def _options(schema: Any) -> tuple[Any, ...]:
 
 def _tags(option: Any) -> tuple[Any, ...]:
     if isinstance(option, type) and issubclass(option, BaseModel):
-        return get_args(option.model_fields["kind"].annotation)
+        return get_args(option.model_fields["kind"].annotation) if "kind" in option.model_fields else ()
     return tuple(field.default for field in fields(option) if field.name == "kind")

@@ -105,6 +105,8 @@ class Fitting(lightning.LightningModule):
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
             self._graphs = Graphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
+        if update:
+            self.bar.say(f"going on after update {update:,} of {self.settings.updates:,}")
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
         if self._patience_is_over():  # it was killed between its last validation and its end

@@ -77,8 +77,9 @@ def _sensible(part: Any) -> Any:
         value = getattr(part, field.name)
         if isinstance(value, bool):
             continue
-        if isinstance(value, int) and value < field.metadata.get("least", 0 if field.default == 0 else 1):
-            wrong.append(f"{field.name} = {value} is too small")
+        least = field.metadata.get("least", 0 if field.default == 0 else 1)
+        if isinstance(value, int) and value < least:
+            wrong.append(f"{field.name} = {value} is too small: it is at least {least}")
         most = field.metadata.get("most", 1.0)
         if isinstance(value, float) and not (math.isfinite(value) and 0 <= value < most):
             wrong.append(f"{field.name} = {value} is not in 0 ≤ {field.name}" + (" < 1" if most == 1 else ""))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cookbook import load
 from .written import written
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from .recipe import Recipe
 
 RECIPE = "recipe.toml"
@@ -91,6 +90,18 @@ class Run:
                 f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
                 f"{needed / 1e6:,.0f} MB more: free some, choose another folder with --out, or lower training.average"
             )
+
+
+def anchored(recipe: Recipe) -> Recipe:
+    """With its data's folder named in full, so that the run can be used from another folder than it was begun in.
+
+    What the environment names stays the environment's: that is how a run moves to another machine.
+    """
+    root = getattr(recipe.data, "root", "$")
+    if "$" in root:
+        return recipe
+    data = recipe.data.model_copy(update={"root": str(Path(root).expanduser().absolute())})
+    return recipe.model_copy(update={"data": data})
 
 
 def _clear(folder: Path) -> None:
