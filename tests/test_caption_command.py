@@ -16,7 +16,7 @@ from regard.data import Tokenizer, Tokenizers, scenes
 from regard.data.pictures import Pictures
 from regard.decoding.pretrained import shipped
 from regard.models import Writer, config
-from regard.seeing.overlay import shaded
+from regard.seeing.overlay import WORDS, most, save_looks, veiled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,10 +82,12 @@ def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
 def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
     plot = tmp_path / "looked.png"
     _, text, said = run("caption", "--model", folder / "soft", "scene:train:0:0", "--save-plot", plot)
-    assert said.strip() == f"wrote {plot}"
+    words = len(text.split())
+    assert words > WORDS  # untrained, it does not know when to end
+    assert said.strip() == f"wrote {plot}, the first {WORDS} of {words} words"
     with Image.open(plot) as image:
         width, height = image.size
-    panels = len(text.split()) + 1
+    panels = WORDS + 1
     assert width / height == pytest.approx(1.6 * min(panels, 5) / (1.8 * -(-panels // 5)), rel=0.02)
     with pytest.raises(ValueError, match="draws one picture, and 2 are given"):
         run("caption", "--model", folder / "soft", "scene:train:0:0", "scene:train:0:1", "--save-plot", plot)
@@ -94,15 +96,49 @@ def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_a_picture_is_bright_where_the_weight_is() -> None:
-    weights = torch.zeros(4, 4)
-    weights[1, 2] = 1
-    shown = shaded(np.full((64, 64, 3), 200, np.uint8), weights)
+@pytest.mark.parametrize("ground", [0, 30, 255])
+def test_a_picture_is_veiled_where_nobody_looked(ground: int) -> None:
+    """On a dark picture as on a light one, what was looked at can be told from what was not."""
+    picture, soft = np.full((64, 64, 3), ground, np.uint8), torch.full((4, 4), 0.01)
+    soft[1, 2] = 0.85
+    shown = veiled(picture, soft).astype(int)
     assert shown.shape == (64, 64, 3)
-    row, column = divmod(int(shown[..., 0].argmax()), 64)
-    assert (row // 16, column // 16) == (1, 2)
-    assert shown.max() == 200
-    assert shown[40:, :16].max() == 30
+    assert abs(shown[24, 40] - ground).max() <= 2  # the middle of the cell
+    assert abs(shown[60, 4] - ground).min() > 70
+    assert len(np.unique(shown)) > 10  # and smoothly between them
+
+
+def test_one_cell_is_drawn_as_the_square_it_is() -> None:
+    hard = torch.zeros(4, 4)
+    hard[1, 2] = 1
+    shown = veiled(np.full((64, 64, 3), 255, np.uint8), hard)
+    assert (shown[16:32, 32:48] == 255).all()
+    assert (shown == 255).sum() == 16 * 16 * 3
+    assert most(hard, 64) == (32, 16, 16, 16)
+
+
+def test_every_panel_has_a_frame_and_long_captions_an_end(tmp_path: Path) -> None:
+    words = [f"w{n}" for n in range(WORDS + 17)]
+    save_looks(tmp_path / "a.svg", np.full((8, 8, 3), 255, np.uint8), torch.rand(len(words), 2, 2), words)
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert drawn.count("<image") == WORDS + 1
+    assert drawn.count("#999999") == 4 * (WORDS + 1)
+    assert f"<!-- w{WORDS - 1} -->" in drawn
+    assert f"<!-- w{WORDS} -->" not in drawn
+
+
+def test_what_to_know_of_a_picture_is_told(folder: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 20), "white").save(tmp_path / "plain.png")
+    plain = tmp_path / "plain.png"
+    code, said, told = run("caption", "--model", folder / "soft", plain)
+    assert code == 0
+    assert said.strip()
+    assert f"regard: nothing is seen in {plain}: it is all one colour" in told
+    (tmp_path / "empty.png").write_bytes(b"")
+    code, _, told = run("caption", "--model", folder / "soft", tmp_path / "empty.png", plain)
+    assert code == 1
+    assert told.count("nothing is seen") == 1
+    assert f"{tmp_path / 'empty.png'}: is empty" in told
 
 
 def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -96,6 +96,39 @@ def test_lines_that_cannot_be_named_do_not_stop_the_others(folder: Path) -> None
     assert "line 3 is no text: byte 1 of the line, 0xff, is not UTF-8" in told
 
 
+def test_what_is_odd_about_lines_is_told_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"")
+    sound = str(tmp_path / "a.wav").encode()
+    lines = b"i liked it\nzebra quagga\n1\tthe film was dull\n2\tit\n" + sound + b"\n" + sound + b"\nokapi\nb.wav\n"
+    code, said, told = run("--model", folder / "words", stdin=lines)
+    assert code == 0
+    assert len(said.splitlines()) == 8
+    assert told.count("holds a tab; the whole line is read as the text") == 1
+    assert "regard: line 3 holds a tab" in told
+    assert told.count("a.wav is a sound, and") == 1
+    assert f"regard: line 5: {tmp_path / 'a.wav'} is a sound, and {folder / 'words'} reads texts" in told
+    assert "the model knows no word of 5 of 8 lines, so its answers to these say nothing about them" in told
+    assert run("--model", folder / "words", stdin=b"i liked it\nthe zebra was dull\n")[2] == ""
+
+
+def test_a_file_with_nothing_in_it_is_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_bytes(b"")
+    for given, name in ((("--file", tmp_path / "none.txt"), tmp_path / "none.txt"), ((), "standard input")):
+        code, said, told = run("--model", folder / "max", *given, stdin=b"")
+        assert (code, said) == (0, "")
+        assert told == f"regard: {name} is empty: there is nothing to name\n"
+
+
+def test_of_several_each_is_named(folder: Path) -> None:
+    tones = ["tone:rising:4", "tone:falling:2"]
+    _, said, _ = run(*tones, "--model", folder / "sound")
+    assert said.splitlines()[::4] == tones
+    assert "tone" not in run(tones[0], "--model", folder / "sound")[1]
+    texts = ["i liked it", "the film was dull"]
+    assert run(*texts, "--model", folder / "last")[1].splitlines()[::2] == texts
+    assert len(run(*texts, "--model", folder / "attention")[1].splitlines()) == 4  # where they are shaded already
+
+
 def test_bad_texts_are_told_clearly(folder: Path) -> None:
     with pytest.raises(ValueError, match="text 1 is empty: there is nothing to name"):
         run("  ", "--model", folder / "attention")
@@ -152,15 +185,19 @@ def test_where_nothing_is_heard_it_is_said(folder: Path, tmp_path: Path, model: 
     files = {"silent": 0.0 * wave, "level": 0.3 + 0.001 * wave, "brief": wave[:20], "loud": wave, "low": 0.05 * wave}
     for name, samples in files.items():
         soundfile.write(tmp_path / f"{name}.wav", samples, 8000)
-    why = {"silent": "it is silent", "level": "it is silent", "brief": "it lasts 2.5 milliseconds"}
+    why = {
+        "silent": "nothing is heard in {}: it is silent",
+        "level": "nothing is heard in {}: it is constant",
+        "brief": "{} lasts 2.5 milliseconds, too short to judge",
+    }
     for name in files:
         code, said, told = run(tmp_path / f"{name}.wav", "--model", folder / model)
         assert code == 0
         assert said
         if name in why:
-            assert f"nothing is heard in {tmp_path / name}.wav: {why[name]}" in told
+            assert why[name].format(tmp_path / f"{name}.wav") in told
         else:
-            assert "nothing is heard" not in told
+            assert "means nothing" not in told
     names = [tmp_path / f"{name}.wav" for name in ("loud", "none", "silent")]
     code, _, told = run(*names, "--model", folder / model)
     assert code == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -193,4 +194,36 @@ class TestCommand:
 
         assert "does not know 'é'" in told("é The")
         assert "nothing is drawn" in told("--temperature", "0", "--top-k", "3")
-        assert "top_p is a probability" in told("--top-p", "2")
+        assert "--top-p is a probability, 0 < P ≤ 1; got 0.0" in told("--top-p", "0")
+        assert "where 0 takes the likeliest; got inf" in told("--temperature", "inf")
+
+    @pytest.mark.parametrize(
+        ("seed", "end"),
+        [("-1", "greater than or equal to 0"), ("99999999999999999999", "less than or equal to 9223372036854775807")],
+    )
+    def test_a_seed_out_of_range_is_refused(self, folder: str, seed: str, end: str) -> None:
+        done = CliRunner().invoke(app, ["generate", "--model", folder, "--seed", seed])
+        assert done.exit_code == 2
+        assert end in done.stderr
+        with pytest.raises(ValueError, match="a seed is a whole number from 0 to"):
+            Sample(seed=int(seed))
+
+    def test_a_draw_can_be_made_again(self, folder: str) -> None:
+        how = ["generate", "--model", folder, "--tokens", "30"]
+        done = CliRunner().invoke(app, how)
+        (seed,) = re.findall(r"^regard: --seed (\d+) draws this again$", done.stderr, re.MULTILINE)
+        again = CliRunner().invoke(app, [*how, "--seed", seed])
+        assert again.stdout == done.stdout
+        assert again.stderr == ""
+        other = CliRunner().invoke(app, how)
+        assert other.stderr != done.stderr
+        assert CliRunner().invoke(app, [*how, "--temperature", "0"]).stderr == ""
+
+    def test_an_empty_pipe_is_told(self, folder: str) -> None:
+        how = ["generate", "--model", folder, "--tokens", "3", "--temperature", "0"]
+        assert "standard input is empty" in CliRunner().invoke(app, [*how, "-"], input="").stderr
+        assert CliRunner().invoke(app, [*how, "-"], input="The").stderr == ""
+
+    def test_a_model_that_does_not_write_is_refused_with_its_command(self) -> None:
+        done = CliRunner().invoke(app, ["generate", "--model", "opinions-lstm"])
+        assert "opinions-lstm is a model for `regard classify`; give one that can write" in str(done.exception)

@@ -75,6 +75,21 @@ def test_of_an_animation_the_first_frame_is_taken(tmp_path: Path) -> None:
     assert_halves(READ.encode(saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])))
 
 
+def test_what_to_know_before_one_believes_a_caption(tmp_path: Path) -> None:
+    assert READ.remarks(saved(tmp_path, halves(), "a.png")) == []
+    assert READ.remarks("scene:train:0:1") == []
+    plain = saved(tmp_path, Image.new("RGB", (40, 20), "red"), "b.png")
+    assert [remark.split(",")[0] for remark in READ.remarks(plain)] == [
+        f"nothing is seen in {plain}: it is all one colour"
+    ]
+    frames = [halves("L"), Image.new("L", (40, 20), 90)]
+    for name in ("a.gif", "a.webp", "a.tiff"):
+        path = saved(tmp_path, frames[0], name, save_all=True, append_images=frames[1:])
+        assert READ.remarks(path) == [f"{path} holds several pictures, as an animation does; the first is taken"]
+    path = saved(tmp_path, halves(), "a.jpg", format="MPO", save_all=True, append_images=[halves()])
+    assert READ.remarks(path) == []  # as a telephone writes it
+
+
 def test_pictures_in_a_zip(tmp_path: Path) -> None:
     file = io.BytesIO()
     halves().save(file, "png")
@@ -124,9 +139,13 @@ def test_a_gigantic_picture_is_refused_before_it_is_unpacked(tmp_path: Path, sid
 def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.png").write_text("hello")
     (tmp_path / "empty.png").write_bytes(b"")
-    for name in ("text.png", "empty.png"):
-        with pytest.raises(ValueError, match=rf"{name}: is not a picture that Pillow can open"):
-            READ.encode(str(tmp_path / name))
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("empty.png", b"")
+    with pytest.raises(ValueError, match=r"text\.png: is not a picture that Pillow can open"):
+        READ.encode(str(tmp_path / "text.png"))
+    for folder in (tmp_path, tmp_path / "all.zip"):
+        with pytest.raises(ValueError, match=r"empty\.png: is empty: it holds not one byte"):
+            READ.encode(str(folder / "empty.png"))
     with pytest.raises(ValueError, match=r"none\.png: No such file"):
         READ.encode(str(tmp_path / "none.png"))
     with pytest.raises(ValueError, match="is a folder"):

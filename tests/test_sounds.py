@@ -8,7 +8,7 @@ import pytest
 
 from regard.data import digits, tones
 from regard.data.resample import resample
-from regard.data.sounds import Sounds
+from regard.data.sounds import Sounds, unheard
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
 DIGITS = Path(__file__).parent.parent.parent / "shared" / "data" / "digits"
@@ -73,8 +73,70 @@ def test_bad_sounds_are_told_by_name(tmp_path: Path) -> None:
     holed = np.zeros((100, 2))
     holed[17, 1] = np.nan
     soundfile.write(tmp_path / "nan.wav", holed, 8000, subtype="FLOAT")
-    with pytest.raises(ValueError, match=r"nan.wav: sample 17 is not a number"):
+    with pytest.raises(ValueError, match=r"nan.wav: sample 17 is not finite"):
         sounds.encode(str(tmp_path / "nan.wav"))
+    holed[17], holed[5] = 0, (np.inf, -np.inf)
+    soundfile.write(tmp_path / "inf.wav", holed, 8000, subtype="FLOAT")
+    with pytest.raises(ValueError, match=r"inf.wav: sample 5 is not finite"):
+        sounds.encode(str(tmp_path / "inf.wav"))
+    (tmp_path / "nothing.wav").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"nothing.wav is empty: it holds not one byte"):
+        sounds.encode(str(tmp_path / "nothing.wav"))
+
+
+@pytest.mark.parametrize("kind", ["wav", "flac"])
+def test_a_sound_cut_short_is_refused(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"a.{kind}"
+    soundfile.write(file, np.random.default_rng(0).normal(0, 0.1, 8000), 8000)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=rf"a\.{kind}.* is damaged or cut short"):
+        Sounds().encode(str(file))
+    if kind == "wav":
+        with pytest.raises(ValueError, match=r"its header promises 16,000 bytes of sound, and 7,978 are there"):
+            Sounds().encode(f"{file}#10:20")
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFFFFFF, 0x7FFFFFFF, 0x7FFFF000])
+def test_what_a_stream_writes_for_its_length_is_no_promise(tmp_path: Path, size: int) -> None:
+    file, samples = tmp_path / "a.wav", np.arange(1000, dtype=np.int16)
+    soundfile.write(file, samples, 8000)
+    whole = bytearray(file.read_bytes())
+    whole[4:8] = whole[40:44] = struct.pack("<I", size)
+    file.write_bytes(whole)
+    if size:
+        np.testing.assert_array_equal(Sounds().encode(str(file)), samples)
+    else:  # libsndfile takes the 0 at its word
+        with pytest.raises(ValueError, match=r"a\.wav is empty"):
+            Sounds().encode(str(file))
+
+
+def test_chunks_after_the_samples_and_odd_ones_before_are_no_harm(tmp_path: Path) -> None:
+    file, samples = tmp_path / "a.wav", np.arange(1001, dtype=np.int16)
+    soundfile.write(file, samples, 8000)
+    whole = file.read_bytes()
+    body = (
+        whole[12:36] + b"note" + struct.pack("<I", 3) + b"abc\0" + whole[36:] + b"LIST" + struct.pack("<I", 4) + b"INFO"
+    )
+    file.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WAVE" + body)
+    np.testing.assert_array_equal(Sounds().encode(str(file)), samples)
+
+
+def test_why_nothing_is_heard(tmp_path: Path) -> None:
+    wave = _sine(44100, 440)
+    said = {
+        "silent": (0 * wave, "nothing is heard in {}: it is silent"),
+        "constant": (0 * wave + 0.3, "nothing is heard in {}: it is constant"),
+        "opposite": (np.stack([wave, -wave], 1), "nothing is heard in {}: its channels cancel each other"),
+        "brief": (wave[:1102], "{} lasts 25.0 milliseconds, too short to judge"),
+        "loud": (np.stack([wave, wave], 1), None),
+        "one side": (np.stack([wave, 0 * wave], 1), None),
+    }
+    for name, (samples, why) in said.items():
+        file = str(tmp_path / f"{name}.wav")
+        soundfile.write(file, samples, 44100)
+        found = unheard(file, Sounds().encode(file), 8000)
+        assert found is None if why is None else found.startswith(why.format(file)), name
 
 
 def test_an_hour_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -53,15 +53,16 @@ def caption(
     loaded = pretrained.load(model or CAPTIONER, find_device(device), wanted=("caption",))
     how = settings(loaded, beams, length_penalty, None)
     how["weights"] = save_plot is not None
-    several, wrong = len(pictures) > 1, 0  # of many, one that cannot be read does not stop the others
+    several, wrong = len(pictures) > 1, set[int]()  # of many, one that cannot be read does not stop the others
 
     def refused(number: int, why: str) -> None:
-        nonlocal wrong
-        wrong += 1
+        wrong.add(number)
         typer.echo(f"regard: {why}", err=True)
 
     said = translate(loaded.model, loaded.tokenizers, pictures, refused=refused if several else None, **how)
-    for name, found in zip(pictures, said, strict=True):
+    for number, (name, found) in enumerate(zip(pictures, said, strict=True), 1):
+        for remark in [] if number in wrong else loaded.tokenizers.source.remarks(name):
+            typer.echo(f"regard: {remark}", err=True)
         print(f"{name}\t{found.text}" if several else found.text, flush=True)
         if save_plot is not None:
             _plot(found, save_plot)
@@ -71,7 +72,9 @@ def caption(
 
 def _plot(found: Translation, file: Path) -> None:
     from ..data.pictures import Pictures
-    from ..seeing.overlay import looks, save_looks
+    from ..seeing.overlay import WORDS, looks, save_looks
 
-    save_looks(file, Pictures(DRAWN).encode(found.source), *looks(found))
-    typer.echo(f"wrote {file}", err=True)
+    weights, words = looks(found)
+    save_looks(file, Pictures(DRAWN).encode(found.source), weights, words)
+    only = f", the first {WORDS} of {len(words)} words" if len(words) > WORDS else ""
+    typer.echo(f"wrote {file}{only}", err=True)

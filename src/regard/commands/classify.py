@@ -13,6 +13,7 @@ import typer
 from .app import app
 from .given import ending, no_names
 from .given import given as arriving
+from .oddities import Oddities
 from .options import Device, Model, Tokens, find_device
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def classify(
             raise ValueError("--file holds texts, a line each; name the files of sound to spell as arguments")
         wrong = _spell(loaded, given, save_plot, tokens)
     else:
-        wrong = _name(loaded, given, file, compare, save_plot, tokens)
+        wrong = _name(loaded, model, given, file, compare, save_plot, tokens)
     if wrong:
         raise typer.Exit(1)
 
@@ -110,9 +111,16 @@ def _no_texts(given: list[str], model: str) -> None:
 
 
 def _name(
-    loaded: Pretrained, given: list[str], file: Path | None, compare: bool, save_plot: Path | None, tokens: int | None
+    loaded: Pretrained,
+    model: str,
+    given: list[str],
+    file: Path | None,
+    compare: bool,
+    save_plot: Path | None,
+    tokens: int | None,
 ) -> int:
     """How many could not be named."""
+    from ..data.batch import UNKNOWN
     from ..data.pair import Bad
     from ..decoding.classify import classify as named
 
@@ -120,6 +128,7 @@ def _name(
     if compare and not shown:
         raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     text, wrong, before = loaded.tokenizers.source.kind == "text", 0, 0
+    odd, strange = Oddities(model), 0
     for arrived in arriving(given, file):
         bad = {number: item.reason for number, item in enumerate(arrived, 1) if isinstance(item, Bad)}
 
@@ -139,33 +148,46 @@ def _name(
             weights=shown,
             refused=None if len(given) == 1 else refused,
         )
-        for one in found:
+        for number, one in enumerate(found, before + 1):
             if not text and one.label:
                 _doubt(one.source, one.numbers, loaded)
             if not shown:
+                if text:
+                    odd.line(number, one.source)
+                    strange += bool(one.label) and UNKNOWN in one.numbers and _foreign(loaded, one)
                 sure = f"{one.probabilities[one.label]:.4f}" if one.label else ""
                 print(f"{one.label}\t{sure}\t{one.source}", flush=True)
             elif one.label:
-                _show(loaded, one, compare, save_plot)
+                _show(loaded, one, compare, save_plot, named=len(given) > 1)
         before += len(arrived)
+    if strange:
+        known = f"regard: the model knows no word of {strange:,} of {before:,} lines"
+        typer.echo(f"{known}, so its answers to these say nothing about them", err=True)
+    if not shown and not before:
+        typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to name", err=True)
     return wrong
 
 
 def _doubt(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
     from ..data.sounds import unheard
 
-    if why := unheard(samples, loaded.tokenizers.source.rate):
-        typer.echo(f"regard: nothing is heard in {name}: {why}, so what the model makes of it means nothing", err=True)
+    if why := unheard(name, samples, loaded.tokenizers.source.rate):
+        typer.echo(f"regard: {why}, so what the model makes of it means nothing", err=True)
 
 
-def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
+def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None, named: bool) -> None:
+    """With its name above it, where there are several; a text whose words are shaded below needs none."""
+    from ..seeing.terminal import clean
     from .screen import screen
 
     likely = list(one.probabilities.items())
     more = f"  and {len(likely) - SHOWN} more" if len(likely) > SHOWN else ""
     console = screen()
+    text = loaded.tokenizers.source.kind == "text"
+    if named and not (text and (compare or one.weights is not None)):
+        print(clean(one.source))
     console.print("  ".join(f"{label} {sure:.3f}" for label, sure in likely[:SHOWN]) + more)
-    if loaded.tokenizers.source.kind == "text":
+    if text:
         _show_words(loaded, one, compare, save_plot)
     else:
         _show_sound(loaded, one, save_plot)
@@ -178,16 +200,7 @@ def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plo
     from ..seeing.terminal import heatmap
     from .screen import screen
 
-    ids = one.numbers[:-1].tolist()
-    places = loaded.tokenizers.source.words(ids)
-    own = one.source.split()
-    if len(own) != max(places) + 1:  # a tokenizer that counts words another way than by spaces
-        own = [""] * (max(places) + 1)
-        for place, piece in zip(places, loaded.tokenizers.source.pieces(ids), strict=True):
-            own[place] += piece.replace("▁", "")
-    strange = _strange(
-        loaded, own, [[i for i, at in zip(ids, places, strict=True) if at == n] for n in range(len(own))]
-    )
+    own, places, strange = _words(loaded, one)
     if len(strange) == len(own):
         typer.echo("regard: the model knows no word of this, so its answer says nothing about it", err=True)
     elif strange:
@@ -209,6 +222,26 @@ def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plo
 
         save_weights(save_plot, torch.stack(list(kept.values())), list(kept), words)
         typer.echo(f"wrote {save_plot}", err=True)
+
+
+def _foreign(loaded: Pretrained, one: Classification) -> bool:
+    own, _, strange = _words(loaded, one)
+    return len(strange) == len(own)
+
+
+def _words(loaded: Pretrained, one: Classification) -> tuple[list[str], list[int], list[int]]:
+    """The words of a text, which of them each token belongs to, and which of them the model does not know."""
+    ids = one.numbers[:-1].tolist()
+    places = loaded.tokenizers.source.words(ids)
+    own = one.source.split()
+    if len(own) != max(places) + 1:  # a tokenizer that counts words another way than by spaces
+        own = [""] * (max(places) + 1)
+        for place, piece in zip(places, loaded.tokenizers.source.pieces(ids), strict=True):
+            own[place] += piece.replace("▁", "")
+    of_word: list[list[int]] = [[] for _ in own]
+    for i, place in zip(ids, places, strict=True):
+        of_word[place].append(i)
+    return own, places, _strange(loaded, own, of_word)
 
 
 def _strange(loaded: Pretrained, words: list[str], ids: list[list[int]]) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import secrets
 import sys
 from typing import Annotated
 
@@ -12,6 +14,7 @@ from .options import Device, Model, find_device
 
 WRITER = "shakespeare-transformer"  # the language model that ships
 LONGEST = 1 << 20  # characters of a prompt from a pipe
+SEEDS = 1 << 63  # that PyTorch takes
 
 
 @app.command()
@@ -28,9 +31,12 @@ def generate(
         int, typer.Option(metavar="N", min=0, help="Draw from so many likeliest tokens only; 0: from all.")
     ] = 0,
     top_p: Annotated[
-        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability.")
+        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability, 0 < P ≤ 1.")
     ] = 1.0,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is drawn.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=SEEDS - 1, help="Of what is drawn. [default: another each time, told]"),
+    ] = None,
     device: Device = "auto",
 ) -> None:
     """Go on with a text as a language model would.
@@ -47,20 +53,26 @@ def generate(
     """
     if temperature == 0 and (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for drawing; at --temperature 0 nothing is drawn")
+    if not math.isfinite(temperature):
+        raise ValueError(f"--temperature is a finite number ≥ 0, where 0 takes the likeliest; got {temperature}")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"--top-p is a probability, 0 < P ≤ 1; got {top_p}")
     if prompt == "-":
         prompt = sys.stdin.read(LONGEST + 1)
         if len(prompt) > LONGEST:
             raise ValueError(f"the prompt has more than {LONGEST:,} characters; its end is all a model can read")
+        if not prompt:
+            typer.echo("regard: standard input is empty, so the text begins on a new line", err=True)
     from ..decoding import Sample, pretrained
     from ..decoding import generate as write
-    from ..models import Writer
 
-    loaded = pretrained.load(model or WRITER, find_device(device))
-    if not isinstance(loaded.model, Writer):
-        raise ValueError(f"{model} writes no text")
-    sample = Sample(temperature, top_k, top_p, seed) if temperature else None
+    loaded = pretrained.load(model or WRITER, find_device(device), wanted=("write",))
+    drawn = secrets.randbelow(1 << 31) if seed is None else seed
+    sample = Sample(temperature, top_k, top_p, drawn) if temperature else None
     pieces = write(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)
     first = next(pieces, "")  # what is wrong with the prompt is said before anything is written
+    if sample is not None and seed is None:
+        typer.echo(f"regard: --seed {drawn} draws this again", err=True)
     print(prompt, end="")
     print(first if prompt else first.lstrip(" "), end="", flush=True)
     try:

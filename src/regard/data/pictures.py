@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from . import scenes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jaxtyping import UInt8
 
+T = TypeVar("T")
 MOST = 64_000_000  # pixels of a file; more is a poster, or an attack
 LARGEST = 1024  # pixels a side of what a model is given
 
@@ -50,26 +51,56 @@ class Pictures:
     def encode(self, source: str) -> UInt8[np.ndarray, "size size 3"]:
         if source.startswith("scene:"):
             return scenes.picture(source, self.size)
-        try:
-            from PIL import Image, UnidentifiedImageError
-        except ModuleNotFoundError as missing:
-            raise ValueError("pictures need Pillow; install it with: pip install 'regard[pictures]'") from missing
-        try:
-            with _opened(source) as file, warnings.catch_warnings():
-                # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                with Image.open(file) as image:
-                    return np.asarray(_plain(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
-        except Unfit as error:
-            why = str(error)
-        except UnidentifiedImageError:
-            why = "is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
-        except Image.DecompressionBombError:
-            why = f"has far more than {MOST:,} pixels: make it smaller"
-        except Exception as error:  # damaged files make Pillow raise almost anything
-            missing_file = isinstance(error, OSError) and error.filename is not None
-            why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
-        raise ValueError(f"{source}: {why}")
+
+        def pixels(image: Any) -> UInt8[np.ndarray, "size size 3"]:
+            from PIL import Image
+
+            return np.asarray(_plain(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
+
+        return _read(source, pixels)
+
+    def remarks(self, source: str) -> list[str]:
+        """What to know of a picture before one believes its caption: that it shows nothing, or is one of several."""
+        pixels = self.encode(source)
+        found = []
+        if (pixels == pixels[0, 0]).all():
+            found.append(
+                f"nothing is seen in {source}: it is all one colour, so what the model makes of it means nothing"
+            )
+        if not source.startswith("scene:") and _read(source, _several):
+            found.append(f"{source} holds several pictures, as an animation does; the first is taken")
+        return found
+
+
+def _read(source: str, take: Callable[[Any], T]) -> T:
+    """What is taken from the opened picture."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as missing:
+        raise ValueError("pictures need Pillow; install it with: pip install 'regard[pictures]'") from missing
+    try:
+        with _opened(source) as file, warnings.catch_warnings():
+            if not file.peek(1):
+                raise Unfit("is empty: it holds not one byte")
+            # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as image:
+                return take(image)
+    except Unfit as error:
+        why = str(error)
+    except UnidentifiedImageError:
+        why = "is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
+    except Image.DecompressionBombError:
+        why = f"has far more than {MOST:,} pixels: make it smaller"
+    except Exception as error:  # damaged files make Pillow raise almost anything
+        missing_file = isinstance(error, OSError) and error.filename is not None
+        why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
+    raise ValueError(f"{source}: {why}")
+
+
+def _several(image: Any) -> bool:
+    # Photographs of telephones are MPO, with a preview after the photograph; the layers of a PSD are parts of one.
+    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
 
 
 class Unfit(ValueError):

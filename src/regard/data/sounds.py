@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from os.path import isfile
+import struct
+from os.path import getsize, isfile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,9 @@ LONGEST = 60.0  # seconds; what is longer is a recording to be cut up, or an att
 MOST = 32_000_000  # samples of all channels: a minute of stereo at 192 kHz has 23 million
 FAINT = 33  # of the 32,768 that a sample may be: −60 dB
 BRIEF = 0.05  # seconds; the shortest words last twice as long
-_BLOCK = 1 << 16
+EDGE = 0.005  # seconds at either end, where resampling makes a slope out of a beginning
+STREAMED = 0x7FFFF000  # bytes; as much, or 0, is what programs write into a WAV whose length they do not know yet
+CHUNKS = 1000  # of a WAV, at most, before its samples
 _STRETCH = re.compile(r"(.+)#(\d{1,15}):(\d{1,15})")
 
 
@@ -48,7 +51,8 @@ class Sounds:
         if tones.is_tone(source):
             x, rate = tones.sound(source) / 32768.0, tones.RATE
         else:
-            x, rate = _read(source)
+            channels, rate = _read(source)
+            x = channels.mean(1)
         y = resample(x.astype(np.float32), rate, self.rate)
         return np.round(y * 32768).clip(-32768, 32767).astype(np.int16)
 
@@ -56,16 +60,21 @@ class Sounds:
         return [self.encode(source) for source in sources]
 
 
-def unheard(samples: Int16[np.ndarray, "samples"], rate: int) -> str | None:
-    """Why there is nothing to hear in a sound, if so: whatever a model makes of it is no answer."""
+def unheard(source: str, samples: Int16[np.ndarray, "samples"], rate: int) -> str | None:
+    """Why a sound cannot be judged, if so: whatever a model makes of it is no answer. `samples` are what was read."""
     if len(samples) < BRIEF * rate:
-        return f"it lasts {1000 * len(samples) / rate:.1f} milliseconds"
-    if int(samples.max()) - int(samples.min()) < 2 * FAINT:  # what stays at one height is silent at any
-        return "it is silent"
-    return None
+        return f"{source} lasts {1000 * len(samples) / rate:.1f} milliseconds, too short to judge"
+    inside = samples[round(EDGE * rate) : -round(EDGE * rate)]
+    if int(inside.max()) - int(inside.min()) >= 2 * FAINT:
+        return None
+    if not tones.is_tone(source) and np.ptp(_read(source)[0], axis=0).max() * 32768 >= 2 * FAINT:
+        why = "its channels cancel each other when they are averaged"
+    else:
+        why = "it is constant" if abs(inside.mean()) >= FAINT else "it is silent"
+    return f"nothing is heard in {source}: {why}"
 
 
-def _read(source: str) -> tuple[Float[np.ndarray, "samples"], int]:
+def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
     """The samples of a file or of a stretch of one, between −1 and 1, and their rate."""
     try:
         import soundfile
@@ -75,6 +84,8 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples"], int]:
     file, start, length = (source, 0, None) if stretch is None else (stretch[1], int(stretch[2]), int(stretch[3]))
     if not isfile(file):
         raise ValueError(f"there is no file {file:.200}")
+    _whole(file)
+    rate = 0
     try:
         with soundfile.SoundFile(file) as sound:
             rate, there = int(sound.samplerate), int(sound.frames)
@@ -92,13 +103,43 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples"], int]:
                     f"most {MOST:,} are read: save it with fewer channels, or at a lower rate"
                 )
             sound.seek(start)
-            parts = [part.mean(1) for part in sound.blocks(_BLOCK, frames=length, dtype="float32", always_2d=True)]
-            x = np.concatenate([*parts, np.zeros(0, np.float32)])
+            x = sound.read(length, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise ValueError(f"{file} is no sound that can be read (WAV, FLAC, OGG, …): {error}") from error
+        why = "is damaged or cut short" if rate else "is no sound that can be read (WAV, FLAC, OGG, …)"
+        raise ValueError(f"{file} {why}: {error}") from error
+    if len(x) < length:
+        raise ValueError(f"{source} is damaged or cut short: of {length:,} samples {len(x):,} can be read")
     if not len(x):
         raise ValueError(f"{source} is empty: it holds not one sample")
-    if not np.isfinite(x).all():
-        wrong = int(np.flatnonzero(~np.isfinite(x))[0])
-        raise ValueError(f"{source}: sample {start + wrong:,} is not a number; record or export it again")
+    finite = np.isfinite(x).all(1)
+    if not finite.all():
+        wrong = start + int(finite.argmin())
+        raise ValueError(f"{source}: sample {wrong:,} is not finite; record or export it again")
     return x, rate
+
+
+def _whole(file: str) -> None:
+    """That a file holds what it promises: of a WAV cut short libsndfile reads what is left, without a word.
+
+    A WAV is "RIFF", its size, "WAVE", and chunks: a name, the number of bytes that follow, and those, padded to even.
+    """
+    size = getsize(file)
+    if not size:
+        raise ValueError(f"{file} is empty: it holds not one byte")
+    with open(file, "rb") as read:
+        if not re.fullmatch(rb"RIFF....WAVE", read.read(12), re.DOTALL):
+            return
+        for _ in range(CHUNKS):
+            head = read.read(8)
+            if len(head) < 8:
+                return
+            name, promised = struct.unpack("<4sI", head)
+            if name == b"data":
+                there = size - read.tell()
+                if there < promised < STREAMED:
+                    raise ValueError(
+                        f"{file} is damaged or cut short: its header promises {promised:,} bytes of sound, and "
+                        f"{there:,} are there"
+                    )
+                return
+            read.seek(promised + promised % 2, 1)

@@ -27,11 +27,15 @@ class Sample:
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"a temperature is a number > 0, got {self.temperature}; to take the likeliest, search")
+            raise ValueError(
+                f"a temperature is a finite number > 0, got {self.temperature}; the likeliest need no Sample"
+            )
         if self.top_k < 0:
             raise ValueError(f"top_k keeps that many tokens, or all when 0; got {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is a probability, 0 < p ≤ 1; got {self.top_p}")
+        if self.seed is not None and not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"a seed is a whole number from 0 to 2⁶³ − 1, got {self.seed}")
 
     def generator(self, device: torch.device) -> torch.Generator | None:
         return None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
