@@ -18,8 +18,8 @@ from .figures import spread, tables
 from .runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "captions.csv"
-SCORES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr", "chrF", "pointing", "loss")
-DIGITS = {"CIDEr": 2, "loss": 3}
+SCORES = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "CIDEr-D", "chrF", "pointing", "loss")
+DIGITS = {"CIDEr-D": 2, "loss": 3}
 COLUMNS = ("table", "recipe", "seed", *SCORES, "day", "machine", "versions")
 KINDS = ("plain", "soft", "hard", "transformer")
 

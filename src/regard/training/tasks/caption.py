@@ -34,7 +34,7 @@ class Caption(Translate):
     ) -> dict[str, float]:
         captions, references = gathered(answers, pairs)
         figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}
-        figures |= {"CIDEr": cider(captions, references), "chrF": chrf(captions, references)}
+        figures |= {"CIDEr-D": cider(captions, references), "chrF": chrf(captions, references)}
         if self.recipe.data.kind == "scenes":
             looked = pointing(model, tokenizers, pairs)
             figures |= {} if looked is None else {"pointing": looked}
