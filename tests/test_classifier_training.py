@@ -125,6 +125,33 @@ def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
         fit(cookbook.load("mean-opinions", (*settings, "training.accelerator=cpu")), tmp_path / "run")
 
 
+@pytest.mark.parametrize("tokenizer", ["tokenizer.kind=word", "tokenizer.kind=bpe"])
+def test_a_training_file_of_nothing_is_named(tmp_path: Path, tokenizer: str) -> None:
+    (tmp_path / "some.tsv").write_text("good\tyes\nbad\tno\n", encoding="utf-8")
+    (tmp_path / "none.tsv").touch()
+    settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["none.tsv"]', 'data.valid=["some.tsv"]')
+    with pytest.raises(ValueError, match=r"data\.train \(none\.tsv\) holds nothing that can be used"):
+        fit(cookbook.load("mean-opinions", (*settings, tokenizer, "training.accelerator=cpu")), tmp_path / "run")
+
+
+def test_a_header_taken_for_a_row_and_a_bad_row_are_remarked_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["text\tlabel", *(f"word {n}\t{'yes' if n % 2 else 'no'}" for n in range(40)), "odd"]
+    (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    settings = ['data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]"]
+    settings += ["data.hold_out=10", "data.on_bad=skip", "data.test=[]", "tokenizer.kind=word"]
+    quick = [setting for setting in QUICK if not setting.startswith("data.")]
+    settings += [*quick, "training.updates=1", "training.tokens=256"]
+    fit(cookbook.load("mean-opinions", settings), tmp_path / "by-number")
+    shown = capsys.readouterr().out
+    assert "label 'label' has one row; if the first line is a header, name the columns: data.columns = [" in shown
+    assert shown.count("all.tsv:42: the line has 1 column") == 1
+    assert shown.count("1 bad rows skipped") == 1
+    fit(cookbook.load("mean-opinions", [*settings, 'data.columns=["text", "label"]']), tmp_path / "by-name")
+    assert "one row" not in capsys.readouterr().out
+
+
 def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Path) -> None:
     from regard.training.corpus import read
 

@@ -46,10 +46,48 @@ def test_tsv_by_header_name(tmp_path: Path) -> None:
     assert next(iter(pairs)).where == f"{file}:2"
     with pytest.raises(ValueError, match=r"pairs.tsv:1: the header has no column 'de'; it has fr, id, en"):
         list(Pairs(file, columns=("en", "de")))
+    (tmp_path / "empty.tsv").touch()
+    assert sides(Pairs(tmp_path / "empty.tsv", columns=("en", "fr"))) == []
     with pytest.raises(ValueError, match="all numbers or all names"):
         list(Pairs(file, columns=("en", 0)))
     with pytest.raises(ValueError, match="counted from 0"):
         list(Pairs(file, columns=(0, -1)))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_csv_with_quotes_commas_and_breaks(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"pairs.csv{suffix}"
+    data = '\ufeffid,text,label\r\n1,"a, b",x\r\n2,"she said ""yes""\r\nand left","y"\r\n3,it\'s 5" wide,z'.encode()
+    file.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](data))
+    pairs = Pairs(file, columns=("text", "label"))
+    assert sides(pairs) == [("a, b", "x"), ('she said "yes"\nand left', "y"), ("it's 5\" wide", "z")]
+    assert sides(pairs) == sides(pairs), "a second reading gives the same"
+    assert [pair.where for pair in pairs] == [f"{file}:{n}" for n in (2, 3, 5)], "the line a row begins in"
+    assert sides(Pairs(file, columns=(1, 2))) == [("text", "label"), *sides(pairs)]
+    with pytest.raises(ValueError, match="the header has no column 'texts'; it has id, text, label"):
+        list(Pairs(file, columns=("texts", "label")))
+
+
+def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_text('a,b\nc,"d\ne,f\ng,h\n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: .* \(a quote that opens must close"):
+        list(Pairs(file))
+    pairs = Pairs(file, on_bad="skip")
+    assert sides(pairs) == [("a", "b")]
+    assert pairs.reasons == {"not CSV": 1}
+    monkeypatch.setattr("regard.data.formats.LONGEST", 12)  # a row over many lines fills no memory either
+    file.write_text('a,b\nc,"d\n' + "e,f\n" * 20, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: it has more than 12 characters"):
+        list(Pairs(file))
+
+
+def test_a_bad_line_within_quotes_spoils_its_own_row(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.csv"
+    file.write_bytes(b'a,b\n"c\ncaf\xe9",d\ne,f\n')
+    pairs = Pairs(file, on_bad="skip")
+    assert sides(pairs) == [("a", "b"), ("e", "f")]
+    assert pairs.first == {"undecodable bytes": f"{file}:3: byte 4 of the line, 0xe9, is not UTF-8"}
 
 
 def test_line_ends_and_marks_of_other_systems(tmp_path: Path) -> None:
@@ -110,7 +148,7 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no column 'de'; it has other, en, t"):
         list(Pairs(file, columns=("en", "de")))
     parquet.write_table(arrow.table({"en": ["one", None, 3 * "x"], "n": [1, 2, 3]}), file)
-    with pytest.raises(ValueError, match=r"parquet:1: the target side is 1, not text"):
+    with pytest.raises(ValueError, match=r"parquet:1: column 'n' is 1, not text"):
         list(Pairs(file, columns=("en", "n")))
     skipped = Pairs(file, columns=("en", "en"), on_bad="skip")
     assert len(list(skipped)) == 2
@@ -163,12 +201,22 @@ def test_pairs_that_are_there_already() -> None:
 
 # name, content, file:line and reason, kind; the second line of each is bad, the others are not
 BAD = [
-    ("x.tsv", b"a\tb\nonly one\nc\td\n", r"x.tsv:2: the line has 1 columns, none with number 1", "missing column"),
-    ("x.tsv", b"a\tb\n \tx\nc\td\n", r"x.tsv:2: the source side is empty", "empty side"),
-    ("x.tsv", b"a\tb\nx\t\nc\td\n", r"x.tsv:2: the target side is empty", "empty side"),
-    ("x.tsv", b"a\tb\n\nc\td\n", r"x.tsv:2: the line has 1 columns", "missing column"),
+    (
+        "x.tsv",
+        b"a\tb\nonly one\nc\td\n",
+        r"x.tsv:2: the line has 1 column, and column 1 was asked for \(they.* tabs",
+        "missing column",
+    ),
+    ("x.tsv", b"a\tb\n \tx\nc\td\n", r"x.tsv:2: column 0 is empty", "empty side"),
+    ("x.tsv", b"a\tb\nx\t\nc\td\n", r"x.tsv:2: column 1 is empty", "empty side"),
+    ("x.tsv", b"a\tb\n\nc\td\n", r"x.tsv:2: the line has 1 column,", "missing column"),
     ("x.tsv", b"a\tb\ncaf\xe9\tx\nc\td\n", r"x.tsv:2: byte 4 of the line, 0xe9, is not UTF-8", "undecodable bytes"),
     ("x.tsv", b"a\tb\n" + b"x" * (3 * LONGEST) + b"\nc\td\n", r"x.tsv:2: the line is longer than", "over-long line"),
+    ("x.csv", b"a,b\nonly one\nc,d\n", r"x.csv:2: the line has 1 column, .* commas separate them", "missing column"),
+    ("x.csv", b"a,b\n\nc,d\n", r"x.csv:2: the line has 0 columns", "missing column"),
+    ("x.csv", b'a,b\n"caf\xe9",x\nc,d\n', r"x.csv:2: byte 5 of the line, 0xe9, is not UTF-8", "undecodable bytes"),
+    ("x.csv", b'a,b\n"x"y,z\nc,d\n', r"x.csv:2: the row is not CSV: ',' expected", "not CSV"),
+    ("x.csv", b"a,b\n" + b"x" * (3 * LONGEST) + b"\nc,d\n", r"x.csv:2: the line is longer than", "over-long line"),
     ("x.jsonl", b'["a","b"]\n', r"x.jsonl:1: the row has no '0'", "missing column"),
     ("x.jsonl", b'{"0":"a","1":"b"}\n{"0":\n{"0":"c","1":"d"}', r"x.jsonl:2: the line is not JSON", "not JSON"),
     ("x.jsonl", b'{"0":"a","1":"b"}\n' + b"[" * 99999 + b'\n{"0":"c","1":"d"}', r"x.jsonl:2: the line", "not JSON"),
@@ -183,10 +231,10 @@ def test_a_bad_row_is_an_error_or_skipped_and_counted(
 ) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    columns = (0, 1) if name.endswith("tsv") else ("0", "1")
+    columns = ("0", "1") if name.endswith("jsonl") else (0, 1)
     with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}.*{message}") as raised:
         list(Pairs(file, columns=columns))
-    assert "on_bad='skip' leaves such rows out" in str(raised.value)
+    assert raised.value.__notes__ == ["on_bad='skip' leaves such rows out"]
     pairs = Pairs(file, columns=columns, on_bad="skip")
     found = list(pairs)
     assert [pair.row for pair in found] == ([0, 2] if content.count(b"\n") > 1 else [])
@@ -245,9 +293,9 @@ def test_damaged_archives_say_where(tmp_path: Path) -> None:
 def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
         Pairs(tmp_path / "nowhere.tsv")
-    file = tmp_path / "pairs.csv"
+    file = tmp_path / "pairs.doc"
     file.touch()
-    with pytest.raises(ValueError, match=r"pairs.csv: no reader knows this kind of file; known are .tsv"):
+    with pytest.raises(ValueError, match=r"pairs.doc: no reader knows this kind of file; known are .tsv, .txt, .csv"):
         Pairs(file)
     with pytest.raises(ValueError, match=r"got \('a', 'b'\)"):
         Pairs([("a", "b")])  # type: ignore[list-item]

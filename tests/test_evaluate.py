@@ -293,13 +293,116 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
     for beams in (1, 4):
         arguments = ["--beams", str(beams), "--length-penalty", "0", "--save", str(saved)]
         out = command(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
-        assert f"test: 4 pairs, beams {beams}, length penalty 0, coverage penalty 0" in out
+        assert "test: 4 pairs, " in out
+        assert f" target tokens, beams {beams}, length penalty 0, coverage penalty 0" in out
         assert f"wrote {saved}" in out
         loaded, names = pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
         assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
         assert results.load(captioner)["test"].search["beams"] == beams
-    assert "valid: 3 pairs, beams 3" in command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
+    out = command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
+    assert "valid: 3 pairs, " in out
+    assert " target tokens, beams 3" in out
+    assert "CIDEr-D" in out
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """A run of a classifier that has learned nothing."""
+    pytest.importorskip("pydantic")
+    from regard.data import Labels, opinions
+    from regard.models.classifier import Classifier
+    from regard.training import cookbook, written
+
+    folder = tmp_path / "opinions-1"
+    texts = [pair.source for pair in opinions.pairs(50)]
+    sides = Tokenizers(Tokenizer.train("word", 100, texts), Labels(sorted(opinions.LABELS)))
+    recipe = cookbook.load("mean-opinions", ["data.test=60", "encoder.width=8"])
+    torch.manual_seed(0)
+    it = Classifier(recipe.classifier(len(sides.source), 3))
+    it.save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    (folder / "recipe.toml").write_text(written.written(recipe), encoding="utf-8")
+    return folder
+
+
+def test_a_classifier_is_scored_label_by_label(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said.txt"
+    out = command(capsys, monkeypatch, "evaluate", str(classifier), "--save", str(said))
+    assert "test: 60 examples\n" in out
+    answers = said.read_text(encoding="utf-8").splitlines()
+    found = results.load(classifier)["test"]
+    kept = json.loads((classifier / "results.json").read_text(encoding="utf-8"))["test"]["labels"]
+    assert sum(label["count"] for label in kept.values()) == 60
+    assert {name: sum(label["answers"].get(name, 0) for label in kept.values()) for name in kept} == {
+        name: answers.count(name) for name in kept
+    }
+    right = sum(label.answers.get(name, 0) for name, label in found.labels.items())
+    assert found.values["accuracy"] == pytest.approx(100 * right / 60)
+    for word in ("precision", "recall", "F1", "by what the model answered"):
+        assert word in out
+    assert "opinions-1" in command(capsys, monkeypatch, "compare", str(classifier))
+
+
+def test_precision_and_recall_by_hand() -> None:
+    from regard.training.confusion import by_label
+
+    truths, answers = ["a", "a", "a", "b", "c"], ["a", "a", "b", "a", "d"]
+    found = by_label(answers, [Pair("x", truth) for truth in truths], ["d", "c", "b", "a", "e"])
+    assert list(found) == ["d", "c", "b", "a"], "in the order of the model's labels; nothing is known of e"
+    assert (found["a"].count, found["a"].answers) == (3, {"b": 1, "a": 2})
+    assert found["a"].precision == found["a"].recall == found["a"].f1 == pytest.approx(200 / 3)
+    assert (found["b"].precision, found["b"].recall, found["b"].f1) == (0, 0, 0)
+    assert (found["c"].precision, found["c"].recall) == (None, 0)
+    assert (found["d"].precision, found["d"].recall, found["d"].count) == (0, None, 0)
+
+
+def test_a_file_of_nothing_is_told_as_that(
+    run: Path, classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "empty.tsv"
+    for each in (run, classifier):
+        file.write_text("", encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"empty\.tsv holds no rows"):
+            command(capsys, monkeypatch, "evaluate", str(each), str(file))
+        file.write_text("alone\n", encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"empty\.tsv:1: the line has 1 column, .* separate them\)$"):
+            command(capsys, monkeypatch, "evaluate", str(each), str(file))
+
+
+def test_a_language_model_is_scored_on_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic")
+    from regard.data.reader import Nothing
+    from regard.training import cookbook, written
+    from regard.training.corpus import read
+
+    folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
+    settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]
+    recipe = cookbook.load("lstm-phrases", settings)
+    (held_out,) = read(recipe.data, "test")
+    sides = Tokenizers(Nothing(), Tokenizer.train("character", 100, [held_out.target]))
+    torch.manual_seed(0)
+    Writer(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    (folder / "recipe.toml").write_text(written.written(recipe), encoding="utf-8")
+    tokens = len(sides.target.encode(held_out.target)) + 2
+    assert f"test: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder))
+    file.write_text(held_out.target, encoding="utf-8")
+    assert f"my.txt: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder), str(file))
+    found = results.load(folder)
+    assert found["my.txt"].values["loss"] == found["test"].values["loss"]
+    file.write_text(held_out.target[:200], encoding="utf-8")
+    command(capsys, monkeypatch, "evaluate", str(folder), str(file))
+    assert results.load(folder)["my.txt"].values["loss"] != found["test"].values["loss"]
+    with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
+        command(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
+    file.write_text(" \n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"my\.txt holds no text"):
+        command(capsys, monkeypatch, "evaluate", str(folder), str(file))
 
 
 def test_runs_of_several_tasks_are_all_compared(

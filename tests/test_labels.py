@@ -23,6 +23,8 @@ def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:
         ValueError, match=r"reviews\.tsv:3: no label is called 'middling'; the training data knows bad, go"
     ):
         Encoded.build(pairs, sides)
+    with pytest.raises(ValueError, match="is called 'ab ab ab ab ab ab ab ab ab ab ab ab ab a…'; the training"):
+        Encoded.build([Pair("a word", "ab " * 20, 0)], sides)
     encoded = Encoded.build(pairs, sides, on_bad="skip")
     assert encoded.rows.tolist() == [0, 1]
     assert "middling" in encoded.about.unreadable[0]

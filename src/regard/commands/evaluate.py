@@ -12,16 +12,19 @@ from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, 
 from .screen import screen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from rich.table import Table
 
     from ..data import Pair
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
+    from ..training.confusion import Label
     from ..training.evaluate import Evaluation
     from ..training.figures import Figures
 
+LABELS, MATRIX = 30, 10  # so many labels are listed, and so many at most have a table of what was taken for what
 WRITERS = ("translate", "caption", "spell")
 TASKS = {  # that an option means something to
+    "--columns": (*WRITERS, "classify"),
     "--beams": WRITERS,
     "--length-penalty": WRITERS,
     "--coverage-penalty": WRITERS,
@@ -36,7 +39,11 @@ TASKS = {  # that an option means something to
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Pairs: TSV, JSONL, Parquet, …. [default: the run's own]")
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Pairs: TSV, CSV, JSONL, Parquet, …; text for a language model. [default: the run's own]",
+        ),
     ] = None,
     split: Annotated[
         Literal["test", "valid"] | None, typer.Option(help="Which of the run's own pairs. [default: test]")
@@ -74,6 +81,7 @@ def evaluate(
       regard evaluate tatoeba-transformer-en-fr pairs.tsv
       regard evaluate runs/luong-dot-tatoeba-1 hansards.tsv --columns 0,1,2,3 --tokenised
       regard evaluate runs/soft-scenes-1
+      regard evaluate runs/lstm-phrases-1 my.txt
     """
     from ..decoding import pretrained
     from ..training import results
@@ -89,6 +97,7 @@ def evaluate(
     if file is not None and split is not None:
         raise ValueError("--split chooses among the run's own pairs; leave it out, or the FILE")
     given = {
+        "--columns": columns,
         "--beams": beams,
         "--length-penalty": length_penalty,
         "--coverage-penalty": coverage_penalty,
@@ -109,7 +118,10 @@ def evaluate(
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")
     how = settings(loaded, beams, length_penalty, coverage_penalty)
-    data, pairs, tokenised = _pairs(loaded, file, split or "test", columns or "0,1", tokenised)
+    if file is None:
+        data, pairs, tokenised = _own(loaded, split or "test")
+    else:
+        data, pairs = file.name, _given(file, task, columns or "0,1")
     evaluation: Evaluation | Figures
     if task == "translate":
         evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
@@ -143,25 +155,34 @@ def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
     save_curves(file, curves, "words of the source sentence", "BLEU")
 
 
-def _pairs(
-    loaded: Pretrained, file: Path | None, split: Literal["test", "valid"], columns: str, tokenised: bool
-) -> tuple[str, Iterable[Pair], bool]:
-    """What to evaluate on: its name, the pairs, and whether their text is tokenised."""
-    if file is not None:
-        from ..data import Pairs
+def _given(file: Path, task: str, columns: str) -> list[Pair]:
+    """What a file holds to evaluate on: pairs, or one running text."""
+    if task == "write":
+        from ..training.corpus import running
 
-        named = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
-        return file.name, Pairs(file, columns=named), tokenised
+        return list(running(file))
+    from ..data import Pairs
+
+    named = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
+    if pairs := list(Pairs(file, columns=named)):
+        return pairs
+    raise ValueError(f"{file} holds no rows, so there is nothing to evaluate on")
+
+
+def _own(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[str, list[Pair], bool]:
+    """What the run's recipe names: the split, its pairs, and whether their text is tokenised."""
     if loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
     from ..training.corpus import read
     from ..training.run import Run
 
     recipe = Run.open(loaded.run).recipe
-    return split, read(recipe.data, split, recipe.source.kind), recipe.data.tokenised
+    if pairs := list(read(recipe.data, split, recipe.source.kind)):
+        return split, pairs, recipe.data.tokenised
+    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; give a FILE of pairs")
 
 
-def _figures(loaded: Pretrained, pairs: Iterable[Pair], how: Settings) -> tuple[Figures, list[str]]:
+def _figures(loaded: Pretrained, pairs: list[Pair], how: Settings) -> tuple[Figures, list[str]]:
     """Of classifiers, captioners, spellers and language models: the figures, and what was said to each source."""
     from ..training.figures import figures
     from ..training.run import Run
@@ -185,8 +206,41 @@ def _print_figures(data: str, found: Figures) -> None:
         table.add_row(name, f"{value:.4f}" if name == "loss" else f"{value:.2f}")
     console = screen()
     how = f", {_searched(found.search)}" if found.search else ""
-    console.print(f"{data}: {found.items:,} pairs{how}", style="bold")
+    console.print(f"{data}: {found.amount}{how}", style="bold")
     console.print(table)
+    if found.labels:
+        _print_labels(found.labels)
+
+
+def _print_labels(labels: dict[str, Label]) -> None:
+    """How each label fares; and of few, what was taken for what."""
+    table = _columns("label", "rows", "precision", "recall", "F1")
+    most = sorted(labels, key=lambda name: -labels[name].count)[:LABELS]
+    for name in [name for name in labels if name in most]:
+        one = labels[name]
+        shares = ("–" if share is None else f"{share:.2f}" for share in (one.precision, one.recall, one.f1))
+        table.add_row(name, f"{one.count:,}", *shares)
+    console = screen()
+    console.print()
+    console.print(table)
+    if len(labels) > LABELS:
+        console.print(f"the {LABELS} labels with most rows; all {len(labels):,} are in results.json")
+    if len(labels) > MATRIX:
+        return
+    matrix = _columns("label", *labels)
+    for name, one in labels.items():
+        matrix.add_row(name, *(f"{one.answers.get(other, 0):,}" for other in labels))
+    console.print("\nrows of each label, by what the model answered", style="bold")
+    console.print(matrix)
+
+
+def _columns(first: str, *numbers: str) -> Table:
+    from rich.table import Table
+
+    table = Table(first, *numbers, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
 
 
 def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
@@ -212,9 +266,8 @@ def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
     table.add_column(overflow="fold")  # a signature is whole or useless
     for row in rows:
         table.add_row(*row)
-    lengths = Table("words", "sentences", "BLEU", box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in lengths.columns:
-        column.justify = "right"
+    lengths = _columns("words", "sentences", "BLEU")
+    lengths.columns[0].justify = "right"
     for each in evaluation.by_length:
         lengths.add_row(each.name, f"{each.sentences:,}", f"{each.bleu:.2f}")
     console = screen()

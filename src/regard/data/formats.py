@@ -1,15 +1,16 @@
-"""How rows lie in files: TSV, two line-aligned files, JSON lines, Parquet, a folder of the `datasets` library.
+"""How rows lie in files: TSV, CSV, two line-aligned files, JSON lines, Parquet, a folder of the `datasets` library.
 
 Each reader yields (file:line, cells) with the cells of the chosen columns, or why the row has none.
 """
 
 from __future__ import annotations
 
+import csv as commas
 import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from .lines import COMPRESSED, lines
+from .lines import COMPRESSED, LONGEST, lines
 from .pair import Bad
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Cells = list[Any]  # what stands in the chosen columns; a text where all is well
     Rows = Iterator[tuple[str, Cells | Bad]]
 
-SUFFIXES = ".tsv, .txt, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
+SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
 
 
 def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
@@ -29,36 +30,103 @@ def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
     if path.is_dir():
         return datasets_folder
     name = path.with_suffix("") if path.suffix in COMPRESSED else path
-    readers = {".tsv": tsv, ".txt": tsv, ".jsonl": jsonl, ".parquet": parquet}
+    readers = {".tsv": tsv, ".txt": tsv, ".csv": csv, ".jsonl": jsonl, ".parquet": parquet}
     if name.suffix not in readers or (name.suffix == ".parquet" and name != path):
         raise ValueError(f"{path}: no reader knows this kind of file; known are {SUFFIXES}")
     return readers[name.suffix]
 
 
 def tsv(path: Path, columns: Columns | None) -> Rows:
+    """Lines whose cells tabs separate."""
+    rows = ((number, line if isinstance(line, Bad) else line.split("\t")) for number, line in _numbered(path))
+    return _chosen(path, columns, rows, "tabs")
+
+
+def csv(path: Path, columns: Columns | None) -> Rows:
+    """Rows whose cells commas separate (RFC 4180): one in quotes may hold commas, line breaks and, doubled, quotes."""
+    return _chosen(path, columns, _Records(path), "commas")
+
+
+class _Records:
+    """The rows of a CSV file, each with the number of the line it begins in.
+
+    The csv module is fed line by line from here, so that a bad line spoils its own row alone: an error that leaves
+    `_feed` ends the row, and the next begins afresh.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lines = _numbered(path)
+        self.number = self.size = 0
+        self.rows = commas.reader(iter(self._feed, None), strict=True)
+
+    def _feed(self) -> str | None:
+        self.number, line = next(self.lines, (self.number, None))
+        if line is None:
+            return None
+        if isinstance(line, Bad):
+            raise _BadLine(line)
+        self.size += len(line)
+        if self.size > LONGEST:
+            # A quote that never closes would take in all that follows.
+            raise commas.Error(f"it has more than {LONGEST:,} characters")
+        return f"{line}\n"
+
+    def __iter__(self) -> Iterator[tuple[int, list[str] | Bad]]:
+        while True:
+            began, self.size = self.number + 1, 0
+            try:
+                row = next(self.rows)
+            except StopIteration:
+                return
+            except _BadLine as error:
+                yield self.number, error.bad
+            except commas.Error as error:
+                hint = "a quote that opens must close, and one within quotes is doubled"
+                yield began, Bad("not CSV", f"the row is not CSV: {error} ({hint})")
+            else:
+                yield began, row
+
+
+class _BadLine(Exception):
+    """Carries what is wrong with a line through the csv module."""
+
+    def __init__(self, bad: Bad) -> None:
+        super().__init__(bad.reason)
+        self.bad = bad
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, str | Bad]]:
+    return enumerate(lines(path), start=1)
+
+
+def _chosen(
+    path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | Bad]], separators: str
+) -> Rows:
     """Columns by number, from 0; or by name, where the first line is a header."""
     columns = (0, 1) if columns is None else columns
-    rows = enumerate(lines(path), start=1)
+    rows = iter(numbered)
     places = [column for column in columns if isinstance(column, int)]
     if len(places) < len(columns):
         if places:
             raise ValueError(f"columns are all numbers or all names, got {columns}")
-        _, header = next(rows, (1, ""))
-        names = header.split("\t") if isinstance(header, str) else []
+        _, header = next(rows, (1, None))
+        if header is None:  # an empty file has no rows, and no need of names
+            return
+        names = [] if isinstance(header, Bad) else header
         missing = [column for column in columns if column not in names]
         if missing:
             raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(names)}")
         places = [names.index(str(column)) for column in columns]
     if min(places) < 0:
         raise ValueError(f"columns are counted from 0, got {columns}")
-    for number, line in rows:
+    for number, cells in rows:
         where = f"{path}:{number}"
-        if isinstance(line, Bad):
-            yield where, line
-            continue
-        cells = line.split("\t")
-        if max(places) >= len(cells):
-            yield where, Bad("missing column", f"the line has {len(cells)} columns, none with number {max(places)}")
+        if isinstance(cells, Bad):
+            yield where, cells
+        elif max(places) >= len(cells):
+            has = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            asked = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
+            yield where, Bad("missing column", f"the line has {has}, and {asked}")
         else:
             yield where, [cells[place] for place in places]
 

@@ -17,6 +17,11 @@ FIRST = UNKNOWN + 1  # the id of the first label: those before are special in ev
 MOST = 10_000
 
 
+def quoted(name: str) -> str:
+    """A label as a message shows it: not more than the beginning of one that is a whole text by mistake."""
+    return repr(name if len(name) <= 40 else f"{name[:40]}…")
+
+
 class UnknownLabel(ValueError):
     """A label that the training data does not have."""
 
@@ -46,7 +51,7 @@ class Labels:
         for text in texts:
             if text not in self._ids:
                 known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
-                raise UnknownLabel(f"no label is called {text!r:.40}; the training data knows {known}")
+                raise UnknownLabel(f"no label is called {quoted(text)}; the training data knows {known}")
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 OnBad = Literal["error", "skip"]
 File = str | os.PathLike[str]
 
+_SIDES = ("the source side", "the target side")  # what has no columns to be named by
 _LINK = re.compile(r"(\d+)-(\d+)")
+
+
+class BadRow(ValueError):
+    """A row that is no pair: file:line, and why."""
 
 
 class Pairs:
@@ -30,6 +35,7 @@ class Pairs:
 
         Pairs("train.tsv.xz", columns=(0, 2))                    # columns by number, from 0
         Pairs("train.tsv", columns=("english", "french"))        # by name: the first line is a header
+        Pairs("train.csv", columns=("text", "label"))            # the same of CSV
         Pairs("train.en.gz", target="train.fr.gz")               # two files, line by line
         Pairs("train.jsonl", columns=("translation.en", "translation.fr"))
         Pairs(["old.parquet", "new.parquet"], columns=("en", "fr"))
@@ -59,6 +65,7 @@ class Pairs:
         self.reasons: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self._parts: list[Callable[[], Rows]]
+        self._sides: tuple[str, ...] = _SIDES
         paths, pairs = _sorted(files)
         if target is not None:
             targets, _ = _sorted(target)
@@ -70,6 +77,7 @@ class Pairs:
         elif paths is not None:
             chosen = None if columns is None else tuple(columns)
             self._parts = [partial(reader(path), path, chosen) for path in paths]
+            self._sides = tuple(f"column {column!r}" for column in (chosen or (0, 1))[:2])
         else:
             self._parts = [_Given(pairs)]
 
@@ -85,13 +93,15 @@ class Pairs:
     def __iter__(self) -> Iterator[Pair]:
         self.reasons, self.first = Counter(), {}
         for row, (where, cells) in enumerate(chain.from_iterable(part() for part in self._parts)):
-            found = cells if isinstance(cells, Bad) else _pair(cells, row, where)
+            found = cells if isinstance(cells, Bad) else _pair(cells, row, where, self._sides)
             if isinstance(found, Pair):
                 yield found
                 continue
             message = f"{where}: {found.reason}"
             if self.on_bad == "error":
-                raise ValueError(f"{message} (on_bad='skip' leaves such rows out)")
+                error = BadRow(message)
+                error.add_note("on_bad='skip' leaves such rows out")  # a note: what a command offers, it says itself
+                raise error
             self.reasons[found.kind] += 1
             self.first.setdefault(found.kind, message)
 
@@ -128,16 +138,16 @@ def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] |
     return paths, []
 
 
-def _pair(cells: Cells, row: int, where: str) -> Pair | Bad:
+def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | Bad:
     """The row as a pair, if it is one."""
     sides: list[str] = []
-    for name, text in zip(("source", "target"), cells, strict=False):
+    for name, text in zip(names, cells, strict=False):
         if text is not None and not isinstance(text, str):
-            return Bad("not text", f"the {name} side is {text!r:.40}, not text")
+            return Bad("not text", f"{name} is {text!r:.40}, not text")
         if not text or not text.strip():
-            return Bad("empty side", f"the {name} side is empty")
+            return Bad("empty side", f"{name} is empty")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            return Bad("undecodable bytes", f"the {name} side holds one half of a surrogate pair")
+            return Bad("undecodable bytes", f"{name} holds one half of a surrogate pair")
         sides.append(text.strip())
     links = [None if cell is None else str(cell).split() for cell in cells[2:]]
     wrong = _wrong(links, *(len(side.split(" ")) for side in sides))

@@ -7,11 +7,13 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytorch_lightning as lightning
 from torch.utils.data import DataLoader
 
 from ..data import Batch, Encoded, Pair, Tokenizers
-from ..data.labels import UnknownLabel
+from ..data.labels import FIRST, UnknownLabel, quoted
+from ..data.pairs import BadRow
 from .corpus import Corpus, read
 from .material import Files, reader
 from .updates import Updates
@@ -47,11 +49,19 @@ class Corpora(lightning.LightningDataModule):
         """On one process, once: data/ appears whole or not at all."""
         if self.run.data.exists():
             return
+        try:
+            self._prepare()
+        except BadRow as error:
+            raise ValueError(f"{error} (data.on_bad=skip leaves such rows out)") from None
+
+    def _prepare(self) -> None:
         recipe = self.run.recipe
         unfinished = self.run.data.with_name("data.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
+        if next(iter(train), None) is None:
+            raise ValueError(f"{self._named('train')} holds nothing that can be used")
         if recipe.tokenizer.load:
             tokenizers = Tokenizers.load(recipe.tokenizer.load)
         else:
@@ -67,7 +77,9 @@ class Corpora(lightning.LightningDataModule):
                 labels=recipe.task == "classify",
             )
         tokenizers.save(unfinished)
-        self._encode("train", train, tokenizers, unfinished / "train")
+        encoded = self._encode("train", train, tokenizers, unfinished / "train")
+        if recipe.task == "classify":
+            self._remark_rare(tokenizers.target.names, encoded)
         kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
         with (unfinished / PAIRS).open("w", encoding="utf-8") as file:
             for pair in valid:
@@ -89,16 +101,17 @@ class Corpora(lightning.LightningDataModule):
                 "train on has that label: give it more rows, or name a file in data.valid"
             ) from None
         unreadable = encoded.about.unreadable
-        skipped = corpus.skipped + len(unreadable)
+        # What is held out of a file shares its bad rows, which were reported when the rest of it was read.
+        parts = [] if every else [part for part in corpus.parts if part.skipped]
+        skipped = sum(part.skipped for part in parts) + len(unreadable)
         left_out = f"; {skipped:,} bad rows skipped, {encoded.dropped:,} longer than {longest} tokens left out"
-        self.say(f"{split}: {self._amount(encoded)}{'' if longest is None else left_out}")
+        self.say(f"{split}: {self.task.amount(encoded)}{'' if longest is None else left_out}")
         for one in unreadable[:5]:
             self.say(f"  {one}")
-        for part in corpus.parts:
-            if part.skipped:
-                self.say(f"  {part.report()}; the first of each kind:")
-                for place in part.first.values():
-                    self.say(f"  {place}")
+        for part in parts:
+            self.say(f"  {part.report()}; the first of each kind:")
+            for place in part.first.values():
+                self.say(f"  {place}")
         if not len(encoded):
             if every and not encoded.dropped + len(unreadable):
                 raise ValueError(
@@ -112,13 +125,18 @@ class Corpora(lightning.LightningDataModule):
             )
         return encoded
 
-    def _amount(self, encoded: Encoded) -> str:
-        """How much it is, in the words of the task."""
-        if self.run.recipe.task == "classify":
-            return f"{len(encoded):,} examples"
-        if self.run.recipe.data.kind in ("text", "phrases"):
-            return f"{len(encoded.target):,} tokens"
-        return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
+    def _remark_rare(self, names: list[str], encoded: Encoded) -> None:
+        """Labels of a single row: often a mistake, and where columns are numbers perhaps the header of the file."""
+        rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
+        rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
+        if not rare:
+            return
+        named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
+        said = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
+        data = self.run.recipe.data
+        if isinstance(data, Files) and isinstance(data.columns[0], int):
+            said += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
+        self.say(f"  {said}")
 
     def _named(self, split: str) -> str:
         """A split as the recipe names it, with its files."""

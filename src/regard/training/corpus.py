@@ -67,6 +67,14 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
     return Corpus([Pairs(list(photos.pairs(_there(data), split, data.language)))])
 
 
+def running(file: Path) -> Corpus:
+    """A whole file as running text, as that of a recipe is read."""
+    whole = text(file)
+    if not whole.strip():
+        raise ValueError(f"{file} holds no text")
+    return Corpus([Pairs([Pair("nothing", whole, 0)])])
+
+
 def check(data: Data) -> None:
     """A file that is missing is told before there is a run's folder."""
     if isinstance(data, Generated | Phrases):

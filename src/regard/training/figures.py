@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data import Encoded
+from .confusion import Label, by_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +24,9 @@ class Figures:
     task: str
     items: int
     values: dict[str, float]
+    amount: str = ""  # the items in the words of the task
     search: dict[str, Any] = field(default_factory=dict)  # empty of a model that searches nothing
+    labels: dict[str, Label] = field(default_factory=dict)  # of a classifier: how each of them fares
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -34,7 +37,7 @@ def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair
     """The scores of a model in evaluation mode, whatever its task measures; and what it said to each pair's source."""
     pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     if not pairs:
-        raise ValueError("there is nothing to evaluate on: the recipe names no data.test; give a FILE of pairs")
+        raise ValueError("there is not one pair to evaluate on")
     device = next(model.parameters()).device
     encoded = Encoded.build(pairs, tokenizers)
     if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":
@@ -46,4 +49,5 @@ def figures(task: Task, model: Any, tokenizers: Tokenizers, pairs: Iterable[Pair
     answers = task.answers(model, tokenizers, pairs)
     values = task.figures(answers, pairs, nll / count, model, tokenizers)
     search = task.recipe.search.model_dump() if task.searches else {}
-    return Figures(task.recipe.task, len(pairs), values, search), answers
+    labels = by_label(answers, pairs, tokenizers.target.names) if task.recipe.task == "classify" else {}
+    return Figures(task.recipe.task, len(pairs), values, task.amount(encoded), search, labels), answers

@@ -28,7 +28,7 @@ class Material(Section):
 
 
 class Files(Material):
-    """Pairs from files: TSV, JSONL, Parquet or a `datasets` folder, or two line-aligned files; plain, gz or xz.
+    """Pairs from files: TSV, CSV, JSONL, Parquet, a `datasets` folder, or two line-aligned files; plain, gz or xz.
 
     Where the source is a picture or a sound, its column names a file, and the path starts at `root` too.
     """

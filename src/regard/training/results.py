@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .confusion import Label
 from .evaluate import Evaluation
 from .figures import Figures
 from .scores import Bin, Score
@@ -36,7 +37,7 @@ def load(run: Path) -> dict[str, Evaluation | Figures]:
         raise ValueError(f"{run} has no {NAME}; make it with: regard evaluate {run}")
     try:
         return {data: _evaluation(values) for data, values in _read(file).items()}
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{file} was not written by this version of regard ({error}); evaluate again") from error
 
 
@@ -70,6 +71,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _evaluation(values: dict[str, Any]) -> Evaluation | Figures:
     if "task" in values:
-        return Figures(**values)
+        labels = {name: Label(**label) for name, label in values.get("labels", {}).items()}
+        return Figures(**{**values, "labels": labels})
     scored = {name: Score(**values[name]) for name in ("bleu", "tokenised_bleu", "chrf")}
     return Evaluation(**{**values, **scored, "by_length": [Bin(**each) for each in values["by_length"]]})

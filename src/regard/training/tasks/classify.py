@@ -31,6 +31,9 @@ class Classify(Task):
             model.static.idf.copy_(torch.from_numpy(idf(train, words)))
         return model
 
+    def amount(self, encoded: Encoded) -> str:
+        return f"{len(encoded):,} examples"
+
     def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
         from ...decoding.classify import classify
 

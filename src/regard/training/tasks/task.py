@@ -58,6 +58,10 @@ class Task(ABC):
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         """How good that is; more is better. `nll` is the loss per token on the same pairs."""
 
+    def amount(self, encoded: Encoded) -> str:
+        """How much it is, in the words of the task."""
+        return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
+
     def shown(self, score: float) -> str:
         return f"{self.measure} {score:.2f}"
 

@@ -32,6 +32,9 @@ class Write(Task):
         block = self.recipe.data.longest
         return {"block": block, "rows": self.recipe.training.tokens // block}
 
+    def amount(self, encoded: Encoded) -> str:
+        return f"{len(encoded.target):,} tokens"
+
     def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
         return [""] * len(pairs)  # nothing is asked of it but the loss
 
