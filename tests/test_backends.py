@@ -198,3 +198,35 @@ def test_dropout(name: str, backend: str) -> None:
     again = attend(q, k, v, energy=energy, backend="reference") * kept
     for a, b in zip(mine, torch.autograd.grad(again, (q, k), direction), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_a_bias_keeps_its_digits_beside_narrow_queries(kind: torch.dtype) -> None:
+    """SDPA is as exact as with a mask of float32, rows of weights sum to one, and −3e38 everywhere is no empty row."""
+    q, k, v = (torch.randn(1, 2, 40, 16).to(kind) for _ in range(3))
+    bias = torch.randn(2, 40, 40) * 8
+    bias[:, 0] = torch.finfo(torch.float32).min
+    energy = r.Modified(r.ScaledDot(), r.Bias(bias))
+    z, w = r.attend(q, k, v, energy=energy, weights=True, backend="sdpa")
+    exact = r.Modified(r.ScaledDot(), r.Bias(bias.double()))
+    want = r.attend(q.double(), k.double(), v.double(), energy=exact, backend="reference")
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias[None])
+    theirs_off, ours_off = ((x.double() - want)[..., 1:, :].abs().max() for x in (theirs, z))
+    assert ours_off <= 2 * theirs_off + torch.finfo(kind).eps
+    torch.testing.assert_close(z[..., 0, :].double(), v.double().mean(-2), rtol=0.01, atol=0.01)
+    rows = w.tile(slice(0, 40), slice(0, 40)).sum(-1)[..., 1:]
+    torch.testing.assert_close(rows, torch.ones_like(rows), rtol=0, atol=1e-3)
+
+
+def test_what_is_finite_stays_finite_in_a_narrow_bias() -> None:
+    from regard.attention.backends.sdpa import _narrow
+
+    found = _narrow(torch.tensor([-1e9, -torch.inf, 3.0]), torch.float16)
+    assert found.tolist() == [-65504.0, -torch.inf, 3.0]
+
+
+def test_an_empty_batch_has_an_empty_answer() -> None:
+    x = torch.randn(0, 2, 5, 4)
+    assert r.attend(x, x, x, mask=r.causal()).shape == (0, 2, 5, 4)
+    with pytest.raises(ValueError, match="the batch is empty"):
+        r.attend(x, x, x, mask=r.causal(), backend="flex")

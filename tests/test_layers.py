@@ -364,3 +364,75 @@ def test_dropout_is_nothing_in_evaluation_and_repeats_with_its_seed() -> None:
     assert torch.equal(layer.eval()(x), x)
     assert torch.equal(Dropout(0.0)(x), x)
     assert not Dropout(1.0)(x).any()
+
+
+# ------------------------------------------------------------------------------------------------- loops and precision
+
+
+def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
+    energy = Additive(4, 4, 4).double()
+    fixed, memory = Fixed(energy.query.weight), Memory(energy, leaf(2, 3, 4), torch.tensor([3, 2]))
+    breaks = True
+
+    def stop(gradient: torch.Tensor) -> None:
+        if breaks:
+            raise RuntimeError("stop")
+
+    state = first = leaf(2, 4)
+    first.register_hook(stop)
+    for _ in range(3):
+        state = torch.tanh(state + memory.look(fixed(state)[:, None])[0][:, 0])
+    with pytest.raises(RuntimeError, match="stop"):
+        state.sum().backward(retain_graph=True)
+    breaks = False
+    energy.zero_grad()
+    state.sum().backward(retain_graph=True)
+    found = [parameter.grad.clone() for parameter in energy.parameters() if parameter.grad is not None]
+    energy.zero_grad()
+    state.sum().backward()
+    again = [parameter.grad for parameter in energy.parameters() if parameter.grad is not None]
+    assert len(found) == len(again) == 3
+    for a, b in zip(found, again, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize(
+    "energy", [Additive(4, 4, 4), Concat(4, 4, 4), General(4, 4), Dot()], ids=lambda e: repr(e)[:4]
+)
+def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> None:
+    vectors = torch.randn(2, 3, 4, requires_grad=True)
+    q = torch.randn(2, 1, 4)
+    plain = Memory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = Memory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+        cell = Cell("gru", 3, 4, 4)
+        unrolled = cell.unroll(torch.float32)
+        hidden = (torch.zeros(2, 4),)
+        hidden = unrolled.step(torch.randn(2, 12), mixed[:, 0], unrolled.recall(hidden)[0], hidden)
+    torch.testing.assert_close(mixed.float(), plain, rtol=0.03, atol=0.03)
+    (mixed.float().sum() + hidden[0].float().sum()).backward()
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+def test_a_sentence_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one place to look at; the shortest has 0"):
+        Memory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
+
+
+def test_positions_do_not_depend_on_the_default_precision() -> None:
+    x = torch.randn(1, 2, 600, 8)
+    want = Sinusoidal(8)(x), Rotary(8)(x), Alibi(12).slopes
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        got = Sinusoidal(8)(x), Rotary(8)(x), Alibi(12).slopes
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_dropout_under_torch_func() -> None:
+    drop = Dropout(0.5).train()
+    gradient = torch.func.grad(lambda x: drop(x).sum())(torch.ones(1000))
+    assert set(gradient.unique().tolist()) == {0.0, 2.0}

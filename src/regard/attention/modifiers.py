@@ -71,7 +71,7 @@ class Alibi:
         if heads < 1:
             raise ValueError(f"Alibi needs at least one head, got {heads}")
         self.heads, self.offset = heads, offset
-        self.slopes = torch.tensor(_slopes(heads))
+        self.slopes = torch.tensor(_slopes(heads), dtype=torch.float32)
         self._elsewhere: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:

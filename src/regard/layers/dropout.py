@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ..attention.transforms import transformed
+
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
@@ -49,7 +51,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         chance = round(self.p * _STEPS)
-        if x.device.type != "cpu" or not self.training or not 0 < chance < _STEPS:
+        if x.device.type != "cpu" or not self.training or not 0 < chance < _STEPS or transformed():
             return super().forward(x)
         y: Tensor = _Drop.apply(x, chance)
         return y

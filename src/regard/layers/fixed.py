@@ -20,7 +20,27 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    Notes = list[tuple[Tensor, Tensor]]
+
+class Notes:
+    """What the steps of one backward pass have noted; a pass that broke off leaves some behind, which do not count."""
+
+    def __init__(self) -> None:
+        self._task = -1
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, x: Tensor, g: Tensor) -> None:
+        self._now().append((x, g))
+
+    def take(self) -> list[tuple[Tensor, Tensor]]:
+        taken = self._now()
+        self._pairs = []
+        return taken
+
+    def _now(self) -> list[tuple[Tensor, Tensor]]:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task, self._pairs = task, []
+        return self._pairs
 
 
 def collects(ctx: Any) -> bool:
@@ -45,12 +65,13 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        if not ctx.notes:  # no step led to the loss
+        notes = ctx.notes.take()
+        if not notes:  # no step led to the loss
             return ctx.like.new_zeros(ctx.shape), None, None
-        x = torch.cat([x for x, _ in ctx.notes], dim=-2)  # [..., steps · rows, in]
-        g = torch.cat([g for _, g in ctx.notes], dim=-2)  # [..., steps · rows, out]
-        ctx.notes.clear()
-        return g.mT @ x, g.sum(-2) if ctx.biased else None, None
+        x = torch.cat([x for x, _ in notes], dim=-2)  # [..., steps · rows, in]
+        g = torch.cat([g for _, g in notes], dim=-2)  # [..., steps · rows, out]
+        with torch.autocast(g.device.type, enabled=False):
+            return g.mT @ x, g.sum(-2) if ctx.biased else None, None
 
 
 class _Product(torch.autograd.Function):
@@ -65,14 +86,17 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         x, matrix = ctx.saved_tensors
         if collects(ctx):
-            ctx.notes.append((x, g))
-        return (g @ matrix if ctx.needs_input_grad[0] else None), g.new_empty(0), None, None, None
+            ctx.notes.add(x, g)
+        with torch.autocast(g.device.type, enabled=False):
+            return (g @ matrix if ctx.needs_input_grad[0] else None), g.new_empty(0), None, None, None
 
 
 def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-    if matrix.dim() == 2:
-        return torch.nn.functional.linear(x, matrix, bias)
-    return x @ matrix.mT if bias is None else torch.baddbmm(bias[..., None, :], x, matrix.mT)
+    """In the precision of the matrix: a loop's dtypes are chosen where it begins, not by autocast at each step."""
+    with torch.autocast(x.device.type, enabled=False):
+        if matrix.dim() == 2:
+            return torch.nn.functional.linear(x, matrix, bias)
+        return x @ matrix.mT if bias is None else torch.baddbmm(bias[..., None, :], x, matrix.mT)
 
 
 class Fixed:
@@ -81,7 +105,7 @@ class Fixed:
     def __init__(self, matrix: Float[Tensor, "*batch out in"], bias: Float[Tensor, "*batch out"] | None = None) -> None:
         self._given = matrix, bias
         self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
-        self._notes: Notes = []
+        self._notes = Notes()
         learns = torch.is_grad_enabled() and (matrix.requires_grad or (bias is not None and bias.requires_grad))
         self._edge = _Collect.apply(matrix, bias, self._notes) if learns else None
 

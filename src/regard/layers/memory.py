@@ -8,6 +8,7 @@ import torch
 
 from ..attention import Additive, Concat, Dot, General
 from ..attention.notice import listeners, tell_energies
+from ..attention.transforms import plain
 from .fixed import Fixed
 from .scores import Scores
 
@@ -43,17 +44,21 @@ class Memory:
         *,
         values: Float[Tensor, "batch places values"] | None = None,
     ) -> None:
+        if lengths.device.type == "cpu" and plain(lengths) and bool((lengths < 1).any()):
+            raise ValueError(
+                f"every sentence needs at least one place to look at; the shortest has {int(lengths.min())}"
+            )
         if isinstance(energy, Additive | Concat):
             matrix = energy.key.weight if isinstance(energy, Additive) else energy.joint.weight[:, energy.dim_q :]
             keys = torch.nn.functional.linear(vectors, matrix.to(vectors.dtype))
-            self._energies: Scores | Fixed = Scores(keys, energy.weight.to(vectors.dtype))
+            self._energies: Scores | Fixed = Scores(keys, energy.weight.to(keys.dtype))
         else:
             self._energies = Fixed(vectors)
         self.vectors = vectors if values is None else values  # what is averaged
         self._mix = Fixed(self.vectors.mT)  # [batch, width, places]: p ↦ p V
         self.lengths = lengths
         self.places = torch.arange(vectors.shape[1], device=vectors.device)
-        # −∞ on padding, added to the energies. Lengths are at least 1, so no row is empty.
+        # −∞ on padding, added to the energies.
         self._closed = torch.zeros(vectors.shape[:2], device=vectors.device).masked_fill_(
             self.places >= lengths[:, None], -torch.inf
         )[:, None]  # [batch, 1, places]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 def _angles(positions: Tensor, rates: int, base: float) -> Float[Tensor, "positions rates"]:
     """Position p turns at rate base^(−i/rates) in plane i."""
-    rate = torch.exp(torch.arange(rates, device=positions.device) * (-math.log(base) / rates))
+    planes = torch.arange(rates, device=positions.device, dtype=torch.float32)  # whatever the default is
+    rate = torch.exp(planes * (-math.log(base) / rates))
     return positions[:, None].float() * rate
 
 

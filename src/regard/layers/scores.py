@@ -20,10 +20,20 @@ if TYPE_CHECKING:
 
 
 class _Sums:
-    """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout."""
+    """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout.
+
+    Of one backward pass: what a pass that broke off had added does not count in the next.
+    """
 
     keys: Tensor | None = None
     weight: Tensor | None = None
+    _task = -1
+
+    def now(self) -> _Sums:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task, self.keys, self.weight = task, None, None
+        return self
 
 
 class _Collect(torch.autograd.Function):
@@ -37,8 +47,9 @@ class _Collect(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None]:
         keys, weight = ctx.saved_tensors
-        into_keys, into_weight = ctx.sums.keys, ctx.sums.weight
-        ctx.sums.keys = ctx.sums.weight = None
+        sums = ctx.sums.now()
+        into_keys, into_weight = sums.keys, sums.weight
+        sums.keys = sums.weight = None
         if into_keys is None or into_weight is None:  # no step led to the loss
             return torch.zeros_like(keys), torch.zeros_like(weight), None
         return (into_keys * weight).to(keys.dtype), into_weight.sum(0).to(weight.dtype), None
@@ -55,13 +66,14 @@ class _Scores(torch.autograd.Function):
             return scores_forward(q, keys, weight)
         hidden = torch.tanh_(q[:, None] + keys)  # [batch, places, d]
         ctx.save_for_backward(hidden, weight)
-        return hidden @ weight
+        with torch.autocast(q.device.type, enabled=False):
+            return hidden @ weight
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         # Where someone asks for the gradient of q alone, nothing is added to what the keys will get.
-        sums = ctx.sums if collects(ctx) else _Sums()
+        sums = ctx.sums.now() if collects(ctx) else _Sums()
         if fused(g):
             from .scores_triton import scores_backward
 
@@ -71,7 +83,8 @@ class _Scores(torch.autograd.Function):
                 sums.weight = torch.zeros_like(q, dtype=torch.float32)
             return scores_backward(g, q, keys, weight, sums.keys, sums.weight), g.new_empty(0), None, None, None
         hidden, weight = ctx.saved_tensors
-        into_weight = g.reshape(1, -1) @ hidden.flatten(0, 1)  # [1, d]
+        with torch.autocast(g.device.type, enabled=False):
+            into_weight = g.reshape(1, -1) @ hidden.flatten(0, 1)  # [1, d]
         into = torch.ops.aten.tanh_backward(g[..., None], hidden)  # g (1 − tanh²), [batch, places, d]
         into_q = into.sum(1) * weight
         sums.weight = into_weight if sums.weight is None else sums.weight.add_(into_weight)
@@ -90,6 +103,7 @@ class Scores:
         self._edge = _Collect.apply(keys, weight, self._sums) if learns else None
 
     def __call__(self, q: Float[Tensor, "batch queries d"]) -> Float[Tensor, "batch queries places"]:
+        q = q.to(self.keys.dtype)
         if self._edge is None:
             if q.shape[1] == 1 and fused(q):
                 from .scores_triton import scores_forward

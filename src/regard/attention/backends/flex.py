@@ -31,6 +31,8 @@ def refusal(request: Request) -> str | None:
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.dropout:
         return "it has no dropout"
+    if not scores.count:
+        return "the batch is empty"
     if scores.a.device.type == "cpu" and request.wants_gradient:
         return "on CPU it has no backward; call it under torch.no_grad()"
     if scores.a.dtype == torch.float64 and scores.a.device.type != "cpu":

@@ -38,11 +38,13 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     assert isinstance(normalize, Softmax)
     batch, groups = scores.batch, scores.groups
     is_causal = scores.mask is not None and scores.mask.is_causal and not scores.modifiers
-    bias = None if is_causal else _bias(scores, normalize.temperature, request.v.dtype)
-    bias = None if bias is None else _four_mask(bias, batch)
-    shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
     kind = request.v.dtype
+    bias = None if is_causal else _bias(scores, normalize.temperature)
+    if bias is not None and bias.dtype != torch.bool and bias.device.type != "cpu":
+        bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
+    bias = None if bias is None else _four_mask(bias, batch)
+    shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     q, k, v = _four(scores.a.to(kind), batch), _four(scores.b.to(kind), shared), _four(request.v, shared)
     scale = scores.form.scale / normalize.temperature
     state = None
@@ -59,7 +61,13 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     return (out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])), state
 
 
-def _bias(scores: Scores, temperature: float, kind: torch.dtype) -> Tensor | None:
+def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:
+    """What is finite stays finite: −1e9 is far below float16's range, and a row of −∞ would see nothing."""
+    least = torch.finfo(kind).min
+    return torch.where(bias == -torch.inf, bias, bias.clamp(least, -least)).to(kind)
+
+
+def _bias(scores: Scores, temperature: float) -> Tensor | None:
     """The mask as a boolean tensor, or mask and modifiers as one tensor of numbers to add; None for neither."""
     seen = None
     if scores.mask is not None:
@@ -67,7 +75,7 @@ def _bias(scores: Scores, temperature: float, kind: torch.dtype) -> Tensor | Non
     if not scores.modifiers:
         return seen
     index = grid(scores.batch, scores.queries, scores.keys, scores.a.device)
-    bias = torch.zeros((1, 1), dtype=kind, device=scores.a.device)
+    bias = torch.zeros((1, 1), dtype=scores.precision, device=scores.a.device)
     for modifier in scores.modifiers:
         if isinstance(modifier, Bias):
             check_device("the bias", modifier.bias, bias.device)
