@@ -41,7 +41,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
     kind = request.v.dtype
     bias = None if is_causal else _bias(scores, normalize.temperature)
-    if bias is not None and bias.dtype != torch.bool and bias.device.type != "cpu":
+    if bias is not None and bias.dtype not in (torch.bool, kind) and bias.device.type != "cpu":
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
