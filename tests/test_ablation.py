@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from regard import watch
 from regard.seeing.ablation import Change, ablate, difference
+from regard.seeing.heard import CLOSED
 
 
 class Two(nn.Module):
@@ -80,12 +81,12 @@ def test_a_hugging_face_model_under_sdpa_and_eager(tokens: list[int]) -> None:
 def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_numbers() -> None:
     change = Change(Two(), {}, [0])
     q, least = torch.randn(1, 1, 3, 4), torch.finfo(torch.float32).min
-    for closed in (least, -torch.inf):
+    for closed in (least, -torch.inf, -1e9, -1e4):
         mask = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), closed)
         found, _ = change.mask("Two", mask, False, q, q)
         assert found is not None
         assert torch.equal(found[0], mask[0])
-        assert torch.equal(found > least, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
+        assert torch.equal(found > CLOSED, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
 
 
 def test_tokens_are_keys_of_self_attention() -> None:

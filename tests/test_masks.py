@@ -54,6 +54,42 @@ def test_intervals_say_the_same_as_the_rule(name: str) -> None:
     assert mask.dense((2, 3), 5, 7, CPU).expand(2, 3, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7).view(2, 3, 5, 7))
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_centers_in_half_precision_do_not_round_the_places_of_keys(kind: torch.dtype) -> None:
+    center = torch.tensor([1000.0, 776.0, 2008.0, 4000.0])  # which bfloat16 and float16 have
+    half, full = r.window(2, center=center.to(kind)), r.window(2, center=center)
+    assert half.dense((), 4, 4096, CPU).equal(full.dense((), 4, 4096, CPU))
+    start, stop = half.bounds((), torch.arange(4)[:, None], 4096)
+    assert [*zip(start.flatten().tolist(), stop.flatten().tolist(), strict=True)] == [
+        (999, 1002),
+        (775, 778),
+        (2007, 2010),
+        (3999, 4002),
+    ]
+
+
+def test_a_mask_stays_what_it_was_made_of() -> None:
+    given = [torch.tensor(x) for x in ([2, 3], [2, 3], [0, 0, 1, 1], [0, 0, 1, 1], [1, 2, 3, 0])]
+    lengths, size, ids, keys, center = given
+    made = [r.padding(lengths), r.prefix(size), r.documents(ids, keys), r.window(1, center=center)]
+    before = [_seen(mask, 4, 4, (2,)) for mask in made]
+    for tensor in given:
+        tensor.add_(1)
+    ids[0] = 5
+    assert [_seen(mask, 4, 4, (2,)) for mask in made] == before
+
+
+def test_what_is_held_by_reference_is_known_however_deep() -> None:
+    a, b = torch.ones(3, 3).triu(1).bool(), torch.zeros(3, 3).bool()
+    mask = ~(r.causal() & r.dense(a)) | (r.padding(2) & r.dense(b))
+    assert [x is y for x, y in zip(mask.tensors(), (a, b), strict=True)] == [True, True]
+    copied, before = mask.placed(torch.clone), _seen(mask, 3, 3)
+    assert _seen(copied, 3, 3) == before
+    a.fill_(True)
+    assert _seen(mask, 3, 3) != before
+    assert _seen(copied, 3, 3) == before
+
+
 def test_print_draws() -> None:
     assert str(r.causal()).splitlines()[:3] == ["causal()", "█·······", "██······"]
     both = r.causal() & r.padding([2, 3])  # drawn for the first entry, whose length is 2

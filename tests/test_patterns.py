@@ -15,6 +15,7 @@ from regard.seeing.distance import distances, plane
 from regard.seeing.patterns import THRESHOLDS, Patterns, induction, sequence
 from regard.seeing.retrieval import retrieval
 from regard.seeing.rollout import flow, rollout
+from regard.seeing.spread import spread
 from regard.seeing.text import Text
 from regard.seeing.words import grouped, word_weights
 
@@ -374,6 +375,33 @@ def test_distances_between_heads() -> None:
     kl = [(x * (x / middle).log()).sum(-1) for x in (rows[0], rows[3])]
     assert float(found[0, 3]) == pytest.approx(float(((kl[0] + kl[1]) / 2).mean()), rel=1e-3)
     assert torch.equal(found, found.T)
+
+
+def test_the_default_dtype_and_device_are_not_those_of_places_in_a_text() -> None:
+    """In bfloat16 the last of 600 places is past the end, and nothing can be counted beyond 256."""
+    model, ids = Model(), torch.arange(600) % 7
+    with torch.no_grad(), watch(model) as seen:
+        model(ids[None])
+
+    def found() -> tuple[list[dict[str, float]], list[dict[str, float]], Tensor]:
+        patterns = Patterns()
+        patterns.add(seen, Text.plain(ids))
+        heads = patterns.heads()
+        return [head.scores for head in heads], [head.p for head in heads], distances(seen)
+
+    scores, p, apart = found()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        again, p_again, apart_again = found()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other in zip(scores, again, strict=True):
+        assert one == pytest.approx(other, rel=1e-2)
+        assert one["positional"] == other["positional"]
+    assert torch.allclose(apart, apart_again, atol=1e-5)
+    assert [x.keys() for x in p] == [x.keys() for x in p_again]
+    with torch.device("meta"):
+        assert spread(100, 64).tolist() == spread(100, 64).tolist()
 
 
 def test_the_map_keeps_distances_of_points_in_a_plane() -> None:

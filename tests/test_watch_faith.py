@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import regard
-from regard import Additive, attend, note, watch
+from regard import Additive, attend, dense, note, padding, watch
 from regard.seeing.seen import Seen
 from regard.seeing.taps import huggingface
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from regard.seeing.call import Call
@@ -71,6 +73,125 @@ def test_whatever_is_changed_in_place_is_noticed(what: str) -> None:
     kept = seen_of(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v, keep="cpu")
     given[what].copy_(given[what].flip(-1))
     assert kept.faithful
+
+
+@pytest.mark.parametrize("keep", [None, "cpu"])
+def test_lengths_changed_since_are_not_those_the_weights_are_of(keep: str | None) -> None:
+    lengths, (q, k, v) = torch.tensor([3, 4]), heads()
+    seen = seen_of(lambda q, k, v: attend(q, k, v, mask=padding(lengths)), q, k, v, keep=keep)
+    before = seen[0].weights.dense()
+    assert seen.faithful
+    lengths.add_(2)
+    seen[0].forget()
+    assert seen.faithful
+    assert seen[0].weights.dense().equal(before)
+
+
+def test_a_matrix_inside_a_mask_is_sealed_and_copied() -> None:
+    closed, (q, k, v) = torch.ones(6, 6).tril().bool(), heads()
+    by_reference, copied = (
+        seen_of(lambda q, k, v: attend(q, k, v, mask=padding(5) & ~dense(closed)), q, k, v, keep=keep)
+        for keep in (None, "cpu")
+    )
+    before = copied[0].weights.dense()
+    assert by_reference.faithful
+    closed.logical_not_()
+    assert by_reference.faithful is False
+    with pytest.raises(RuntimeError, match="in place"):
+        by_reference[0].weights  # noqa: B018
+    copied[0].forget()
+    assert copied.faithful
+    assert copied[0].weights.dense().equal(before)
+
+
+def test_in_inference_mode_the_verdict_is_of_what_is_there_when_it_is_asked() -> None:
+    model = Attention(lambda *given: F.scaled_dot_product_attention(*given))
+    with torch.inference_mode():
+        q, k, v = heads()
+        with watch(model) as seen:
+            model(q, k, v)
+        assert seen.faithful
+        assert seen.faithful
+        k.mul_(-3)
+        assert seen.faithful is False
+
+
+@pytest.mark.parametrize("length", [6, 64, 65])
+def test_an_output_the_model_changes_in_place_is_known_as_it_was(length: int) -> None:
+    seen = seen_of(lambda q, k, v: attend(q, k, v).mul_(2), *heads(queries=length))
+    assert seen.faithful
+    multihead = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.randn(2, length, 8)
+    for function in (
+        lambda x: multihead(x, x, x)[0].mul_(2),
+        lambda x: multihead(x, x, x, need_weights=False)[0].mul_(2),
+    ):
+        model = Attention(function)
+        model.inner = multihead
+        for training in (True, False):
+            with torch.no_grad(), watch(model.train(training)) as seen:
+                model(x)
+            assert len(seen) == 1
+            assert seen.faithful, seen
+
+
+# Nothing of this process outlives the call it belongs to
+
+
+@contextmanager
+def _default_dtype(kind: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("strange", ["bfloat16", "meta", "fake"])
+def test_the_outputs_kept_are_the_same_whatever_else_is_on(strange: str) -> None:
+    around = {"bfloat16": _default_dtype(torch.bfloat16), "meta": torch.device("meta"), "fake": FakeTensorMode()}
+    length = {"bfloat16": 1024, "meta": 1002, "fake": 1003}[strange]  # of its own: nothing is known of it yet
+    model = Attention(lambda *given: F.scaled_dot_product_attention(*given))
+    with torch.no_grad(), around[strange], watch(model) as seen:
+        q = torch.randn(1, 2, length, 8, dtype=torch.float32, device="cpu")
+        model(q, q, q)
+    assert len(seen) == 1
+    if strange != "fake":
+        assert seen.faithful
+    q = torch.randn(1, 2, length, 8)
+    assert seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, q, q).faithful
+
+
+def test_a_call_on_meta_tensors_is_one_call() -> None:
+    q = torch.randn(1, 2, 5, 8, device="meta")
+    assert [call.origin for call in seen_of(lambda *given: F.scaled_dot_product_attention(*given), q, q, q)] == [
+        "sdpa, math"
+    ]
+
+
+@pytest.mark.parametrize("keep", [None, "cpu"])
+@pytest.mark.parametrize("way", ["attend", "sdpa"])
+def test_two_texts_that_begin_and_end_alike_are_not_one_generation(way: str, keep: str | None) -> None:
+    """One query each over as many keys, as a generation's steps have when they look at another sequence."""
+    torch.manual_seed(0)
+    embed, query = nn.Embedding(20, 8), torch.randn(1, 1, 1, 8)
+
+    def pool(ids: Tensor) -> Tensor:
+        x = embed(ids)[:, None]
+        return attend(query, x, x) if way == "attend" else F.scaled_dot_product_attention(query, x, x)
+
+    model = Attention(pool)
+    first, second = torch.tensor([[1, 5, 6, 7, 2]]), torch.tensor([[1, 9, 10, 11, 2]])
+    with torch.no_grad(), watch(model, keep=keep) as seen:
+        for ids in (first, second, second):
+            model(ids)
+    assert [call.steps for call in seen] == [[1], [1, 1]]
+    assert seen.faithful
+    for call, ids in zip(seen, (first, second), strict=True):
+        with torch.no_grad(), watch(model) as alone:
+            model(ids)
+        assert torch.allclose(call.weights.dense()[..., -1:, :], alone[0].weights.dense(), atol=1e-6)
 
 
 def test_a_learned_part_of_the_energy_changed_since_is_noticed() -> None:

@@ -190,6 +190,21 @@ def test_bad_questions(ask, error, words: str) -> None:
         ask(w)
 
 
+def test_lengths_changed_since_change_nothing_and_a_changed_matrix_is_an_error() -> None:
+    q, lengths, seen = torch.randn(2, 5, 4), torch.tensor([3, 4]), torch.ones(5, 5).tril().bool()
+    w = attend(q, q, q, mask=r.padding(lengths), weights=True)[1]
+    before = w.dense()
+    lengths.add_(1)
+    assert w.dense().equal(before)
+    for mask in (seen, r.padding([3, 4]) & ~r.dense(seen)):
+        w = attend(q, q, q, mask=mask, weights=True)[1]
+        w.dense()
+        seen.logical_not_()
+        for ask in (w.dense, w.entropy, w[0].rows(2).entropy):
+            with pytest.raises(RuntimeError, match=r"the mask .* changed in place"):
+                ask()
+
+
 def test_repr_says_what_it_is() -> None:
     _, w = attend(*inputs(), weights=True)
     kept = (6 * 5 * 4 + 6 * 7 * 4) * 8  # q and k in float64; d_v ≠ d, so the kernel left no row state

@@ -4,6 +4,9 @@
 
 A mask is a rule about indices. From the rule come the forms that kernels want: `is_causal` for SDPA, `mask_mod` for
 FlexAttention, an interval of keys per query (`bounds`) for kernels that skip whole blocks, and the dense tensor.
+
+Lengths, ids and centers are copied when a mask is made, so it stays what it was whatever becomes of them; a matrix of
+booleans is too large for that, and is held by reference.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from .indices import check_device, fits, grid, pick, unravel
 from .transforms import traced
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Bool, Int
     from torch import Tensor
 
@@ -45,6 +50,14 @@ class Mask:
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
         return self(*grid(batch, queries, keys, device))
+
+    def tensors(self) -> list[Tensor]:
+        """What it holds by reference: changed in place, it makes the mask another one."""
+        return []
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Mask:
+        """The same mask with its `tensors` where `place` puts them."""
+        return self
 
     def __and__(self, other: Mask) -> Mask:
         return And(self, _mask(other))
@@ -107,8 +120,10 @@ class Window(Mask):
         _check_whole("window's size", size)
         if size < 1:
             raise ValueError(f"window needs a size ≥ 1, got {size}")
-        if center is not None and not center.is_floating_point():
-            center = center.long()
+        if center is not None:
+            # In bfloat16 the places of keys themselves would be rounded.
+            kind = torch.promote_types(center.dtype, torch.float32) if center.is_floating_point() else torch.int64
+            center = center.detach().to(kind, copy=True)
         self.size, self.center, self.offset = size, center, offset
 
     def middle(self, batch: Batch, i: Tensor) -> Tensor:
@@ -159,7 +174,7 @@ class Padding(Mask):
     def __init__(self, lengths: Tensor) -> None:
         if lengths.is_floating_point() or lengths.dtype == torch.bool:
             raise TypeError(f"{type(self).__name__.lower()} needs whole lengths, got a tensor of {lengths.dtype}")
-        self.lengths = lengths.long()
+        self.lengths = lengths.to(torch.int64, copy=True)
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         name = type(self).__name__.lower()
@@ -213,7 +228,8 @@ class Documents(Mask):
                 raise TypeError(
                     f"documents needs whole ids of shape [..., T], got {ids.dtype} of shape {list(ids.shape)}"
                 )
-        self.queries, self.keys = queries.long(), keys.long()  # unsigned differences would wrap
+        self.queries = queries.to(torch.int64, copy=True)  # unsigned differences would wrap
+        self.keys = self.queries if keys is queries else keys.to(torch.int64, copy=True)
         # Ids in order make every document one interval of keys. Looked at once, here, where it costs little;
         # a compiled graph cannot look, and takes the general path.
         self.in_order = not traced() and bool((self.keys.diff(dim=-1) >= 0).all())
@@ -279,6 +295,12 @@ class Dense(Mask):
         check_device("the mask", self.seen, device)
         return self.seen
 
+    def tensors(self) -> list[Tensor]:
+        return [self.seen]
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Mask:
+        return Dense(place(self.seen))
+
     def __repr__(self) -> str:
         return f"dense({_brief(self.seen)})"
 
@@ -301,6 +323,12 @@ class _Pair(Mask):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.left.check(batch, queries, keys)
         self.right.check(batch, queries, keys)
+
+    def tensors(self) -> list[Tensor]:
+        return self.left.tensors() + self.right.tensors()
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Mask:
+        return type(self)(self.left.placed(place), self.right.placed(place))
 
     def __repr__(self) -> str:
         return f"({self.left!r} {self.sign} {self.right!r})"
@@ -346,6 +374,12 @@ class Not(Mask):
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.inner.check(batch, queries, keys)
+
+    def tensors(self) -> list[Tensor]:
+        return self.inner.tensors()
+
+    def placed(self, place: Callable[[Tensor], Tensor]) -> Mask:
+        return Not(self.inner.placed(place))
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return ~self.inner(batch, i, j)

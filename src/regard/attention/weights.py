@@ -44,7 +44,9 @@ class Weights:
 
     Shapes are [*batch, T_q, T_k]. `w[0, 3]` picks from the leading dimensions (batch entry 0, head 3) and
     `w.rows(1000)` picks queries; both give `Weights` again, and cost nothing. Only `dense` and `log_prob` build a
-    graph for gradients. Dropout is not part of the weights.
+    graph for gradients. Dropout is not part of the weights. Queries, keys and a mask of booleans are not copied:
+    changed in place since, they make every question an error, unless they were made in `torch.inference_mode`, where
+    PyTorch does not count changes.
     """
 
     def __init__(self, scores: Scores, normalize: Normalizer, state: Tensor | None = None) -> None:
@@ -298,13 +300,13 @@ class Weights:
 
     def _live(self) -> Scores:
         """Flat scores with their graph, for what is differentiable."""
-        self._check_unchanged((self._scores.a, self._scores.b, *_learned(self._scores)))
+        self._check_unchanged((*_held(self._scores), *_learned(self._scores)))
         return self._scores.flat()
 
     def _detached(self) -> Scores:
         """Flat scores without a graph, as they were when `attend` was called."""
         fixed = [x for x in _learned(self._scores) if not x.requires_grad]
-        self._check_unchanged((self._scores.a, self._scores.b, *fixed))
+        self._check_unchanged((*_held(self._scores), *fixed))
         if self._flat is None:
             self._flat = self._kept.flat()
         return self._flat
@@ -312,8 +314,9 @@ class Weights:
     def _check_unchanged(self, tensors: Iterable[Tensor]) -> None:
         if any(self._versions[id(x)] != _version(x) for x in tensors):
             raise RuntimeError(
-                "queries, keys or learned parts of the energy were changed in place since attend() was called, so "
-                "these weights would be others than it used; ask before changing them (before optimizer.step())"
+                "queries, keys, the mask or learned parts of the energy were changed in place since attend() was "
+                "called, so these weights would be others than it used; ask before changing them (before "
+                "optimizer.step())"
             )
 
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
@@ -386,8 +389,13 @@ class Weights:
         return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
 
 
+def _held(scores: Scores) -> list[Tensor]:
+    """What is kept by reference, whether or not gradients go through it."""
+    return [scores.a, scores.b, *(() if scores.mask is None else scores.mask.tensors())]
+
+
 def _learned(scores: Scores) -> list[Tensor]:
-    """What the energies depend on besides queries and keys, as far as it can be known."""
+    """What the energies depend on besides those, as far as it can be known."""
     weight = [scores.form.weight] if isinstance(scores.form, TanhForm) else []
     return weight + [modifier.bias for modifier in scores.modifiers if isinstance(modifier, Bias)]
 
@@ -407,7 +415,7 @@ def _kept(scores: Scores) -> Scores:
 
 
 def _versions(scores: Scores) -> dict[int, int | None]:
-    return {id(x): _version(x) for x in (scores.a, scores.b, *_learned(scores))}
+    return {id(x): _version(x) for x in (*_held(scores), *_learned(scores))}
 
 
 def _version(x: Tensor) -> int | None:

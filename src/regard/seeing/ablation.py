@@ -11,6 +11,7 @@ import torch
 
 from . import taps, watching
 from .call import CROSS, layer_of
+from .heard import CLOSED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,9 +116,8 @@ class Change:
         if mask.dtype == torch.bool:
             both = mask & open_
             return torch.where(both.any(-1, keepdim=True), both, mask), False
-        least = torch.finfo(mask.dtype).min  # with which, or with −∞, masks of numbers close a key
-        left = ((mask > least) & open_).any(-1, keepdim=True)
-        return mask.masked_fill(~open_ & left, least), False
+        left = ((mask > CLOSED) & open_).any(-1, keepdim=True)
+        return mask.masked_fill(~open_ & left, torch.finfo(mask.dtype).min), False
 
     def _cross(self, name: str, apart: bool) -> bool:
         """Whether this layer's keys are those of another text, by what the module says or else by its name."""

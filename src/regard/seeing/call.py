@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..attention import Alibi, Bias, SoftCap, Weights
 from ..attention.forms import DotForm
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from ..attention.modifiers import Modifier
     from ..attention.scores import Scores
     from .heard import After, Heard
+
+    Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
 BUDGET = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 """How far weights may be off by rounding, as a share of what depends on them: of the output less the mean value."""
@@ -75,14 +78,15 @@ class Call:
     Rows are queries: those of the prompt first, then one for each token generated.
     """
 
-    def __init__(self, name: str, heard: Heard | Callable[[], Heard], keys: Tensor | None = None) -> None:
-        """`heard`, or what works it out when somebody asks. `keys` are the model's own where `heard` has a copy."""
+    def __init__(self, name: str, heard: Heard | Callable[[], Heard], given: Heard | None = None) -> None:
+        """`heard`, or what works it out when somebody asks. `given` is the model's own where `heard` has copies."""
         self.name = name
-        self._source = None if keys is None else source_of(keys)
+        self._source = None if given is None else _source(given)
         self._deferred = None if not callable(heard) else heard
         self._steps: list[Step] = []
         self._weights: Weights | None = None
         self._faith: Faith | None = None
+        self._measured_at: list[object] = []
         if not callable(heard):
             self._begin(heard)
 
@@ -221,15 +225,28 @@ class Call:
 
     @torch.no_grad()
     def fidelity(self) -> Faith:
-        """|W·v − out| / |out| of the worst head, on the real outputs of up to 64 queries of each step."""
-        if self._faith is None:
+        """|W·v − out| / |out| of the worst head, on the real outputs of up to 64 queries of each step.
+
+        Measured once, and again where something it depends on was changed in place since. Tensors made in
+        `torch.inference_mode` do not count their changes: with those it is measured whenever it is asked.
+        """
+        if self._faith is None or self._measured_at != self._changes():
+            self.forget()
             try:
                 self._faith = self._measure()
             except Exception as error:  # it becomes a row of the table, which is not lost for one call
                 changed = isinstance(error, RuntimeError) and "in place" in str(error)
                 word = "changed in place since" if changed else f"{type(error).__name__}: {error}"
                 self._faith = Faith(None, 0.0, word, lost=True)
+            self._measured_at = self._changes()
         return self._faith
+
+    def _changes(self) -> list[object]:
+        """How often each tensor kept was changed; equal to no other list where one of them does not count."""
+        if not self._steps:  # it could not be worked out
+            return []
+        kept = [*(x for x, _ in self._seal), *self._k, *self._v]
+        return [object() if x.is_inference() else x._version for x in kept]
 
     def _measure(self) -> Faith:
         rows, out = self.outputs()
@@ -269,22 +286,23 @@ class Call:
     def goes_on(self, heard: Heard, place: Callable[[Tensor], Tensor]) -> bool:
         """Whether this is the next step of the same generation; if so it is added.
 
-        The new keys must be the old ones and those of the new queries, or the old ones alone; the first and the last
-        row that both have are compared. Should the rest differ all the same, fidelity says so.
+        The new keys must be the old ones and those of the new queries, of which the first and the last row that both
+        have are compared; or the old ones alone, of which all are, unless they lie in a buffer that is being filled.
+        Should the rest differ all the same, fidelity says so.
         """
         if self._deferred is not None or not self._same_kind(heard):
             return False
         if heard.scores.keys > self._total + heard.scores.queries:
             heard = without_unfilled(heard, self._total + heard.scores.queries)
-        k, fresh, source = heard.scores.b, heard.scores.queries, source_of(heard.scores.b)
+        k, v, fresh, source = heard.scores.b, heard.v, heard.scores.queries, _source(heard)
         old = heard.scores.keys - fresh
-        # Keys of another sequence; or a buffer made for the longest text, which is filled in place, its end the last.
-        same = self._source is not None and source[:2] == self._source[:2]
-        v = heard.v
         again = heard.scores.keys == self._total and fresh == 1
-        if again and (self._starts(k, v) if same else self._has(k, v, self._total)):
-            if same and source != self._source:
+        if again and self._same_buffer(source) and _closes(heard) and self._starts(k, v):
+            # Made for the longest text and filled in place: what is new in it, the steps before did not see.
+            if source != self._source:
                 self._k, self._v = [place(k)], [place(v)]
+        elif again and (source == self._source or self._is(k, v)):
+            pass  # keys of another sequence, as they were
         elif 0 < old <= self._total and self._has(k, v, old):
             self._k.append(place(k[..., old:, :].clone()))
             self._v.append(place(v[..., old:, :].clone()))
@@ -330,6 +348,17 @@ class Call:
             _equal(new[..., old - 1, :], kept[-1][..., -1, :]) and _equal(new[..., 0, :], _row(kept, self._total - old))
             for new, kept in ((k, self._k), (v, self._v))
         )
+
+    def _is(self, k: Tensor, v: Tensor) -> bool:
+        """Whether these are the ones kept, all of them."""
+        return all(
+            _equal(part, chunk)
+            for new, kept in ((k, self._k), (v, self._v))
+            for part, chunk in zip(new.split([x.shape[-2] for x in kept], dim=-2), kept, strict=True)
+        )
+
+    def _same_buffer(self, source: tuple[Source, Source]) -> bool:
+        return self._source is not None and [x[:3] for x in source] == [x[:3] for x in self._source]
 
     def _starts(self, k: Tensor, v: Tensor) -> bool:
         return _equal(k[..., 0, :], _row(self._k, 0)) and _equal(v[..., 0, :], _row(self._v, 0))
@@ -377,10 +406,23 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.to(b.device), b)
 
 
-def source_of(x: Tensor) -> tuple[int, tuple[int, ...], object]:
-    """Where a tensor lies and how often it was changed: whether a buffer has been filled further."""
+def _source(heard: Heard) -> tuple[Source, Source]:
+    return _source_of(heard.scores.b), _source_of(heard.v)
+
+
+def _source_of(x: Tensor) -> Source:
+    """Where a tensor lies and how often it was changed: whether a buffer has been filled further.
+
+    An address is not enough where only a copy is kept: another tensor gets it once the first is gone.
+    """
     # Inference tensors do not count their changes: each is taken for changed.
-    return x.data_ptr(), tuple(x.shape), object() if x.is_inference() else x._version
+    version = object() if x.is_inference() else x._version
+    return StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), version
+
+
+def _closes(heard: Heard) -> bool:
+    """Whether the call closes keys, as it must where its keys are a buffer only partly filled."""
+    return heard.scores.mask is not None or any(isinstance(x, Bias) for x in heard.scores.modifiers)
 
 
 def _versions(tensors: list[Tensor]) -> list[tuple[Tensor, int | None]]:

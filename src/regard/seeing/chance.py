@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..attention import Bias
+from .heard import CLOSED
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
 DRAWS = 99
 ROWS = 64
 """Queries a text is tested on, evenly spread."""
-CLOSED = -1e4
-"""A bias of this or less closes a key: masks written as numbers have −10⁴, the least number of their type, or −∞."""
-
-
-def spread(length: int, rows: int = ROWS) -> Int[Tensor, " rows"]:
-    """So many queries, evenly spread over a text."""
-    return torch.linspace(0, length - 1, min(rows, length)).long().unique(sorted=True)  # type: ignore[no-any-return]
 
 
 def drawn(

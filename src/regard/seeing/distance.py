@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .spread import spread
 from .stack import stack
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def distances(seen: Seen, entry: int = 0, rows: int = ROWS) -> Float[Tensor, "he
     if not calls or len({call.shape[-2:] for call in calls}) > 1:
         raise ValueError("heads are compared over one text: layers of self-attention of one length were expected")
     queries, keys = calls[0].shape[-2:]
-    chosen = torch.linspace(0, queries - 1, min(rows, queries)).long().tolist()
+    chosen = spread(queries, rows).tolist()
     total: Tensor | None = None
     for query in chosen:  # a row of every head at once: [all heads, keys]
         parts = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +11,7 @@ from ..attention import Bias, SoftCap, Softmax, causal, dense, window
 from ..attention.forms import DotForm, TanhForm
 from ..attention.masks import Dense
 from ..attention.scores import Scores
+from .spread import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _SOFTMAX = Softmax()
 ROWS = 64
 """Outputs kept of one step, evenly spread over its queries: what fidelity is measured on."""
+CLOSED = -9984.0
+"""A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
+of their type, or −∞."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,19 +110,24 @@ def fixed_of(heard: Heard) -> list[Tensor]:
     """What the weights depend on besides keys and values, which a cache may fill further in place."""
     scores = heard.scores
     found = [scores.a, *(x.bias for x in scores.modifiers if isinstance(x, Bias))]
-    found += [scores.mask.seen] if isinstance(scores.mask, Dense) else []
+    found += [] if scores.mask is None else scores.mask.tensors()
     found += [scores.form.weight] if isinstance(scores.form, TanhForm) else []
     return found + [x for x in (heard.state, heard.sinks) if x is not None]
 
 
+def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+    """Which rows of an output are kept, and a copy: the output is the model's, which may scale it or add to it."""
+    rows = spread(out.shape[-2], ROWS)
+    return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
+
+
 def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -> Heard:
-    """The same call with its tensors where `place` puts them, and of its output `ROWS` rows."""
+    """The same call with its tensors where `place` puts them, and of its output a copy of at most `ROWS` rows."""
     scores, out, rows = heard.scores, heard.out, heard.rows
-    if rows is None and out.shape[-2] > ROWS:
-        rows = _spread(out.shape[-2])
-        out = out.index_select(-2, rows.to(out.device))
+    if rows is None:
+        rows, out = some_rows(out)
     modifiers = tuple(Bias(place(x.bias)) if isinstance(x, Bias) else x for x in scores.modifiers)
-    mask = Dense(place(scores.mask.seen)) if isinstance(scores.mask, Dense) else scores.mask
+    mask = None if scores.mask is None else scores.mask.placed(place)
     form = TanhForm(place(scores.form.weight)) if isinstance(scores.form, TanhForm) else scores.form
     b, v = (place(scores.b), place(heard.v)) if keys else (scores.b, heard.v)
     return replace(
@@ -133,17 +141,12 @@ def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -
     )
 
 
-@lru_cache(maxsize=64)
-def _spread(queries: int) -> Int[Tensor, " rows"]:
-    return torch.linspace(0, queries - 1, ROWS).long()
-
-
 def without_unfilled(heard: Heard, keys: int) -> Heard:
     """A buffer made for the longest text, cut to the keys it holds so far, where the mask closes all the others."""
     scores, mask = heard.scores, heard.scores.mask
     closed = isinstance(mask, Dense) and mask.seen.shape[-1] == scores.keys and not bool(mask.seen[..., keys:].any())
     biases = [x.bias for x in scores.modifiers if isinstance(x, Bias) and x.bias.shape[-1] == scores.keys]
-    closed = closed or any(bool((x[..., keys:] <= torch.finfo(x.dtype).min).all()) for x in biases)
+    closed = closed or any(bool((x[..., keys:] <= CLOSED).all()) for x in biases)
     if not closed:
         return heard
     cut = tuple(

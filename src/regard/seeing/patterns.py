@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .chance import drawn, open_keys, p_values, spread
+from .chance import ROWS, drawn, open_keys, p_values
 from .pairs import KINDS, Matches, PairMass
+from .spread import spread
 from .stack import stack
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Patterns:
             raise ValueError(
                 f"no self-attention over {len(text)} tokens was seen, so there are no patterns to look for: {seen!r}"
             )
-        matches, queries = Matches(text), spread(len(text))
+        matches, queries = Matches(text), spread(len(text), ROWS)
         sets = _key_sets(text, queries, matches)
         found: dict[str, Stats] = {}
         for call in calls:
@@ -246,7 +247,7 @@ def _one_offset(best: Int[Tensor, "heads t"]) -> Float[Tensor, " heads"]:
     """The largest share of queries whose best key is at one and the same offset."""
     heads, length = best.shape
     offset = best - torch.arange(length) + length  # ≥ 1
-    counts = torch.zeros(heads, int(offset.max()) + 1)
+    counts = torch.zeros(heads, int(offset.max()) + 1, dtype=torch.float32)  # bfloat16 cannot count past 256
     counts.scatter_add_(1, offset, torch.ones_like(offset, dtype=counts.dtype))
     return counts.amax(-1) / length
 

@@ -122,8 +122,7 @@ class Watch:
         if not self.keeper.room(held):
             self._dropped += 1
             return
-        keys = None if callable(heard) else heard.scores.b
-        call = Call(name, heard if callable(heard) else placed(heard, self.keeper.place), keys)
+        call = Call(name, heard) if callable(heard) else Call(name, placed(heard, self.keeper.place), heard)
         self._last[name] = call
         self.seen.calls.append(call)
 

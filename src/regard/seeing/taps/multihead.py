@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from .. import watching
+from ..heard import some_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     drop = options["dropout_p"] if options["training"] else 0.0
     options |= {"need_weights": False, "dropout_p": 0.0}
     same = options["query"] is options["key"] or options["query"].data_ptr() == options["key"].data_ptr()
-    batched = out.dim() == 3  # [T, B, E], else [T, E]
+    rows, shown = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
 
     unchanged = _versions(*options.values())
 
@@ -57,10 +58,10 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         unchanged()
         heard = _worked_out(original, options)
         after = _projected(options["out_proj_weight"], options["out_proj_bias"])
-        shown = out.transpose(0, 1) if batched else out[None]
-        return replace(heard, out=shown, after=after, origin="nn.MultiheadAttention", dropout=drop, cross=not same)
+        origin = "nn.MultiheadAttention"
+        return replace(heard, out=shown, rows=rows, after=after, origin=origin, dropout=drop, cross=not same)
 
-    watching.report(make, held=_tensors(options, out))
+    watching.report(make, held=_tensors(options, shown))
     return result
 
 
@@ -69,7 +70,7 @@ def native(original: Callable[..., Any], *args: Any) -> Any:
     result = original(*args)
     query, key, value, width, heads, w_in, b_in, w_out, b_out, *rest = args
     mask, kind = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
-    out = result[0]
+    rows, out = _some_rows(result[0])
     unchanged = _versions(*args)
 
     def make() -> Heard:
@@ -78,7 +79,8 @@ def native(original: Callable[..., Any], *args: Any) -> Any:
         heard = _worked_out(F.multi_head_attention_forward, options)
         origin = "nn.MultiheadAttention, fast path"
         return _real(
-            replace(heard, out=out, after=_projected(w_out, b_out), origin=origin, cross=query is not key), query
+            replace(heard, out=out, rows=rows, after=_projected(w_out, b_out), origin=origin, cross=query is not key),
+            query,
         )
 
     watching.report(make, held=(query, key, value, out))
@@ -98,7 +100,7 @@ def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     def feed(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
-    unchanged = _versions(*args)
+    unchanged, (kept, shown) = _versions(*args), _some_rows(out)
 
     def make() -> Heard:
         unchanged()
@@ -116,9 +118,9 @@ def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
             return norm(y + feed(y), norm2)
 
         origin = "nn.TransformerEncoderLayer, fast path"
-        return _real(replace(heard, out=out, after=after, origin=origin, cross=False), src)
+        return _real(replace(heard, out=shown, rows=kept, after=after, origin=origin, cross=False), src)
 
-    watching.report(make, held=(src, out))
+    watching.report(make, held=(src, shown))
     return out
 
 
@@ -186,6 +188,11 @@ def _options(
         "need_weights": False,
         "attn_mask": closed,
     }
+
+
+def _some_rows(out: Tensor) -> tuple[Tensor | None, Tensor]:
+    """`some_rows`, or all of a nested tensor, out of which rows cannot be taken."""
+    return (None, out) if out.is_nested else some_rows(out)
 
 
 def _padded(x: Tensor) -> Tensor:

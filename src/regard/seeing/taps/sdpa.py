@@ -56,7 +56,8 @@ def tapped(
             query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
         )
     else:
-        out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        with watching.quietly():  # on meta tensors it is made of a softmax, in Python
+            out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if outer is not None:
         outer.inner = True
         # Key/value heads that were repeated for the kernel are kept once.
