@@ -68,7 +68,7 @@ def trained(folder: Path, training: Sequence[str], evaluation: Sequence[str] = (
             _call(["train", "--resume", str(folder)] if resumes else ["train", *training, "--out", str(folder)])
         _call(["evaluate", str(folder), *evaluation])
     scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = scored[Path(evaluation[0]).name if evaluation else "test"]
+    found: dict[str, Any] = scored[evaluation[0] if evaluation else "test"]
     return found
 
 

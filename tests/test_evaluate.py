@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,9 +22,6 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
 from regard.training import results, scores  # noqa: E402
 from regard.training.evaluate import alignment_errors, alignments, evaluate, perplexity  # noqa: E402
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
 TARGETS = [
@@ -236,13 +234,13 @@ def test_evaluate_and_compare(
     assert len(saved.read_text(encoding="utf-8").splitlines()) == 4
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
     kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    assert kept["pairs.tsv"]["search"]["beams"] == 1
+    assert kept[str(file)]["search"]["beams"] == 1
     with pytest.raises(SystemExit, match="none of these runs was evaluated on test"):
         command(capsys, monkeypatch, "compare", str(run), "--data", "test")
-    out = command(capsys, monkeypatch, "compare", str(run), str(run), "--data", "pairs.tsv")
+    out = command(capsys, monkeypatch, "compare", str(run), str(run), "--data", str(file))
     assert out.count("tiny-1") == 2
-    assert f"{kept['pairs.tsv']['chrf']['value']:.2f}" in out
-    assert f"{min(kept['pairs.tsv']['aer'].values()):.3f}" in out
+    assert f"{kept[str(file)]['chrf']['value']:.2f}" in out
+    assert f"{min(kept[str(file)]['aer'].values()):.3f}" in out
 
 
 def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
@@ -261,6 +259,38 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     assert "valid: 5 sentences" in out
     assert "beams 1" in out
     assert list(results.load(run)) == ["test", "valid"]
+
+
+def test_what_cannot_be_kept_is_shown_all_the_same(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"--save nowhere/x\.txt cannot be written"):
+        command(capsys, monkeypatch, "evaluate", str(run), "test", "--save", "nowhere/x.txt")
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device", "results.json")
+
+    (tmp_path / "test").rename(tmp_path / "valid.tsv")
+    with monkeypatch.context() as broken:
+        broken.setattr(results, "record", full)
+        with pytest.raises(SystemExit, match=r"cannot use results\.json: No space left"):
+            command(capsys, broken, "evaluate", str(run), "valid.tsv", "--save", "said.txt", "--beams", "1")
+    assert "valid.tsv: 4 sentences" in capsys.readouterr().out
+    assert len((tmp_path / "said.txt").read_text(encoding="utf-8").splitlines()) == 4
+    assert not (tmp_path / "said.txt.unfinished").exists()
+
+
+def test_runs_of_one_name_are_told_apart(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    command(capsys, monkeypatch, "evaluate", str(run), str(tmp_path / "p.tsv"), "--beams", "1")
+    other = shutil.copytree(run, tmp_path / "other" / run.name)
+    assert {row.run for row in results.compare([run, other])} == {str(run), str(other)}
+    monkeypatch.chdir(run)
+    assert {row.run for row in results.compare([Path()])} == {run.name}
 
 
 @pytest.fixture
@@ -394,10 +424,10 @@ def test_a_language_model_is_scored_on_a_text(
     file.write_text(held_out.target, encoding="utf-8")
     assert f"my.txt: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder), str(file))
     found = results.load(folder)
-    assert found["my.txt"].values["loss"] == found["test"].values["loss"]
+    assert found[str(file)].values["loss"] == found["test"].values["loss"]
     file.write_text(held_out.target[:200], encoding="utf-8")
     command(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    assert results.load(folder)["my.txt"].values["loss"] != found["test"].values["loss"]
+    assert results.load(folder)[str(file)].values["loss"] != found["test"].values["loss"]
     with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
         command(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
     file.write_text(" \n", encoding="utf-8")

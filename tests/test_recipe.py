@@ -326,3 +326,18 @@ def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
         cookbook.load("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
     with pytest.raises(Mistakes, match=r"encoder.width = 0 is for classifiers"):
         cookbook.load("bahdanau-phrasebook", ["encoder.kind=bag"])
+
+
+def test_odd_files_are_told_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "d.toml").mkdir()
+    with pytest.raises(ValueError, match=r"d\.toml is a folder; a recipe is a file"):
+        cookbook.load(tmp_path / "d.toml")
+    (tmp_path / "x.toml").write_text(f'base = ["../{tmp_path.name}/x.toml"]\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="is based on itself"):
+        cookbook.load(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize("given", ["seed=2020-01-01", "seed=99999999999999999999999", "data.train=100000000000"])
+def test_numbers_that_cannot_be_are_refused_by_key(given: str) -> None:
+    with pytest.raises(Mistakes, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
+        cookbook.load("bahdanau-phrasebook", [given])

@@ -205,3 +205,23 @@ def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pyte
     assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
     assert anchored(recipe).data.root == recipe.data.root  # the environment names it
     assert anchored(cookbook.load("mean-opinions")) == cookbook.load("mean-opinions")  # nothing on disk
+
+
+def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training = start(str(straight / "tiny.toml"), *SETTINGS, "training.updates=100000", "--out", str(run))
+    try:
+        reaches(training, run, 3)
+        before = (run / "recipe.toml").read_text(encoding="utf-8")
+        recipe = cookbook.load(straight / "tiny.toml", SETTINGS)
+        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+            fit(recipe, run, force=True)
+        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+            fit(cookbook.load(run / "recipe.toml"), run, resume=True)
+        assert (run / "recipe.toml").read_text(encoding="utf-8") == before
+    finally:
+        training.kill()
+        training.communicate()
+    (run / "ctranslate2").mkdir()
+    fit(recipe, run, force=True)  # what was killed holds nothing any more
+    assert not (run / "ctranslate2").exists(), "an export of another model"

@@ -104,6 +104,7 @@ def _table(*numbers: str) -> Table:
     from rich.table import Table
 
     table = Table("run", "data", *numbers, box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.columns[0].overflow = table.columns[1].overflow = "fold"  # a path is whole or useless
     for column in table.columns[2:]:
         column.justify = "right"
     return table

@@ -92,6 +92,8 @@ def evaluate(
         from ..seeing.figure import check
 
         check(save_plot)
+    if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
+        raise ValueError(f"--save {save} cannot be written: give a file in a folder that is there")
     if file is None and (tokenised or columns is not None):
         raise ValueError("--columns and --tokenised say how a FILE is written, and none is given")
     if file is not None and split is not None:
@@ -121,29 +123,46 @@ def evaluate(
     if file is None:
         data, pairs, tokenised = _own(loaded, split or "test")
     else:
-        data, pairs = file.name, _given(file, task, columns or "0,1")
+        # By its path: other files may have its name, and the run's own splits are called test and valid.
+        data = f"./{file}" if str(file) in ("test", "valid") else str(file)
+        pairs = _given(file, task, columns or "0,1")
     evaluation: Evaluation | Figures
     if task == "translate":
         evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
     else:
         evaluation, texts = _figures(loaded, pairs, how)
-    # Everything is kept before anything is shown: who pipes the table into `head` ends the program there.
-    files = []
-    if save is not None:
-        save.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        files.append(save)
-    if save_plot is not None and not isinstance(evaluation, Figures):
-        plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
-        files.append(save_plot)
-    if loaded.run is not None:
-        name = data if engine == "torch" else f"{data} ({engine})"
-        files.append(results.record(loaded.run, name, evaluation))
+    # Everything is kept before anything is shown: who pipes the table into `head` ends the program there. What cannot
+    # be kept is no reason to lose what was computed.
+    files, lost = [], []
+    try:
+        if save is not None:
+            files.append(_save(texts, save))
+        if save_plot is not None and not isinstance(evaluation, Figures):
+            plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
+            files.append(save_plot)
+        if loaded.run is not None:
+            name = data if engine == "torch" else f"{data} ({engine})"
+            files.append(results.record(loaded.run, name, evaluation))
+    except OSError as error:
+        lost.append(error)
     if isinstance(evaluation, Figures):
         _print_figures(data, evaluation)
     else:
         _print(data, evaluation, tokenised)
     for written in files:
         typer.echo(f"wrote {written}")
+    if lost:
+        raise lost[0]
+
+
+def _save(texts: list[str], file: Path) -> Path:
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    try:
+        unfinished.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return file
 
 
 def plot(evaluations: dict[str, Evaluation], file: Path) -> None:

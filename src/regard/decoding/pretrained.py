@@ -126,5 +126,15 @@ def shipped() -> list[str]:
 def _search(run: Path | None) -> Settings:
     if run is None or not (run / "recipe.toml").is_file():
         return {}
-    section = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8")).get("search", {})
-    return {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}  # type: ignore[return-value]
+    file = run / "recipe.toml"
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("search", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not TOML: {error}") from None
+    if not isinstance(section, dict):
+        raise ValueError(f"{file}: search is {section!r:.40}; it should be a section")
+    found = {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}
+    for name, value in found.items():
+        if type(value) not in ((int,) if name == "beams" else (int, float)) or value < 0:
+            raise ValueError(f"{file}: search.{name} is {value!r:.40}; it should be a number ≥ 0")
+    return found  # type: ignore[return-value]

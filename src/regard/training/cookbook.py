@@ -54,13 +54,14 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     origins.update(dict.fromkeys(_flat(given), "command line"))
     try:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
-        return Recipe.model_validate_json(json.dumps(values))
+        return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
     except ValidationError as error:
         raise collect(error, Recipe, f"recipe {name}", origins) from None
 
 
 def _resolve(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[str, str]]:
     """A file's values laid over those of its bases, and where each was written."""
+    path = path.resolve()
     if path in above:
         raise ValueError(f"{path} is based on itself: {' → '.join(str(file) for file in (*above, path))}")
     own, lines = _read(path)
@@ -87,6 +88,8 @@ def _find(name: str, beside: Path) -> Path:
     """A file where the name looks like one, otherwise what ships under that name."""
     if name.endswith(".toml"):
         path = beside / name
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; a recipe is a file")
         if not path.is_file():
             raise ValueError(f"there is no recipe file {path}{_near(path.name, path.parent.glob('*.toml'))}")
         return path
@@ -102,7 +105,7 @@ def _find(name: str, beside: Path) -> Path:
 
 
 def _near(name: str, files: Iterable[Path]) -> str:
-    near = difflib.get_close_matches(name, [file.name for file in files], n=1)
+    near = difflib.get_close_matches(name, [file.name for file in files if not file.is_dir()], n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

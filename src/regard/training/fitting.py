@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,29 +30,43 @@ if TYPE_CHECKING:
 
 def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
     """Train what the recipe says into `folder`; with `resume`, go on with the run that is there."""
-    import pytorch_lightning as lightning
     from lightning_utilities.core.rank_zero import rank_zero_only
+
+    recipe, folder = anchored(recipe), Path(folder)
+    _check_processes(recipe.training)
+    first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
+    if resume:
+        run = Run.open(folder)
+        if run.recipe != recipe:
+            raise ValueError(
+                f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
+            )
+    else:
+        check(recipe.data)
+        run = Run(folder, recipe)
+        if first and not folder.exists():
+            folder.mkdir(parents=True)
+    with Run.alone(folder) if first and folder.is_dir() else nullcontext():
+        if first and not resume:
+            Run.create(recipe, folder, force=force)
+        _fit(run, first=first, resume=resume)
+    return run
+
+
+def _fit(run: Run, *, first: bool, resume: bool) -> None:
+    import pytorch_lightning as lightning
     from pytorch_lightning.utilities.exceptions import SIGTERMException
 
     from .bar import Bar
     from .corpora import Corpora
     from .module import Fitting
 
-    recipe = anchored(recipe)
-    _check_processes(recipe.training)
-    first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
-    folder = Path(folder)
-    if not resume:
-        check(recipe.data)
-    run = Run.open(folder) if resume else Run.create(recipe, folder, force=force) if first else Run(folder, recipe)
-    if run.recipe != recipe:
-        raise ValueError(
-            f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
-        )
+    recipe, folder = run.recipe, run.folder
+    run.checkpoints.mkdir(exist_ok=True)
     bar = Bar(shown=first)
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
-        return run
+        return
     for remark in _remarks(recipe):
         bar.say(remark)
     if resume and not run.last.exists():
@@ -72,7 +87,6 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         bar.stop()
     if trainer.is_global_zero:  # alone: from here on nothing is asked of the other processes
         _finish(fitting, trainer.strategy.root_device)
-    return run
 
 
 def _trainer(run: Run) -> lightning.Trainer:

@@ -57,12 +57,15 @@ class Files(Material):
         return self
 
 
+Made = Annotated[Positive, Field(le=10_000_000)]  # all of them are held in memory
+
+
 class Generated(Material):
     """Pairs that we make ourselves, as many as wanted; nothing to download."""
 
-    train: Positive = Field(default=20_000, description="how many pairs")
-    valid: Positive = 200
-    test: Positive = 1000
+    train: Made = Field(default=20_000, description="how many pairs")
+    valid: Made = 200
+    test: Made = 1000
     seed: Count = Field(default=0, description="of what is made; the same pairs for every training seed")
     tokenised: bool = True
 

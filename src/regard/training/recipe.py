@@ -113,7 +113,7 @@ def _sensible(part: Any) -> Any:
 class Recipe(Section):
     name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
     about: str = ""
-    seed: Count = 1
+    seed: Annotated[Count, Field(le=2**32 - 1 - 2**16)] = 1  # NumPy's, with room for the processes
     task: Name = Field(default="translate", description="translate, write, classify, caption or spell")
     tied: Literal["none", "decoder", "all"] = Field(
         default="none", description="share embeddings: the decoder's input and output, or the encoder's too"

@@ -52,7 +52,15 @@ class Row:
 
 def compare(runs: Iterable[Path]) -> list[Row]:
     """Runs side by side, grouped by what they were evaluated on."""
-    rows = [Row(run.name, data, evaluation) for run in runs for data, evaluation in load(run).items()]
+    runs = list(runs)
+    whole = [run.resolve() for run in runs]
+    alike = {run.name for run in whole if len({other for other in whole if other.name == run.name}) > 1}
+    names = [str(run) if full.name in alike else full.name for run, full in zip(runs, whole, strict=True)]
+    rows = [
+        Row(name, data, evaluation)
+        for run, name in zip(runs, names, strict=True)
+        for data, evaluation in load(run).items()
+    ]
     order = {data: i for i, data in enumerate(dict.fromkeys(row.data for row in rows))}
     return sorted(rows, key=lambda row: order[row.data])
 

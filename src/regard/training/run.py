@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +14,19 @@ from .cookbook import load
 from .written import written
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .recipe import Recipe
 
 RECIPE = "recipe.toml"
-OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json")  # beside the recipe and the checkpoints
+OWNED = (
+    "model",
+    "data",
+    "metrics.csv",
+    "tensorboard",
+    "results.json",
+    "ctranslate2",
+)  # beside the recipe and the checkpoints
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,27 @@ class Run:
         """A run that was begun before."""
         if not (folder / RECIPE).is_file():
             raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
-        run = cls(folder, load(folder / RECIPE))
-        run.checkpoints.mkdir(exist_ok=True)
-        return run
+        return cls(folder, load(folder / RECIPE))
+
+    @staticmethod
+    @contextmanager
+    def alone(folder: Path) -> Iterator[None]:
+        """Nobody else trains into the folder meanwhile: two would take each other's files for their own."""
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # not on Windows
+            yield
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lets go of it however the process ends
+        except BlockingIOError:
+            os.close(handle)
+            raise ValueError(f"another `regard train` is at work in {folder}; wait for it, or choose --out") from None
+        try:
+            yield
+        finally:
+            os.close(handle)
 
     @property
     def data(self) -> Path:
