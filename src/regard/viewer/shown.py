@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..seeing.patterns import THRESHOLDS, Patterns
+from ..seeing.spread import spread
 from ..seeing.text import MARKS
 from . import limits
 from .labels import Labels
@@ -190,7 +191,7 @@ class Shown:
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:
-            weights = weights.rows(torch.linspace(0, queries - 1, rows).long().tolist())
+            weights = weights.rows(spread(queries, rows).tolist())
         found = weights.stats(entropy=True, top=1, received=True)
         assert found.entropy is not None
         assert found.top is not None
