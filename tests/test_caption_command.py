@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from regard.commands import app
 from regard.commands.caption import CAPTIONER
 from regard.data import Tokenizer, Tokenizers, scenes
-from regard.data.pictures import Pictures
+from regard.data.pictures import FORMATS, Pictures
 from regard.decoding.pretrained import shipped
 from regard.models import Writer, config
 from regard.seeing.overlay import WORDS, most, save_looks, veiled
@@ -74,8 +74,7 @@ def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
     assert lines[0][1] == by_name.strip()
     assert lines[1][1] == ""
     assert (
-        wrong.strip()
-        == f"regard: {tmp_path / 'broken.png'}: is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
+        wrong.strip() == f"regard: {tmp_path / 'broken.png'}: is not a picture that can be read ({', '.join(FORMATS)})"
     )
 
 

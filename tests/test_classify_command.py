@@ -119,6 +119,14 @@ def test_a_file_with_nothing_in_it_is_told(folder: Path, tmp_path: Path) -> None
         assert told == f"regard: {name} is empty: there is nothing to name\n"
 
 
+def test_a_closed_standard_input_is_an_empty_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # as Python leaves it after <&-
+    app(["classify", "--model", str(folder / "max")], standalone_mode=False)
+    assert capsys.readouterr() == ("", "regard: standard input is empty: there is nothing to name\n")
+
+
 def test_of_several_each_is_named(folder: Path) -> None:
     tones = ["tone:rising:4", "tone:falling:2"]
     _, said, _ = run(*tones, "--model", folder / "sound")

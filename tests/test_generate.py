@@ -224,6 +224,13 @@ class TestCommand:
         assert "standard input is empty" in CliRunner().invoke(app, [*how, "-"], input="").stderr
         assert CliRunner().invoke(app, [*how, "-"], input="The").stderr == ""
 
+    def test_a_closed_pipe_is_an_empty_one(
+        self, folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("sys.stdin", None)  # as Python leaves it after <&-
+        app(["generate", "--model", folder, "--tokens", "3", "--temperature", "0", "-"], standalone_mode=False)
+        assert "standard input is empty" in capsys.readouterr().err
+
     def test_a_model_that_does_not_write_is_refused_with_its_command(self) -> None:
         done = CliRunner().invoke(app, ["generate", "--model", "opinions-lstm"])
         assert "opinions-lstm is a model for `regard classify`; give one that can write" in str(done.exception)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("tokenizers")
@@ -13,6 +17,16 @@ def test_they_are_sorted_numbers_as_numbers() -> None:
     assert Labels.train(["10", "9", "-1"]).names == ["-1", "9", "10"]
     assert Labels.train(["b", "a b"]).names == ["a b", "b"]
     assert Labels.train(["²", "3", "--5"]).names == ["--5", "3", "²"]  # digits to Unicode, no numbers to Python
+
+
+def test_one_number_spelt_in_several_ways_has_one_order() -> None:
+    """Of a set, whose order another process draws anew."""
+    code = "from regard.data import Labels; print(*Labels.train(['1', '01', '001', '0001', '-2']).names)"
+    for seed in "123":
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
+        )
+        assert done.stdout == "-2 0001 001 01 1\n", done.stderr
 
 
 def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from stat import S_IMODE
 
 import pytest
 import torch
@@ -13,9 +16,7 @@ from torch import nn
 
 from regard.layers import MultiHead
 from regard.models import Writer, config
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from regard.training.snapshots import Snapshots
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
 
@@ -245,6 +246,35 @@ def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path, tied: str) -> Non
     assert loaded.loss(pairs).total.item() == model.loss(pairs).total.item()
     if tied == "all":
         assert loaded.encoder.embedding.weight is loaded.decoder.output.weight
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_who_may_read_a_file_may_read_the_weights(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path / "model")
+        Snapshots(tmp_path, 1).take(1, {"x": torch.zeros(1)})
+        assert os.umask(mask) == mask  # asking for it changed nothing
+    finally:
+        os.umask(before)
+    written = [*(tmp_path / "model").iterdir(), *tmp_path.glob("*.safetensors")]
+    assert len(written) == 3
+    assert {S_IMODE(file.stat().st_mode) for file in written} == {0o666 & ~mask}
+
+
+def test_weights_that_may_not_be_read_are_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path)
+    really = Path.open
+
+    def refused(path: Path, *how: object, **more: object) -> object:
+        if path.name == "model.safetensors":  # chmod does not keep root out
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, *how, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*model\.safetensors'"):
+        Writer.from_pretrained(tmp_path)
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("empty.png", b"")
-    with pytest.raises(ValueError, match=r"text\.png: is not a picture that Pillow can open"):
+    with pytest.raises(ValueError, match=r"text\.png: is not a picture that can be read \(PNG, JPEG, WEBP, "):
         READ.encode(str(tmp_path / "text.png"))
     for folder in (tmp_path, tmp_path / "all.zip"):
         with pytest.raises(ValueError, match=r"empty\.png: is empty: it holds not one byte"):
@@ -153,6 +153,26 @@ def test_what_is_no_picture_is_refused(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.fromarray(np.ones((4, 4), np.float32)), "float.tiff")
     with pytest.raises(ValueError, match=r"float\.tiff: its pixels are floating-point"):
         READ.encode(path)
+
+
+@pytest.mark.parametrize("name", ["EPS", "PSD", "PDF"])
+def test_a_program_under_another_name_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """An EPS is a program in PostScript, for which Pillow starts Ghostscript."""
+    run: list[object] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given, **more: run.append(given))
+    if name == "PSD":
+        (tmp_path / "a.png").write_bytes(b"8BPS\0\1" + bytes(6) + struct.pack(">HIIHH", 3, 4, 4, 8, 3) + bytes(64))
+    else:
+        halves().save(tmp_path / "a.png", format=name)
+    with pytest.raises(ValueError, match=r"a\.png: is not a picture that can be read"):
+        READ.encode(str(tmp_path / "a.png"))
+    assert not run
+
+
+@pytest.mark.parametrize("name", ["WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "MPO"])
+def test_the_usual_formats_are_read_whatever_the_name(tmp_path: Path, name: str) -> None:
+    halves().save(tmp_path / "a.png", format=name)
+    assert_halves(READ.encode(str(tmp_path / "a.png")))
 
 
 def test_how_pictures_are_read_is_saved(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from importlib.util import find_spec
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,6 +82,29 @@ def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
     assert "exists" in refused(monkeypatch, "see", folder, "the cat", "--save", str(trace))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+def test_a_trace_is_for_whom_the_umask_says(folder: str, tmp_path: Path) -> None:
+    found, before = reader.load(folder), os.umask(0o027)
+    try:
+        found.read(found.text("the cat")).save(tmp_path / "trace")
+    finally:
+        os.umask(before)
+    assert S_IMODE((tmp_path / "trace").stat().st_mode) == 0o750
+    assert {S_IMODE(file.stat().st_mode) for file in (tmp_path / "trace").iterdir()} == {0o640}
+
+
+def test_what_cannot_be_drawn_is_told_before_anything_is_shown(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
+    assert "2 layers of 2 heads; asked for 7.0" in refused(monkeypatch, *common, "7")
+    assert "2 layers of 2 heads; asked for 1.2" in refused(monkeypatch, *common, "1", "--head", "2")
+    monkeypatch.setattr("regard.commands.see.WIDEST", 3)
+    assert "up to 3 tokens, there are 5; leave --layer out" in refused(monkeypatch, *common, "1")
+    assert capsys.readouterr().out == ""
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +172,24 @@ def test_patterns_over_a_file_with_a_picture(
     assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
     assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
     assert picture.read_text().startswith("<?xml")
+
+
+def test_lines_that_are_no_text_are_told(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, common = tmp_path / "texts.txt", ("patterns", folder, str(tmp_path / "texts.txt"), "--device", "cpu")
+    for bad, said in ((b"\xff\n", "it is left out"), (b"\xff\n\xfe\n", "2 such lines are left out")):
+        file.write_bytes(b"the cat sat .\n" + bad + b"the mat is tired .\n")
+        monkeypatch.setattr(sys, "argv", ["regard", *common])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capsys.readouterr()
+        assert left.value.code in (0, None)
+        assert "2 texts" in told.out
+        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in told.err
+    file.write_bytes(b"\xff\n")
+    assert "no line with words in it" in refused(monkeypatch, *common)
+    assert f"{file}:1 is no text" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line_that_says_what_to_do(

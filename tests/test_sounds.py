@@ -54,7 +54,7 @@ def test_what_8_khz_cannot_hold_does_not_come_back_as_something_else() -> None:
     assert np.abs(resample(_sine(44100, 5000), 44100, 8000))[100:-100].max() < 1e-3
 
 
-@pytest.mark.parametrize("wrong", [0, 99, 8000.0, "8000", True])
+@pytest.mark.parametrize("wrong", [0, 99, 8000.0, "8000", True, 768_001])
 def test_a_rate_that_is_none(wrong: object) -> None:
     with pytest.raises(ValueError, match="a rate is a number of samples per second"):
         Sounds(wrong)
@@ -82,6 +82,20 @@ def test_bad_sounds_are_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "nothing.wav").write_bytes(b"")
     with pytest.raises(ValueError, match=r"nothing.wav is empty: it holds not one byte"):
         sounds.encode(str(tmp_path / "nothing.wav"))
+
+
+def test_a_rate_that_no_recorder_has_is_refused_before_it_is_resampled(tmp_path: Path) -> None:
+    file = tmp_path / "a.wav"
+    soundfile.write(file, np.zeros(100), 8000)
+    written = bytearray(file.read_bytes())
+    for rate in (768_000, 768_001):
+        written[24:28] = struct.pack("<I", rate)
+        file.write_bytes(written)
+        if rate == 768_000:
+            assert len(Sounds().encode(str(file))) == 2
+        else:
+            with pytest.raises(ValueError, match=r"a\.wav says it has 768,001 samples per second; at most 768,000 are"):
+                Sounds().encode(str(file))
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])

@@ -337,6 +337,8 @@ class TestCommand:
             (["--top-k", "3", "a"], "--sample"),
             (["--sample", "0", "a"], "temperature"),
             (["--device", "cuda:99", "a"], "device cuda:99 cannot be used here"),
+            (["--device", "meta", "a"], "device meta cannot be used here"),
+            (["--file", ""], "--file takes the name of a file, and got an empty one"),
             (["--engine", "ctranslate2", "a"], "runs Transformers that translate; .* is none: use torch"),
         ],
     )
@@ -352,6 +354,40 @@ class TestCommand:
         with pytest.raises(SystemExit, match=message) as left:
             run(capsys, monkeypatch, "translate", *model_first, *arguments)
         assert "\n" not in str(left.value)
+
+    @pytest.mark.parametrize("option", ["--longest", "--beams", "--best"])
+    @pytest.mark.parametrize("number", ["1000000", "99999999999999999999"])
+    def test_numbers_that_no_memory_holds_are_refused(
+        self,
+        option: str,
+        number: str,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        with pytest.raises(SystemExit) as left:
+            run(capsys, monkeypatch, "translate", "--model", str(folder), option, number, "a worm")
+        assert left.value.code == 2
+        assert f"'{option}': Input should be less than or equal to" in capsys.readouterr().err
+
+    def test_nothing_to_translate_is_told(
+        self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        common, empty = ("translate", "--model", str(folder)), tmp_path / "none.txt"
+        empty.write_bytes(b"")
+        told = "regard: {} is empty: there is nothing to translate\n"
+        for stdin in (io.TextIOWrapper(io.BytesIO()), None):  # None: closed, as by <&-
+            monkeypatch.setattr(sys, "stdin", stdin)
+            monkeypatch.setattr(sys, "argv", ["regard", *common])
+            with pytest.raises(SystemExit) as left:
+                cli.main()
+            assert not left.value.code
+            assert capsys.readouterr() == ("", told.format("standard input"))
+        monkeypatch.setattr(sys, "argv", ["regard", *common, "--file", str(empty)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code
+        assert capsys.readouterr() == ("", told.format(empty))
 
     def test_it_asks_where_there_is_a_terminal(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

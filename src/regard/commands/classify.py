@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from os.path import isfile  # of Path's, a text that is no name at all is an error
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import app
-from .given import ending, no_names
+from .given import ending, no_names, standard_input, told_empty
 from .given import given as arriving
 from .oddities import Oddities
 from .options import Device, Model, Tokens, find_device
@@ -124,7 +123,7 @@ def _name(
     from ..data.pair import Bad
     from ..decoding.classify import classify as named
 
-    shown = bool(given) or (file is None and sys.stdin.isatty())  # to someone who looks, and not to a file
+    shown = bool(given) or (file is None and standard_input().isatty())  # to someone who looks, and not to a file
     if compare and not shown:
         raise ValueError("--compare shows the words of texts that are arguments; of lines there are labels only")
     text, wrong, before = loaded.tokenizers.source.kind == "text", 0, 0
@@ -163,8 +162,8 @@ def _name(
     if strange:
         known = f"regard: the model knows no word of {strange:,} of {before:,} lines"
         typer.echo(f"{known}, so its answers to these say nothing about them", err=True)
-    if not shown and not before:
-        typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to name", err=True)
+    if not before:
+        told_empty(file, "name")
     return wrong
 
 

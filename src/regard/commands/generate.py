@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import secrets
-import sys
 from typing import Annotated
 
 import typer
 
 from .app import app
+from .given import standard_input
 from .options import Device, Model, find_device
 
 WRITER = "shakespeare-transformer"  # the language model that ships
@@ -58,7 +58,7 @@ def generate(
     if not 0 < top_p <= 1:
         raise ValueError(f"--top-p is a probability, 0 < P ≤ 1; got {top_p}")
     if prompt == "-":
-        prompt = sys.stdin.read(LONGEST + 1)
+        prompt = standard_input().read(LONGEST + 1)
         if len(prompt) > LONGEST:
             raise ValueError(f"the prompt has more than {LONGEST:,} characters; its end is all a model can read")
         if not prompt:

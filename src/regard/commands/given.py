@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from io import BytesIO, TextIOWrapper
 from os.path import isfile  # of Path's, a text that is no name at all is an error
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TextIO
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ..data.pair import Bad
 
@@ -50,6 +51,17 @@ def one_text(texts: list[str] | None) -> str | None:
     return texts[0] if texts else None
 
 
+def standard_input() -> TextIO:
+    """What is piped or typed; where it is closed, as by `<&-`, nothing is."""
+    return TextIOWrapper(BytesIO()) if sys.stdin is None else sys.stdin
+
+
+def told_empty(file: Path | None, what: str) -> None:
+    """Say that there was nothing, where nobody sat and saw it."""
+    if file is not None or not standard_input().isatty():
+        typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to {what}", err=True)
+
+
 def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
     """Sentences as they become known, in lists that can be worked on at once."""
     if arguments and file is not None:
@@ -57,10 +69,12 @@ def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
     if arguments:
         return iter([[*arguments]])
     if file is not None:
+        if file == Path():
+            raise ValueError("--file takes the name of a file, and got an empty one, or the folder it stands for")
         if not file.exists() or file.is_dir():
             raise ValueError(f"there is no file {file}")
         return _file(file)
-    if sys.stdin.isatty():
+    if standard_input().isatty():
         return _asked()
     return _piped()
 
@@ -83,11 +97,12 @@ def _piped() -> Iterator[list[str | Bad]]:
     from ..data.lines import read as lines
 
     queue: Queue[str | Bad | OSError | None] = Queue(AHEAD)
+    stdin = standard_input()
     try:
         # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
-        pipe: IO[bytes] = open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
+        pipe: IO[bytes] = open(stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
     except OSError:  # no file at all, as where somebody put a buffer in its place
-        pipe = sys.stdin.buffer
+        pipe = stdin.buffer
 
     def read() -> None:
         try:

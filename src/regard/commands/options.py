@@ -10,11 +10,14 @@ if TYPE_CHECKING:
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
 
+BEAMS = 1000  # more than any search gains from; memory grows with them, times the vocabulary
+
 Model = Annotated[
     str | None, typer.Option("--model", metavar="RUN", help="A run's folder, a model's folder, or one that ships.")
 ]
 Beams = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Hypotheses kept alive; 1 is greedy. [default: the run's, or 5]")
+    int | None,
+    typer.Option(metavar="N", min=1, max=BEAMS, help="Hypotheses kept alive; 1 is greedy. [default: the run's, or 5]"),
 ]
 LengthPenalty = Annotated[
     float | None, typer.Option(metavar="X", min=0.0, help="α of Wu et al. 2016. [default: the run's, or 1]")
@@ -40,7 +43,7 @@ def find_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
+        torch.zeros(1, device=name).item()  # read back: the device `meta` takes numbers and keeps none
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name} cannot be used here: {str(error).splitlines()[0]}") from None
     return name

@@ -20,6 +20,8 @@ LONGEST = 512
 """Tokens of one text; what is longer is cut unless --length says otherwise."""
 DRAWN = ("next", "previous", "self", "first", "delimiter", "punctuation", "identical", "induction")
 """The patterns of the picture: shares of a head's weight, from 0 to 1."""
+TEXTS = 1_000_000
+"""Lines that may be asked for."""
 AT_MOST = 1 << 30
 """Bytes of a file that are read."""
 
@@ -28,7 +30,9 @@ AT_MOST = 1 << 30
 def patterns(
     model: ModelName,
     text: Annotated[str, typer.Argument(metavar="TEXT|FILE", help="One text; or a file, each line a text (.xz too).")],
-    texts: Annotated[int, typer.Option(metavar="N", min=1, help="Read at most so many lines of a file.")] = 100,
+    texts: Annotated[
+        int, typer.Option(metavar="N", min=1, max=TEXTS, help="Read at most so many lines of a file.")
+    ] = 100,
     length: Annotated[int, typer.Option(metavar="N", min=2, help="Cut texts to so many tokens.")] = LONGEST,
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the scores into a file: .png, .svg or .pdf.")
@@ -87,6 +91,7 @@ def _texts(given: str, most: int) -> Iterator[str]:
     from itertools import islice
 
     from ..data.lines import lines
+    from ..data.pair import Bad
 
     if not _is_file(given):
         if _is_path(given):
@@ -99,8 +104,19 @@ def _texts(given: str, most: int) -> Iterator[str]:
     size = Path(given).stat().st_size
     if size > AT_MOST:
         raise ValueError(f"{given} has {size:,} bytes; at most {AT_MOST:,} are read: split it")
-    real = (line for line in lines(Path(given)) if isinstance(line, str) and line.strip())
-    found = list(islice(real, most))
+    bad: list[str] = []
+
+    def real() -> Iterator[str]:
+        for number, line in enumerate(lines(Path(given)), 1):
+            if isinstance(line, Bad):
+                bad.append(f"{given}:{number} is no text: {line.reason}")
+            elif line.strip():
+                yield line
+
+    found = list(islice(real(), most))
+    if bad:
+        more = f"; {len(bad):,} such lines are left out" if len(bad) > 1 else "; it is left out"
+        typer.echo(f"regard: {bad[0]}{more}", err=True)
     if not found:
         raise ValueError(f"{given} has no line with words in it")
     yield from found

@@ -67,10 +67,13 @@ def see(
     seen, names = _ours(model, text, second, place) if is_ours(model) else _theirs(model, text, second, place)
     if not len(seen):
         raise ValueError(f"{model}: {seen.advice}")
+    if layer is not None:
+        _drawable(seen, layer, head)
+    if save is not None:  # before anything is shown: who pipes it into `head` ends the program there
+        seen.save(save)
     for part in _shown(seen, names, layer, head, links):
         console.print(part)
     if save is not None:
-        seen.save(save)
         console.print(f"wrote {save}", markup=False)
 
 
@@ -132,6 +135,17 @@ def _sides(seen: Seen, source: list[str], written: list[str], read: list[str]) -
     return names
 
 
+def _drawable(seen: Seen, layer: int, head: int) -> None:
+    """Refuse a head that is not there, or one too wide for a terminal."""
+    if layer >= len(seen) or head >= seen[layer].heads:
+        raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; asked for {layer}.{head}")
+    longest = max(seen[layer].shape[-2:])
+    if longest > WIDEST:
+        raise ValueError(
+            f"a head is drawn up to {WIDEST} tokens, there are {longest}; leave --layer out, and keep all with --save"
+        )
+
+
 def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
     """The table of layers, the heads' patterns where the model read one text, the strongest links, one head drawn.
 
@@ -158,15 +172,11 @@ def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -
         yield ""
         yield report.linked(seen, names, links)
     if layer is not None:
-        if layer >= len(seen) or head >= seen[layer].heads:
-            raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; asked for {layer}.{head}")
         call = seen[layer]
         if call.name in wrong:
             yield Text(f"{call.name} is not drawn", style="red")
             return
         *_, queries, keys = call.shape
-        if max(queries, keys) > WIDEST:
-            raise ValueError(f"a head is drawn up to {WIDEST} tokens, there are {max(queries, keys)}; save a trace")
         rows, cols = names(call)
         yield ""
         yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _fit(rows, queries), _fit(cols, keys))

@@ -9,8 +9,9 @@ from unicodedata import normalize
 import typer
 
 from .app import app
-from .given import given, no_names
+from .given import given, no_names, told_empty
 from .options import (
+    BEAMS,
     Beams,
     CoveragePenalty,
     Device,
@@ -25,6 +26,8 @@ from .options import (
 if TYPE_CHECKING:
     from ..decoding import Translation
 
+LONGEST = 4096  # tokens; a decoder sets aside room for all of them
+
 
 @app.command()
 def translate(
@@ -37,11 +40,16 @@ def translate(
     ] = None,
     beams: Beams = None,
     best: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Print up to so many translations of each, with their scores.")
+        int,
+        typer.Option(
+            metavar="N", min=1, max=BEAMS, help="Print up to so many translations of each, with their scores."
+        ),
     ] = 1,
     length_penalty: LengthPenalty = None,
     coverage_penalty: CoveragePenalty = None,
-    longest: Annotated[int | None, typer.Option(metavar="N", min=0, help="Tokens a translation may have.")] = None,
+    longest: Annotated[
+        int | None, typer.Option(metavar="N", min=0, max=LONGEST, help="Tokens a translation may have.")
+    ] = None,
     sample: Annotated[
         float | None,
         typer.Option(metavar="TEMPERATURE", help="Draw translations at random instead; 1.0 is the model's own."),
@@ -122,6 +130,8 @@ def translate(
             if save_plot is not None:
                 _plot(translation, save_plot)
         before += len(arrived)
+    if not before:
+        told_empty(file, "translate")
     if wrong:
         raise typer.Exit(1)
 

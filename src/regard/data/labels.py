@@ -42,7 +42,8 @@ class Labels:
         """All labels that occur, sorted; numbers as numbers."""
         found = set(texts)
         numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in found)
-        return cls(sorted(found, key=int if numbers else str))
+        # 1 and 01 are two labels and one number: between them their spelling decides, and not the order of a set.
+        return cls(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
 
     def __len__(self) -> int:
         return FIRST + len(self.names)

@@ -1,4 +1,4 @@
-"""Pictures in, pixels out: whatever Pillow opens, squeezed into a square, and the scenes of our own by their names."""
+"""Pictures in, pixels out: files of the usual formats, squeezed into a square, and scenes of our own by their names."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST = 64_000_000  # pixels of a file; more is a poster, or an attack
 LARGEST = 1024  # pixels a side of what a model is given
+# Of all that Pillow opens: rasters that it unpacks itself. For an EPS it would start Ghostscript, whatever the file's
+# name says. An MPO, the photograph of a telephone, is opened as a JPEG.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
 class Pictures:
@@ -84,12 +87,13 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
                 raise Unfit("is empty: it holds not one byte")
             # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(file) as image:
+            Image.init()  # all formats are known from here on; an older Pillow has no AVIF
+            with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
                 return take(image)
     except Unfit as error:
         why = str(error)
     except UnidentifiedImageError:
-        why = "is not a picture that Pillow can open (PNG, JPEG, WebP, GIF, …)"
+        why = f"is not a picture that can be read ({', '.join(FORMATS)})"
     except Image.DecompressionBombError:
         why = f"has far more than {MOST:,} pixels: make it smaller"
     except Exception as error:  # damaged files make Pillow raise almost anything
@@ -99,8 +103,8 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
 
 
 def _several(image: Any) -> bool:
-    # Photographs of telephones are MPO, with a preview after the photograph; the layers of a PSD are parts of one.
-    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
+    # Photographs of telephones are MPO, with a preview after the photograph.
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
 
 class Unfit(ValueError):

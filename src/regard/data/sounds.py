@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST = 60.0  # seconds; what is longer is a recording to be cut up, or an attack
 MOST = 32_000_000  # samples of all channels: a minute of stereo at 192 kHz has 23 million
+HIGHEST = 768_000  # samples per second; more is a damaged header, and resampling it fills the memory
 FAINT = 33  # of the 32,768 that a sample may be: −60 dB
 BRIEF = 0.05  # seconds; the shortest words last twice as long
 EDGE = 0.005  # seconds at either end, where resampling makes a slope out of a beginning
@@ -39,8 +40,8 @@ class Sounds:
     shape = None
 
     def __init__(self, rate: int = tones.RATE) -> None:
-        if type(rate) is not int or rate < 100:
-            raise ValueError(f"a rate is a number of samples per second, at least 100; got {rate!r}")
+        if type(rate) is not int or not 100 <= rate <= HIGHEST:
+            raise ValueError(f"a rate is a number of samples per second, 100 to {HIGHEST:,}; got {rate!r}")
         self.rate = rate
         self.stride = rate // 100  # a token of a batch is a hundredth of a second, a frame of the log-mel energies
 
@@ -89,6 +90,11 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
     try:
         with soundfile.SoundFile(file) as sound:
             rate, there = int(sound.samplerate), int(sound.frames)
+            if rate > HIGHEST:
+                raise ValueError(
+                    f"{file} says it has {rate:,} samples per second; at most {HIGHEST:,} are read: export it again "
+                    "at a lower rate"
+                )
             length = there - start if length is None else length
             if start + length > there:
                 raise ValueError(f"{source}: the stretch ends past the end: the sound has {there:,} samples")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from torch import nn
 
+from ..attention.permissions import as_umask_says
+
 if TYPE_CHECKING:
     import torch
 
@@ -43,6 +45,7 @@ class Saved(nn.Module):
             _replace(folder / "README.md", card)
         half_done = folder / "model.safetensors.part"
         save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(half_done))
+        as_umask_says(half_done)
         half_done.replace(folder / "model.safetensors")
 
     @classmethod
@@ -58,6 +61,7 @@ class Saved(nn.Module):
         weights = folder / "model.safetensors"
         if not weights.is_file():
             raise ValueError(f"{folder} holds no weights: there is no model.safetensors in it")
+        weights.open("rb").close()  # of a file it may not read, safetensors says that it is not there
         try:
             load_model(model, str(weights))
         except Exception as error:

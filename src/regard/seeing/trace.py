@@ -29,6 +29,7 @@ from ..attention import (
 )
 from ..attention.forms import DotForm, TanhForm
 from ..attention.masks import Causal, interval
+from ..attention.permissions import as_umask_says
 from ..attention.scores import Scores
 from .call import Call
 from .heard import Heard
@@ -82,9 +83,12 @@ def save(seen: Seen, path: str | Path) -> None:
         for at, call in enumerate(seen.calls):
             described, tensors = _written(call)
             # One storage may be shared by several (queries, keys and values of one projection): each gets its own.
-            save_file({name: x.contiguous().clone() for name, x in tensors.items()}, folder / f"{at:04}.safetensors")
+            file = folder / f"{at:04}.safetensors"
+            save_file({name: x.contiguous().clone() for name, x in tensors.items()}, file)
+            as_umask_says(file)
             about["calls"].append(described)
         (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+        as_umask_says(folder)
         os.rename(folder, path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

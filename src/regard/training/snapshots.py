@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..attention.permissions import as_umask_says
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -66,6 +68,7 @@ class Snapshots:
         unfinished = path.with_name(f"{path.name}.unfinished")
         # Tied tables share memory, which the format refuses; here each name has its own.
         save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
+        as_umask_says(unfinished)
         unfinished.replace(path)
 
 
