@@ -70,7 +70,7 @@ def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
         return iter([[*arguments]])
     if file is not None:
         if file == Path():
-            raise ValueError("--file takes the name of a file, and got an empty one, or the folder it stands for")
+            raise ValueError("--file takes the name of a file, and got an empty one, or '.', which is a folder")
         if not file.exists() or file.is_dir():
             raise ValueError(f"there is no file {file}")
         return _file(file)
