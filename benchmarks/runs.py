@@ -34,7 +34,7 @@ class Experiment:
 
     table: str
     recipe: str  # with the settings that tell lines of one table apart, if any
-    settings: tuple[str, ...]  # that all lines of a table have
+    settings: tuple[str, ...]  # that the line does not show
     seed: int
 
     @property

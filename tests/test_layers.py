@@ -415,6 +415,14 @@ def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> Non
     assert vectors.grad.isfinite().all()
 
 
+def test_loops_run_where_there_is_no_autocast() -> None:
+    with torch.device("meta"):
+        z, weights = Memory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).look(
+            torch.empty(2, 1, 4)
+        )
+    assert (z.shape, weights.shape) == ((2, 1, 4), (2, 1, 3))
+
+
 def test_a_sentence_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one place to look at; the shortest has 0"):
         Memory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))

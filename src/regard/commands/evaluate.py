@@ -133,7 +133,7 @@ def evaluate(
         evaluation, texts = _figures(loaded, pairs, how)
     # Everything is kept before anything is shown: who pipes the table into `head` ends the program there. What cannot
     # be kept is no reason to lose what was computed.
-    files, lost = [], []
+    files, lost = [], None
     try:
         if save is not None:
             files.append(_save(texts, save))
@@ -144,15 +144,15 @@ def evaluate(
             name = data if engine == "torch" else f"{data} ({engine})"
             files.append(results.record(loaded.run, name, evaluation))
     except OSError as error:
-        lost.append(error)
+        lost = error
     if isinstance(evaluation, Figures):
         _print_figures(data, evaluation)
     else:
         _print(data, evaluation, tokenised)
     for written in files:
         typer.echo(f"wrote {written}")
-    if lost:
-        raise lost[0]
+    if lost is not None:
+        raise lost
 
 
 def _save(texts: list[str], file: Path) -> Path:

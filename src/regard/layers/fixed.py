@@ -16,31 +16,39 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from ..attention.transforms import exact
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
 
-class Notes:
-    """What the steps of one backward pass have noted; a pass that broke off leaves some behind, which do not count."""
+class OnePass:
+    """What belongs to one backward pass: what a pass that broke off left behind does not count in the next."""
+
+    _task = -1
+
+    def begins(self) -> bool:
+        """Whether this is another pass than that of the last question."""
+        last, self._task = self._task, torch._C._current_graph_task_id()
+        return last != self._task
+
+
+class Notes(OnePass):
+    """What the steps have noted so far."""
 
     def __init__(self) -> None:
-        self._task = -1
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def add(self, x: Tensor, g: Tensor) -> None:
-        self._now().append((x, g))
+        if self.begins():
+            self._pairs = []
+        self._pairs.append((x, g))
 
     def take(self) -> list[tuple[Tensor, Tensor]]:
-        taken = self._now()
+        taken = [] if self.begins() else self._pairs
         self._pairs = []
         return taken
-
-    def _now(self) -> list[tuple[Tensor, Tensor]]:
-        task = torch._C._current_graph_task_id()
-        if task != self._task:
-            self._task, self._pairs = task, []
-        return self._pairs
 
 
 def collects(ctx: Any) -> bool:
@@ -70,7 +78,7 @@ class _Collect(torch.autograd.Function):
             return ctx.like.new_zeros(ctx.shape), None, None
         x = torch.cat([x for x, _ in notes], dim=-2)  # [..., steps · rows, in]
         g = torch.cat([g for _, g in notes], dim=-2)  # [..., steps · rows, out]
-        with torch.autocast(g.device.type, enabled=False):
+        with exact(g.device):
             return g.mT @ x, g.sum(-2) if ctx.biased else None, None
 
 
@@ -87,13 +95,13 @@ class _Product(torch.autograd.Function):
         x, matrix = ctx.saved_tensors
         if collects(ctx):
             ctx.notes.add(x, g)
-        with torch.autocast(g.device.type, enabled=False):
+        with exact(g.device):
             return (g @ matrix if ctx.needs_input_grad[0] else None), g.new_empty(0), None, None, None
 
 
 def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     """In the precision of the matrix: a loop's dtypes are chosen where it begins, not by autocast at each step."""
-    with torch.autocast(x.device.type, enabled=False):
+    with exact(x.device):
         if matrix.dim() == 2:
             return torch.nn.functional.linear(x, matrix, bias)
         return x @ matrix.mT if bias is None else torch.baddbmm(bias[..., None, :], x, matrix.mT)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ..attention.transforms import exact
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -43,7 +45,7 @@ class LogMel(nn.Module):
     def forward(self, sound: Float[Tensor, "batch samples"]) -> Float[Tensor, "batch frames bands"]:
         """`sound` lies between −1 and 1. Computed in float32 or wider, also under autocast."""
         wide = torch.promote_types(self.hann.dtype, torch.float32)
-        with torch.autocast(sound.device.type, enabled=False):
+        with exact(sound.device):
             x = nn.functional.pad(sound.to(wide), (0, max(0, self.window - sound.shape[1])))
             x = x.unfold(1, self.window, self.hop) * self.hann.to(wide)  # [batch, frames, window]
             power = torch.fft.rfft(x, self.size).abs().square()  # [batch, frames, N/2 + 1]

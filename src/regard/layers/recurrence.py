@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 from torch import nn
 
+from ..attention.transforms import exact
 from . import gates
 from .fixed import Fixed
 
@@ -56,7 +57,7 @@ class Recurrence(nn.Module):
 
     def _run(self, rnn: nn.RNNBase, x: Float[Tensor, "batch time width_in"]) -> Float[Tensor, "batch time width"]:
         if x.is_cuda:
-            with torch.autocast("cuda", enabled=False):
+            with exact(x.device):
                 out: Tensor = rnn(x.to(rnn.all_weights[0][0].dtype))[0]
             return out
         w, u, b, b_u = rnn.all_weights[0]

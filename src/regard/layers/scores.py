@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from .fixed import collects
+from ..attention.transforms import exact
+from .fixed import OnePass, collects
 from .gates import fused
 
 if TYPE_CHECKING:
@@ -19,20 +20,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Sums:
-    """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout.
-
-    Of one backward pass: what a pass that broke off had added does not count in the next.
-    """
+class _Sums(OnePass):
+    """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout."""
 
     keys: Tensor | None = None
     weight: Tensor | None = None
-    _task = -1
 
     def now(self) -> _Sums:
-        task = torch._C._current_graph_task_id()
-        if task != self._task:
-            self._task, self.keys, self.weight = task, None, None
+        if self.begins():
+            self.keys = self.weight = None
         return self
 
 
@@ -66,7 +62,7 @@ class _Scores(torch.autograd.Function):
             return scores_forward(q, keys, weight)
         hidden = torch.tanh_(q[:, None] + keys)  # [batch, places, d]
         ctx.save_for_backward(hidden, weight)
-        with torch.autocast(q.device.type, enabled=False):
+        with exact(q.device):
             return hidden @ weight
 
     @staticmethod
@@ -83,7 +79,7 @@ class _Scores(torch.autograd.Function):
                 sums.weight = torch.zeros_like(q, dtype=torch.float32)
             return scores_backward(g, q, keys, weight, sums.keys, sums.weight), g.new_empty(0), None, None, None
         hidden, weight = ctx.saved_tensors
-        with torch.autocast(g.device.type, enabled=False):
+        with exact(g.device):
             into_weight = g.reshape(1, -1) @ hidden.flatten(0, 1)  # [1, d]
         into = torch.ops.aten.tanh_backward(g[..., None], hidden)  # g (1 − tanh²), [batch, places, d]
         into_q = into.sum(1) * weight

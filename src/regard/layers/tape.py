@@ -13,6 +13,8 @@ from ..attention.forms import TanhForm
 from ..attention.notice import listeners, tell
 from ..attention.request import Request
 from ..attention.scores import Scores
+from ..attention.transforms import exact
+from .fixed import OnePass
 from .gates import fused
 
 if TYPE_CHECKING:
@@ -21,28 +23,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Rows:
+class _Rows(OnePass):
     """The tape's memory, with room for every step, and what the backward pass has added up for it so far.
 
     Going back, the steps come in reverse, so all that looked at entry i have added to its sums before the entry asks
-    for them. `task` is the backward pass they belong to: another one starts from nothing. A pass may stop half-way,
-    where only the gradient of an activation is wanted, so the sums cannot be cleared by whoever reads them.
+    for them. A pass may stop half-way, where only the gradient of an activation is wanted, so the sums cannot be
+    cleared by whoever reads them.
     """
 
     keys: Float[Tensor, "rows room d"]
     values: Float[Tensor, "rows room width"]
     weight: Float[Tensor, "d"]
-    task: int = -1
     into_keys: Tensor | None = None  # without the factor `weight`, which all of them share
     into_values: Tensor | None = None
     into_weight: Tensor | None = None  # a row for each of the batch
 
     def sums(self) -> tuple[Tensor, Tensor, Tensor]:
-        task = torch._C._current_graph_task_id()
-        if task != self.task or self.into_keys is None or self.into_values is None or self.into_weight is None:
+        if self.begins() or self.into_keys is None or self.into_values is None or self.into_weight is None:
             self.into_keys, self.into_values = torch.zeros_like(self.keys), torch.zeros_like(self.values)
             self.into_weight = torch.zeros_like(self.keys[:, 0])
-            self.task = task
         return self.into_keys, self.into_values, self.into_weight
 
 
@@ -89,14 +88,14 @@ class _Look(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         q, p = ctx.saved_tensors
-        with torch.autocast(g.device.type, enabled=False):
+        with exact(g.device):
             return g.new_empty(0), _back(g, q, p, ctx.rows, ctx.count), None, None
 
 
 def _look(q: Tensor, rows: _Rows, count: int) -> tuple[Float[Tensor, "rows count"], Float[Tensor, "rows width"]]:
     """Weights and what they find. Not for autocast to touch: it would round the whole tape at every step."""
     keys, values = rows.keys[:, :count], rows.values[:, :count]
-    with torch.autocast(q.device.type, enabled=False):
+    with exact(q.device):
         if fused(q):
             from .scores_triton import scores_forward
 

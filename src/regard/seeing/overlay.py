@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 COLUMNS = 5
 WORDS = 40  # drawn at most, the first of a caption
-VEIL, THICK = (
-    128.0,
-    0.8,
-)  # grey, which shows on dark pictures and on light ones; how much of it lies where nothing was seen
+VEIL = 128.0  # grey, which shows on dark pictures and on light ones
+THICK = 0.8  # how much of it lies where nothing was seen
 FRAME = "#999999"
 
 

@@ -19,14 +19,8 @@ if TYPE_CHECKING:
     from .recipe import Recipe
 
 RECIPE = "recipe.toml"
-OWNED = (
-    "model",
-    "data",
-    "metrics.csv",
-    "tensorboard",
-    "results.json",
-    "ctranslate2",
-)  # beside the recipe and the checkpoints
+# What a run and its commands write, beside the recipe and the checkpoints.
+OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json", "ctranslate2")
 
 
 @dataclass(frozen=True)
