@@ -42,16 +42,16 @@ format: $(READY)        ## rewrite files the way `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/results.csv
+bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/speeds.csv
 	$(BIN)/python -m benchmarks
 
 results: $(READY)       ## train and evaluate what docs/results.md lacks, then write it (hours on a CPU, minutes on a GPU)
-	$(BIN)/python -m benchmarks.canon_translate run
-	$(BIN)/python -m benchmarks.canon_writing run
-	$(BIN)/python -m benchmarks.canon_classify run
-	$(BIN)/python -m benchmarks.canon_caption run
-	$(BIN)/python -m benchmarks.minutes run
-	$(BIN)/python -m benchmarks.results
+	$(BIN)/python -m benchmarks.translation_results run
+	$(BIN)/python -m benchmarks.language_model_results run
+	$(BIN)/python -m benchmarks.classification_results run
+	$(BIN)/python -m benchmarks.caption_results run
+	$(BIN)/python -m benchmarks.recipe_times run
+	$(BIN)/python -m tools.results_page
 
 test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu

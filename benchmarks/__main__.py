@@ -1,4 +1,4 @@
-"""`make bench`: every row this machine can run, a table of ratios, and benchmarks/results.csv."""
+"""`make bench`: every row this machine can run, a table of ratios, and benchmarks/speeds.csv."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from . import cpu, page
-from .timing import Row, write
+from benchmarks import attention_cpu as cpu
+from benchmarks.timing import Row, write
+from tools import performance_page as page
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     write(rows)
     page.PAGE.write_text(page.page(), encoding="utf-8")
     console.print(table(rows))
-    console.print("written to benchmarks/results.csv and docs/performance.md")
+    console.print("written to benchmarks/speeds.csv and docs/performance.md")
 
 
 def table(rows: list[Row]) -> Table:

@@ -1,6 +1,6 @@
 """Additive attention on a GPU: the formula in PyTorch, the same compiled, and ours, in one run.
 
-    PYTHONPATH=src python3 -m benchmarks.additive_gpu [--csv results.csv]
+    PYTHONPATH=src python3 -m benchmarks.additive_gpu [--csv speeds.csv]
 
 Times are p20/p50/p80 by CUDA events after a warm-up (`triton.testing.do_bench`, which overwrites the L2 cache before
 each run); memory is the peak beyond the inputs. "in a graph" is one of eight steps recorded in a CUDA graph, each with
@@ -22,9 +22,8 @@ import torch
 import triton
 from torch import Tensor
 
-from regard.attention.kernels.additive import attention
-
-from .timing import RESULTS, Row, gpu_row, write
+from benchmarks.timing import RESULTS, Row, gpu_row, write
+from regard.attention.kernels.additive.additive_op import attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable

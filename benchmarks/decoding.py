@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from benchmarks.timing import Row, alternate, row, write
 from regard.data.batch import BEGIN, END
 from regard.decoding import search
 from regard.models import Writer, config
-
-from .timing import Row, alternate, row, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +91,7 @@ def _annotations(model: Writer) -> Annotations:
 def main() -> None:
     from rich.console import Console
 
-    from .__main__ import table
+    from benchmarks.__main__ import table
 
     torch.set_num_threads(1)
     measured = list(rows())

@@ -1,6 +1,6 @@
 """Attention by distance on a GPU: PyTorch's ways and ours, in one run.
 
-    PYTHONPATH=src:. python3 -m benchmarks.distance_gpu [--csv results.csv]
+    PYTHONPATH=src:. python3 -m benchmarks.distance_gpu [--csv speeds.csv]
 
 `cdist` is the formula with torch.cdist as the distance is defined, "torch.compile" the broadcast formula compiled. The
 others take |a|² + |b|² − 2 a·b: "cdist, by products" is torch.cdist's own matrix-product mode, "SDPA, one column more"
@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from regard.attention.forms import wide
-
-from .additive_gpu import HEAD, shown, timed
-from .timing import RESULTS, Row, write
+from benchmarks.additive_gpu import HEAD, shown, timed
+from benchmarks.timing import RESULTS, Row, write
+from regard.attention.energy_forms import wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable

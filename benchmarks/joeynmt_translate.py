@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.joeynmt import THEIR_IDS, theirs
 from regard.data.batch import END, PAD
 from regard.decoding import pretrained, translate
-from regard.decoding.translate import ON_CPU, ON_GPU
+from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import Writer, config
-from regard.training import scores
-from regard.training.corpus import read
-from regard.training.run import Run
-
-from .joeynmt import THEIR_IDS, theirs
+from regard.training.fit.recipe_corpus import read
+from regard.training.run.run_folder import Run
+from regard.training.score import bleu as scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Exact statistics of an attention matrix that is never stored, beside the attention itself, on a GPU.
 
-    PYTHONPATH=src python3 -m benchmarks.statistics_gpu --csv benchmarks/results.csv
+    PYTHONPATH=src python3 -m benchmarks.statistics_gpu --csv benchmarks/speeds.csv
 
 Times are by CUDA events around five calls that follow one another without waiting, as a model's do; milliseconds per
 call at the 20th, 50th and 80th percentile. "alone" is one call from an idle start, what Python does before the first
@@ -19,8 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-
-from .timing import RESULTS, Row, gpu_row, write
+from benchmarks.timing import RESULTS, Row, gpu_row, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULTS = Path(__file__).parent / "results.csv"
+RESULTS = Path(__file__).parent / "speeds.csv"
 
 
 @dataclass

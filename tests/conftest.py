@@ -4,7 +4,8 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from interpreter import interpreted
+
+from tests.support.triton_interpreter import interpreted
 
 if find_spec("triton") is not None:
     with interpreted():  # before anything else imports it: Triton decides then whether its functions are interpreted

@@ -52,9 +52,9 @@ def test_every_local_link_leads_somewhere() -> None:
 
 
 def test_the_performance_page_is_what_the_benchmarks_printed() -> None:
-    from benchmarks.page import PAGE, page
+    from tools.performance_page import PAGE, page
 
-    assert page() == PAGE.read_text(encoding="utf-8"), "run python -m benchmarks.page"
+    assert page() == PAGE.read_text(encoding="utf-8"), "run python -m tools.performance_page"
 
 
 def test_the_readmes_claims_about_its_ten_lines() -> None:

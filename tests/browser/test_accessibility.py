@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from tests.browser.looking import link, look, settle
+from tests.support.browser_page import link, look, settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 

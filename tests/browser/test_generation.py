@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from regard import watch
-from regard.viewer.shown import Shown
-from tests.browser.looking import drawn, look
+from regard.viewer.data.trace_view import Shown
+from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 READY = "drawn.weights"
 

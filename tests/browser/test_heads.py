@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from regard import attend, causal, watch
-from regard.seeing.words import word_weights
-from regard.viewer.labels import Labels
-from regard.viewer.shown import Shown
+from regard.seeing.alignment.word_weights import word_weights
+from regard.viewer.data.token_labels import Labels
+from regard.viewer.data.trace_view import Shown
 from tests.browser.conftest import PAIR
-from tests.browser.looking import drawn, look, settle
+from tests.support.browser_page import drawn, look, settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 CALL = 2
 HALF = 1e-3  # float16 keeps eleven bits

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from looking import look
 
 import regard as r
+from tests.support.browser_page import look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 ENERGIES = {
     "Exact": r.Exact(), "InverseDistance": r.InverseDistance(), "Gaussian": r.Gaussian(0.7), "Cosine": r.Cosine(),

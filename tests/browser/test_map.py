@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from looking import drawn, look, settle
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from tests.viewing import seen_of
+from tests.support.browser_page import drawn, look, settle
+from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from regard.attention import Weights
     from regard.seeing import Seen
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 LONG, HEADS = 1500, 2
 READY = "drawn.pending === 0"
@@ -58,9 +58,9 @@ def pieces() -> Seen:
 @pytest.fixture(scope="module")
 def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, str]]:
     """A server with a long trace and MiniLM's, and their ids; and one of words in pieces."""
-    from regard.viewer.server import serving
-    from regard.viewer.shelf import Shelf
-    from regard.viewer.shown import Shown
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.http.server import serving
 
     traces = [Shown.of(long, "long"), Shown.of(minilm, "MiniLM"), Shown.of(pieces, "pieces")]
     with serving(Shelf(traces)) as server:
@@ -231,9 +231,9 @@ def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
 
 def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
     """The second trace's tokens are those of the text that is looked at, or of its last."""
-    from regard.viewer.server import serving
-    from regard.viewer.shelf import Shelf
-    from regard.viewer.shown import Shown
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.http.server import serving
 
     traces = []
     for name, batch in (("a", 3), ("b", 2)):

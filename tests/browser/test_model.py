@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from regard import watch
-from regard.seeing.patterns import Patterns
-from regard.viewer.shown import Shown
-from tests.browser.looking import drawn, look
+from regard.seeing.analysis.head_patterns import Patterns
+from regard.viewer.data.trace_view import Shown
+from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
 

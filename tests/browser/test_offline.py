@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 import torch
 
-from tests.browser.looking import drawn
-from tests.viewing import seen_of
+from tests.support.browser_page import drawn
+from tests.support.viewer_client import seen_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from looking import drawn, look, settle
 
 import regard
+from tests.support.browser_page import drawn, look, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 pytest.importorskip("PIL", reason="Pillow is not installed (regard[pictures])")
 GRID = 4
@@ -26,8 +26,9 @@ GRID = 4
 @pytest.fixture(scope="module")
 def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned a scene by heart."""
-    from regard.data import Batches, Encoded, Tokenizer, Tokenizers, scenes
-    from regard.data.pictures import Pictures
+    from regard.data import Batches, Encoded, Tokenizer, Tokenizers
+    from regard.data.corpora import scenes
+    from regard.data.picture_reader import Pictures
     from regard.models import Writer, config
 
     folder = tmp_path_factory.mktemp("models") / "captioner"
@@ -53,7 +54,7 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
-    from regard.data import scenes
+    from regard.data.corpora import scenes
 
     path = tmp_path_factory.mktemp("pictures") / "scene.png"
     Image.fromarray(scenes.picture("scene:train:0:0")).save(path)
@@ -78,9 +79,9 @@ def vision() -> Seen:
 
 @pytest.fixture(scope="module")
 def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
-    from regard.viewer.server import serving
-    from regard.viewer.shelf import Shelf, model_at
-    from regard.viewer.shown import Shown
+    from regard.viewer.data.library import Shelf, model_at
+    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.http.server import serving
 
     trace = Shown.of(vision, "ViT", grid=(GRID, GRID))
     with serving(Shelf([trace], [model_at(str(captioner))])) as server:
@@ -88,9 +89,9 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 
 
 def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
-    from regard.data import scenes
+    from regard.data.corpora import scenes
     from regard.decoding import pretrained, translate
-    from regard.seeing.overlay import looks
+    from regard.seeing.drawing.picture_overlay import looks
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.data import Labels, Tokenizer, Tokenizers, opinions
+from regard.data import Labels, Tokenizer, Tokenizers
+from regard.data.corpora import opinions
 from regard.decoding import pretrained
-from regard.decoding.classify import classify
+from regard.decoding.classification import classify
 from regard.models import Classifier, config
-from regard.seeing.shaded import by_word
-from regard.viewer.labels import Labels as Marked
-from tests.browser.looking import drawn, look
+from regard.seeing.drawing.shaded_text import by_word
+from regard.viewer.data.token_labels import Labels as Marked
+from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Page
 
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 TEXT = "The soup was not bad, and the waiter was friendly."
 
@@ -29,7 +30,7 @@ TEXT = "The soup was not bad, and the waiter was friendly."
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
     """Two classifiers that have learned nothing: one that looks, one that only takes the last state."""
-    from regard.viewer.shelf import Model
+    from regard.viewer.data.library import Model
 
     made = tmp_path_factory.mktemp("classifiers")
     torch.manual_seed(0)

@@ -7,14 +7,14 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.browser.looking import drawn, link, look
+from tests.support.browser_page import drawn, link, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.server import Server
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import Server
 
 
 @pytest.fixture

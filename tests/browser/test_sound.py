@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from looking import drawn, settle
+
+from tests.support.browser_page import drawn, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
 
@@ -22,9 +23,10 @@ soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One that names tones and one that spells them, neither of which has learned anything."""
-    from regard.data import Tokenizer, Tokenizers, tones
-    from regard.data.labels import Labels
-    from regard.data.sounds import Sounds
+    from regard.data import Tokenizer, Tokenizers
+    from regard.data.corpora import tones
+    from regard.data.label_set import Labels
+    from regard.data.sound_reader import Sounds
     from regard.models import Classifier, Writer, config
 
     made = tmp_path_factory.mktemp("models")
@@ -43,8 +45,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from regard.data import tones
-    from regard.data.sounds import Sounds
+    from regard.data.corpora import tones
+    from regard.data.sound_reader import Sounds
 
     path = tmp_path_factory.mktemp("sounds") / "tone.wav"
     soundfile.write(path, Sounds().encode("tone:rising:11"), tones.RATE, subtype="PCM_16")
@@ -53,8 +55,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(folders: list[Path]) -> Iterator[Server]:
-    from regard.viewer.server import serving
-    from regard.viewer.shelf import Shelf, model_at
+    from regard.viewer.data.library import Shelf, model_at
+    from regard.viewer.http.server import serving
 
     with serving(Shelf([], [model_at(str(folder)) for folder in folders])) as server:
         yield server
@@ -62,7 +64,7 @@ def own(folders: list[Path]) -> Iterator[Server]:
 
 def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: list[Path], sound: Path) -> None:
     from regard.decoding import pretrained
-    from regard.decoding.classify import classify
+    from regard.decoding.classification import classify
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
@@ -104,8 +106,8 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
 
 
 def test_without_a_model_it_says_so(page: Page) -> None:
-    from regard.viewer.server import serving
-    from regard.viewer.shelf import Shelf
+    from regard.viewer.data.library import Shelf
+    from regard.viewer.http.server import serving
 
     with serving(Shelf()) as server:
         page.goto(f"{server.url}#view=sound")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.browser.looking import drawn
+from tests.support.browser_page import drawn
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 
 def first_time(browser: Browser) -> Page:

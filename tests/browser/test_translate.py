@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from looking import drawn, look, settle
 
 from regard.decoding import pretrained, translate
+from tests.support.browser_page import drawn, look, settle
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.decoding import Translation
-    from regard.viewer.server import Server
+    from regard.viewer.http.server import Server
 
 TEXT = "My sister has a small black dog."
 MODELS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]

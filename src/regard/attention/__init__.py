@@ -1,16 +1,16 @@
 """The formula: energies, normalizers, masks, `attend`, and `Weights`. Imports PyTorch and nothing of ours."""
 
 from .attend import attend, explain
-from .choose import Plan
+from .dictionary_lookup import lookup
 from .energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
-from .hard import Hard
-from .learned import Additive, Concat, General, LearnedEnergy
-from .lookup import lookup
+from .learned_energies import Additive, Concat, General, LearnedEnergy
 from .masks import Mask, causal, dense, documents, padding, prefix, window
 from .modifiers import Alibi, Bias, Modified, Modifier, SoftCap
-from .normalizers import Normalizer, Proportional, Softmax
-from .sparse import Entmax, Sparsemax
-from .statistics import Stats, Top
+from .normalizers.entmax import Entmax, Sparsemax
+from .normalizers.hard import Hard
+from .normalizers.normalizer import Normalizer, Proportional, Softmax
+from .select_backend import Plan
+from .weight_statistics import Stats, Top
 from .weights import Weights
 
 __all__ = [

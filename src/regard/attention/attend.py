@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
-from .choose import choose, plan
 from .energies import ScaledDot
-from .normalizers import Softmax
-from .notice import tell
+from .listeners import tell
+from .normalizers.normalizer import Softmax
 from .request import ask
+from .select_backend import choose, plan
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from .choose import Backend, Plan
     from .energies import Energy
-    from .learned import LearnedEnergy
+    from .learned_energies import LearnedEnergy
     from .masks import Mask
     from .modifiers import Modified
-    from .normalizers import Normalizer
+    from .normalizers.normalizer import Normalizer
+    from .select_backend import Backend, Plan
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 

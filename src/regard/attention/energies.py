@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .forms import DistanceForm, DotForm, Form, PairForm, distance, wide
-from .numbers import positive
-from .transforms import traced
+from .energy_forms import DistanceForm, DotForm, Form, PairForm, distance, wide
+from .torch_transforms import traced
+from .validation import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .indices import check_device, fits, grid, pick, unravel
-from .transforms import traced
+from .block_indices import check_device, fits, grid, pick, unravel
+from .torch_transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Int
     from torch import Tensor
 
-    from .indices import Batch
-    from .scores import Scores
+    from .block_indices import Batch
+    from .energy_matrix import Scores
 
     Interval = tuple[Tensor, Tensor]
 

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import nn
 
+from .block_indices import fits, pick
 from .energies import split
-from .indices import fits, pick
-from .numbers import positive
-from .scores import Scores
-from .transforms import traced
+from .energy_matrix import Scores
+from .torch_transforms import traced
+from .validation import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from .block_indices import Batch
     from .energies import Energy
-    from .forms import Form
-    from .indices import Batch
+    from .energy_forms import Form
 
 
 class Modifier(Protocol):

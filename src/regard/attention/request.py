@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .block_indices import check_device
 from .energies import split
-from .indices import check_device
+from .energy_matrix import Scores
 from .masks import Dense, Mask
 from .modifiers import Alibi, Bias, SoftCap
-from .normalizers import Normalizer
-from .scores import Scores
-from .transforms import AUTOCAST
+from .normalizers.normalizer import Normalizer
+from .torch_transforms import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .forms import TanhForm
-from .hard import Hard
-from .indices import positions, span
-from .kernels import statistics as kernel
+from .block_indices import positions, span
+from .energy_forms import TanhForm
+from .kernels.statistics import statistics_gpu as kernel
 from .masks import interval
 from .modifiers import Bias
-from .normalizers import Softmax
-from .statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
+from .normalizers.hard import Hard
+from .normalizers.normalizer import Softmax
+from .weight_statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .indices import Index
-    from .normalizers import Normalizer
-    from .scores import Scores
-    from .statistics import Statistic
+    from .block_indices import Index
+    from .energy_matrix import Scores
+    from .normalizers.normalizer import Normalizer
+    from .weight_statistics import Statistic
 
 BLOCK = 1 << 20
 """Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
@@ -202,7 +202,7 @@ class Weights:
     ) -> Stats:
         """Several questions in one pass over q and k; see the methods of the same names.
 
-        `also` are statistics of your own (`regard.attention.statistics.Statistic`), shown the blocks of the same pass.
+        `also` are statistics of your own (`weight_statistics.Statistic`), computed in the same pass.
         """
         if top is not None and not 1 <= top <= self._scores.keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {self._scores.keys}, the number of keys; got {top}")

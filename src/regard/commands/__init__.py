@@ -19,7 +19,7 @@ from . import (
     translate,
     view,
 )
-from .app import app
+from .typer_app import app
 
 __all__ = [
     "app",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import app
 from .options import Beams, Device, LengthPenalty, Model, find_device, settings
+from .typer_app import app
 
 if TYPE_CHECKING:
     from ..decoding import Translation
@@ -43,7 +43,7 @@ def caption(
       regard caption --model runs/soft-photos-1 beach.jpg dog.jpg
     """
     if save_plot is not None:
-        from ..seeing.figure import check
+        from ..seeing.drawing.figure import check
 
         check(save_plot)
         if len(pictures) != 1:
@@ -71,8 +71,8 @@ def caption(
 
 
 def _plot(found: Translation, file: Path) -> None:
-    from ..data.pictures import Pictures
-    from ..seeing.overlay import WORDS, looks, save_looks
+    from ..data.picture_reader import Pictures
+    from ..seeing.drawing.picture_overlay import WORDS, looks, save_looks
 
     weights, words = looks(found)
     save_looks(file, Pictures(DRAWN).encode(found.source), weights, words)

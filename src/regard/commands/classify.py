@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import app
-from .given import ending, no_names, standard_input, told_empty
-from .given import given as arriving
-from .oddities import Oddities
+from .input_warnings import Oddities
 from .options import Device, Model, Tokens, find_device
+from .text_input import ending, no_names, standard_input, told_empty
+from .text_input import given as arriving
+from .typer_app import app
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..decoding.classify import Classification
+    from ..decoding.classification import Classification
     from ..decoding.pretrained import Pretrained
 
 OF_TEXT, OF_SOUND = "opinions-lstm", "digits-cnn"  # that ship
@@ -59,7 +59,7 @@ def classify(
     """
     given = sources or []
     if save_plot is not None:
-        from ..seeing.figure import check
+        from ..seeing.drawing.figure import check
 
         check(save_plot)
         if len(given) != 1:
@@ -121,7 +121,7 @@ def _name(
     """How many could not be named."""
     from ..data.batch import UNKNOWN
     from ..data.pair import Bad
-    from ..decoding.classify import classify as named
+    from ..decoding.classification import classify as named
 
     shown = bool(given) or (file is None and standard_input().isatty())  # to someone who looks, and not to a file
     if compare and not shown:
@@ -168,7 +168,7 @@ def _name(
 
 
 def _doubt(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None:
-    from ..data.sounds import unheard
+    from ..data.sound_reader import unheard
 
     if why := unheard(name, samples, loaded.tokenizers.source.rate):
         typer.echo(f"regard: {why}, so what the model makes of it means nothing", err=True)
@@ -176,8 +176,8 @@ def _doubt(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None
 
 def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None, named: bool) -> None:
     """With its name above it, where there are several; a text whose words are shaded below needs none."""
-    from ..seeing.terminal import clean
-    from .screen import screen
+    from ..seeing.drawing.terminal_heatmap import clean
+    from .console import screen
 
     likely = list(one.probabilities.items())
     more = f"  and {len(likely) - SHOWN} more" if len(likely) > SHOWN else ""
@@ -195,9 +195,9 @@ def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Pat
 def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.shaded import Shaded, by_word
-    from ..seeing.terminal import heatmap
-    from .screen import screen
+    from ..seeing.drawing.shaded_text import Shaded, by_word
+    from ..seeing.drawing.terminal_heatmap import heatmap
+    from .console import screen
 
     own, places, strange = _words(loaded, one)
     if len(strange) == len(own):
@@ -217,7 +217,7 @@ def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plo
     if compare:
         screen().print(heatmap(torch.stack(list(kept.values())), list(kept), words))
     if save_plot is not None:
-        from ..seeing.figure import save_weights
+        from ..seeing.drawing.figure import save_weights
 
         save_weights(save_plot, torch.stack(list(kept.values())), list(kept), words)
         typer.echo(f"wrote {save_plot}", err=True)
@@ -271,8 +271,8 @@ def _bare(word: str) -> str:
 def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.listened import save_listened
-    from ..seeing.shaded import bars
+    from ..seeing.drawing.shaded_text import bars
+    from ..seeing.drawing.sound_figure import save_listened
 
     loud = torch.from_numpy(one.numbers.astype("float32")).abs()
     print(f"sound    {bars(loud)}")
@@ -290,7 +290,7 @@ def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None)
 def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """What is heard, in letters; how many could not be heard."""
     from ..decoding import translate
-    from ..seeing.listened import save_listened
+    from ..seeing.drawing.sound_figure import save_listened
     from .options import settings
 
     if not given:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import app
-from .screen import screen
+from .console import screen
+from .typer_app import app
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..training.evaluate import Evaluation
-    from ..training.figures import Figures
-    from ..training.results import Row
+    from ..training.run.results_file import Row
+    from ..training.score.task_evaluation import Figures
+    from ..training.score.translation_evaluation import Evaluation
 
 
 @app.command()
@@ -36,19 +36,19 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from ..seeing.figure import check
-    from ..training import results
-    from ..training.evaluate import Evaluation
-    from ..training.figures import Figures
+    from ..seeing.drawing.figure import check
+    from ..training.run import results_file
+    from ..training.score.task_evaluation import Figures
+    from ..training.score.translation_evaluation import Evaluation
     from .evaluate import plot
 
     if save_plot is not None:
         check(save_plot)
-    scored = [run for run in runs if (run / results.NAME).is_file()] or runs[:1]
+    scored = [run for run in runs if (run / results_file.NAME).is_file()] or runs[:1]
     for run in runs:
         if run not in scored:
-            typer.echo(f"regard: {run} has no {results.NAME}; make it with: regard evaluate {run}", err=True)
-    rows = [row for row in results.compare(scored) if data in (None, row.data)]
+            typer.echo(f"regard: {run} has no {results_file.NAME}; make it with: regard evaluate {run}", err=True)
+    rows = [row for row in results_file.compare(scored) if data in (None, row.data)]
     if not rows:
         raise ValueError(f"none of these runs was evaluated on {data}")
     translators = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, Evaluation)]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .app import app
+from .console import screen
 from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, settings
-from .screen import screen
+from .typer_app import app
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..data import Pair
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
-    from ..training.confusion import Label
-    from ..training.evaluate import Evaluation
-    from ..training.figures import Figures
+    from ..training.score.label_scores import Label
+    from ..training.score.task_evaluation import Figures
+    from ..training.score.translation_evaluation import Evaluation
 
 LABELS, MATRIX = 30, 10  # so many labels are listed, and so many at most have a table of what was taken for what
 WRITERS = ("translate", "caption", "spell")
@@ -84,12 +84,12 @@ def evaluate(
       regard evaluate runs/lstm-phrases-1 my.txt
     """
     from ..decoding import pretrained
-    from ..training import results
-    from ..training.evaluate import evaluate as score
-    from ..training.figures import Figures
+    from ..training.run import results_file
+    from ..training.score.task_evaluation import Figures
+    from ..training.score.translation_evaluation import evaluate as score
 
     if save_plot is not None:
-        from ..seeing.figure import check
+        from ..seeing.drawing.figure import check
 
         check(save_plot)
     if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
@@ -142,7 +142,7 @@ def evaluate(
             files.append(save_plot)
         if loaded.run is not None:
             name = data if engine == "torch" else f"{data} ({engine})"
-            files.append(results.record(loaded.run, name, evaluation))
+            files.append(results_file.record(loaded.run, name, evaluation))
     except OSError as error:
         lost = error
     if isinstance(evaluation, Figures):
@@ -166,7 +166,7 @@ def _save(texts: list[str], file: Path) -> Path:
 
 
 def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
-    from ..seeing.figure import save_curves
+    from ..seeing.drawing.figure import save_curves
 
     curves = {
         name: [(each.middle, each.bleu) for each in evaluation.by_length] for name, evaluation in evaluations.items()
@@ -177,7 +177,7 @@ def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
 def _given(file: Path, task: str, columns: str) -> list[Pair]:
     """What a file holds to evaluate on: pairs, or one running text."""
     if task == "write":
-        from ..training.corpus import running
+        from ..training.fit.recipe_corpus import running
 
         return list(running(file))
     from ..data import Pairs
@@ -192,8 +192,8 @@ def _own(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[str, list
     """What the run's recipe names: the split, its pairs, and whether their text is tokenised."""
     if loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
-    from ..training.corpus import read
-    from ..training.run import Run
+    from ..training.fit.recipe_corpus import read
+    from ..training.run.run_folder import Run
 
     recipe = Run.open(loaded.run).recipe
     if pairs := list(read(recipe.data, split, recipe.source.kind)):
@@ -203,8 +203,8 @@ def _own(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[str, list
 
 def _figures(loaded: Pretrained, pairs: list[Pair], how: Settings) -> tuple[Figures, list[str]]:
     """Of classifiers, captioners, spellers and language models: the figures, and what was said to each source."""
-    from ..training.figures import figures
-    from ..training.run import Run
+    from ..training.run.run_folder import Run
+    from ..training.score.task_evaluation import figures
     from ..training.tasks import task_of
 
     assert loaded.run is not None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .app import app
+from .typer_app import app
 
 
 @app.command()

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from .app import app
-from .given import standard_input
 from .options import Device, Model, find_device
+from .text_input import standard_input
+from .typer_app import app
 
 WRITER = "shakespeare-transformer"  # the language model that ships
 LONGEST = 1 << 20  # characters of a prompt from a pipe

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import app
-from .given import ending
 from .options import Device, find_device
 from .see import ModelName, is_ours
+from .text_input import ending
+from .typer_app import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,14 +51,15 @@ def patterns(
     """
     from rich.console import Console
 
-    from ..seeing import figure, reader, report
-    from ..seeing.patterns import Patterns
+    from ..seeing.analysis.head_patterns import Patterns
+    from ..seeing.capture import text_model
+    from ..seeing.drawing import figure, terminal_report
 
     if save_plot is not None:
         figure.check(save_plot)
     if is_ours(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
-    found = reader.load(model, find_device(device))
+    found = text_model.load(model, find_device(device))
     if found.translates:
         raise ValueError(f"{model} writes what it reads anew; patterns are about models that read one text")
     found.longest = min(found.longest, length)
@@ -75,9 +76,9 @@ def patterns(
             console.print(seen)
             raise ValueError("what was seen is not what the model computed (see the table), so it is not judged")
         all_patterns.add(seen, read)
-    console.print(report.grid(all_patterns))
+    console.print(terminal_report.grid(all_patterns))
     console.print("")
-    console.print(report.best(all_patterns))
+    console.print(terminal_report.best(all_patterns))
     share = all_patterns.sink_share()
     console.print(f"\n{all_patterns.texts} texts; {share:.0%} of the heads give the first token over 0.3: sinks")
     if save_plot is not None:
@@ -90,8 +91,8 @@ def _texts(given: str, most: int) -> Iterator[str]:
     """The text itself, or the lines of the file of that name that have words in them."""
     from itertools import islice
 
-    from ..data.lines import lines
     from ..data.pair import Bad
+    from ..data.text_lines import lines
 
     if not _is_file(given):
         if _is_path(given):

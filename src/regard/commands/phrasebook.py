@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .typer_app import app
 
 
 @app.command()
@@ -26,7 +26,7 @@ def phrasebook(
       regard phrasebook 20000 --links > train.tsv
       regard phrasebook 1000 --links --test > test.tsv
     """
-    from ..data import phrasebook as book
+    from ..data.corpora import phrasebook as book
 
     for pair in book.pairs(count, seed=seed, split="test" if test else "train"):
         columns = [pair.source, pair.target, pair.alignment or "", pair.possible or ""]

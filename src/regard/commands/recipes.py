@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .typer_app import app
 
 HEADINGS = {
     "translate": "Translators",
@@ -32,18 +32,18 @@ def recipes(
       regard recipes
       regard recipes transformer-multi30k > mine.toml
     """
-    from ..training import cookbook
-    from ..training.written import written
+    from ..training.recipe import recipe_loader
+    from ..training.recipe.recipe_toml import written
 
-    if name in cookbook.architectures():
+    if name in recipe_loader.architectures():
         raise ValueError(
             f'{name} is no recipe but what one is based on: write base = ["{name}"] and a [data] section into a file '
             "of your own; `regard recipes` lists whole ones"
         )
     if name is not None:
-        typer.echo(written(cookbook.load(name)), nl=False)
+        typer.echo(written(recipe_loader.load(name)), nl=False)
         return
-    shipped, tasks = cookbook.shipped(), cookbook.tasks()
+    shipped, tasks = recipe_loader.shipped(), recipe_loader.tasks()
     width = max(map(len, shipped))
     for task, heading in HEADINGS.items():
         typer.echo(heading)
@@ -53,7 +53,7 @@ def recipes(
                 typer.echo(f"{'*' if data in EMBEDDED else ' '} {recipe:<{width}}  {about}")
         typer.echo("")
     typer.echo("* needs no data: regard makes it")
-    bases = ", ".join(f'["{name}"]' for name in cookbook.architectures())
+    bases = ", ".join(f'["{name}"]' for name in recipe_loader.architectures())
     typer.echo(
         f"\nA recipe for a corpus of your own says what it is based on, base = {bases}, and has a [data] section."
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .typer_app import app
 
 
 @app.command()
@@ -31,7 +31,7 @@ def scenes(
       regard scenes 5
       regard scenes 3 --test --save examples
     """
-    from ..data import scenes as album
+    from ..data.corpora import scenes as album
 
     if save is not None:
         from PIL import Image

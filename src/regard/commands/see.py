@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import app
-from .given import one_text
 from .options import Device, find_device
+from .text_input import one_text
+from .typer_app import app
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,9 +95,9 @@ def is_ours(name: str) -> bool:
 
 
 def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
-    from ..seeing import reader
+    from ..seeing.capture import text_model
 
-    found = reader.load(name, device)
+    found = text_model.load(name, device)
     if not found.translates:
         read = found.text(text, second)
         return found.read(read), lambda call: (read.tokens, read.tokens)
@@ -153,9 +153,9 @@ def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -
     """
     from rich.text import Text
 
-    from ..seeing import report
-    from ..seeing.patterns import Patterns
-    from ..seeing.terminal import heatmap
+    from ..seeing.analysis.head_patterns import Patterns
+    from ..seeing.drawing import terminal_report
+    from ..seeing.drawing.terminal_heatmap import heatmap
 
     yield seen
     wrong = [call.name for call in seen if call.fidelity().kept is False]
@@ -165,12 +165,12 @@ def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -
         patterns = Patterns()
         patterns.add(seen, seen.text)
         yield ""
-        yield report.grid(patterns)
+        yield terminal_report.grid(patterns)
         yield ""
-        yield report.best(patterns)
+        yield terminal_report.best(patterns)
     if links and not wrong:
         yield ""
-        yield report.linked(seen, names, links)
+        yield terminal_report.linked(seen, names, links)
     if layer is not None:
         call = seen[layer]
         if call.name in wrong:

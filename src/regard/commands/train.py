@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .typer_app import app
 
 
 @app.command()
@@ -46,12 +46,13 @@ def train(
         )
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
-    from ..training import cookbook, fit
-    from ..training.mistakes import Mistakes
-    from ..training.run import Run
+    from ..training import fit
+    from ..training.recipe import recipe_loader
+    from ..training.recipe.recipe_errors import Mistakes
+    from ..training.run.run_folder import Run
 
     try:
-        chosen = cookbook.load(recipe, settings or []) if recipe is not None else Run.open(resume or Path()).recipe
+        chosen = recipe_loader.load(recipe, settings or []) if recipe is not None else Run.open(resume or Path()).recipe
     except Mistakes as mistakes:  # one line each; main() would make one line of them all
         typer.echo(f"regard: {mistakes}", err=True)
         raise typer.Exit(1) from None

@@ -8,8 +8,6 @@ from unicodedata import normalize
 
 import typer
 
-from .app import app
-from .given import given, no_names, told_empty
 from .options import (
     BEAMS,
     Beams,
@@ -22,6 +20,8 @@ from .options import (
     find_device,
     settings,
 )
+from .text_input import given, no_names, told_empty
+from .typer_app import app
 
 if TYPE_CHECKING:
     from ..decoding import Translation
@@ -86,7 +86,7 @@ def translate(
     if save_plot is not None:
         if len(sentences or []) != 1 or not (sentences or [""])[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
-        from ..seeing.figure import check
+        from ..seeing.drawing.figure import check
 
         check(save_plot)
     from .. import decoding
@@ -155,15 +155,15 @@ def _print(translation: Translation, best: int, *, drawn: bool) -> None:
 def _show(translation: Translation) -> None:
     from rich.console import Console
 
-    from ..seeing.looked import looked
-    from ..seeing.terminal import heatmap
+    from ..seeing.alignment.word_alignment import looked
+    from ..seeing.drawing.terminal_heatmap import heatmap
 
     Console(highlight=False).print(heatmap(*looked(translation)))
 
 
 def _plot(translation: Translation, file: Path) -> None:
-    from ..seeing.figure import save_weights
-    from ..seeing.looked import looked
+    from ..seeing.alignment.word_alignment import looked
+    from ..seeing.drawing.figure import save_weights
 
     save_weights(file, *looked(translation))
     typer.echo(f"wrote {file}", err=True)

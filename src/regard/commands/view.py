@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .app import app
-from .given import one_text
+from .text_input import one_text
+from .typer_app import app
 
 if TYPE_CHECKING:
-    from ..viewer.shelf import Shelf
+    from ..viewer.data.library import Shelf
 
 EXAMPLE = "My sister has a small black dog."
 EXAMPLES = {
@@ -51,7 +51,7 @@ def view(
       regard view trace --no-browser
       regard view runs/bahdanau-phrasebook-1 "the red car"
     """
-    from ..viewer.server import Server
+    from ..viewer.http.server import Server
 
     shelf = _shelf(what, one_text(text), second)
     server = Server(shelf, host, port, view="heads" if what is not None and shelf.traces else "")
@@ -61,8 +61,8 @@ def view(
 
 def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:
     from ..seeing import load_trace
-    from ..viewer.shelf import Shelf, installed, model_at
-    from ..viewer.shown import Shown
+    from ..viewer.data.library import Shelf, installed, model_at
+    from ..viewer.data.trace_view import Shown
 
     if second is not None and text is None:
         raise ValueError("--with is a second text; give the model and the first text before it")

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .batch import BEGIN, END, PAD, UNKNOWN, Batch
     from .batches import Batches
-    from .encoded import Encoded
-    from .labels import Labels
+    from .encoded_corpus import Encoded
+    from .label_set import Labels
     from .pair import Pair
-    from .pairs import Pairs
+    from .pair_reader import Pairs
     from .tokenizer import Tokenizer
-    from .tokenizers import Tokenizers
+    from .tokenizer_pair import Tokenizers
 
 _HOME = {
     "BEGIN": "batch",
     "Batch": "batch",
     "Batches": "batches",
     "END": "batch",
-    "Encoded": "encoded",
-    "Labels": "labels",
+    "Encoded": "encoded_corpus",
+    "Labels": "label_set",
     "PAD": "batch",
     "Pair": "pair",
-    "Pairs": "pairs",
+    "Pairs": "pair_reader",
     "Tokenizer": "tokenizer",
-    "Tokenizers": "tokenizers",
+    "Tokenizers": "tokenizer_pair",
     "UNKNOWN": "batch",
 }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int64, Shaped
 
-    from .encoded import Encoded
+    from .encoded_corpus import Encoded
 
 # The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
 LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]

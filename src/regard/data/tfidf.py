@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float32
 
-    from .encoded import Encoded
+    from .encoded_corpus import Encoded
 
 
 def idf(encoded: Encoded, vocabulary: int) -> Float32[np.ndarray, "vocabulary"]:

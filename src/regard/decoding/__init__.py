@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .ctranslate import CTranslate2, export_ctranslate2
-from .generate import generate
+from .ctranslate2_export import CTranslate2, export_ctranslate2
 from .hypothesis import Hypothesis
-from .sample import Sample
+from .sampling import Sample
 from .search import search
-from .translate import Translation, translate
+from .text_generation import generate
+from .translation import Translation, translate
 
 __all__ = [
     "CTranslate2",

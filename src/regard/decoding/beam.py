@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data.batch import BEGIN, END, UNKNOWN
-from .largest import largest
+from .topk import largest
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from .sample import Sample
+    from .sampling import Sample
 
 NEVER = -torch.inf
 

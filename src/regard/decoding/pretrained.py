@@ -47,7 +47,7 @@ def load(
 
     model: Any
     if engine == "ctranslate2":
-        from .ctranslate import CTranslate2
+        from .ctranslate2_export import CTranslate2
 
         folder, run = _exported(Path(name))
         tokenizers = Tokenizers.load(folder)
@@ -101,7 +101,7 @@ def export_folder(model: Path, run: Path | None, engine: str) -> Path:
 
 def _exported(given: Path) -> tuple[Path, Path | None]:
     """A folder that `regard export` wrote, or the one it writes this model into unless told otherwise."""
-    from ..models.saved import read
+    from ..models.model_folder import read
 
     if (given / "model.bin").is_file():
         return given, None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from ..data.batch import BEGIN, PAD
-from ..models.decoder import Decoder
+from ..models.decoders.decoder import Decoder
 from .beam import NEVER, Beam, Ranking, advance
 from .hypothesis import Hypothesis
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from ..models import Writer
     from ..models.annotations import Annotations
-    from ..models.decoder import State
+    from ..models.decoders.decoder import State
     from .beam import Advanced
-    from .sample import Sample
+    from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
 UNSEEN = 8  # steps a GPU may run past the end of the last sentence, before it is asked whether all are done

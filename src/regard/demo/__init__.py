@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import formula, training, translation
-from .page import screen
+from . import formulas, live_training, shipped_translators
+from .demo_layout import screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def show(*, quick: bool = False) -> None:
     """Print the demo, section by section as they are computed; `quick` leaves out what trains."""
     console = screen()
-    for part in (formula, translation) if quick else (formula, translation, training):
+    for part in (formulas, shipped_translators) if quick else (formulas, shipped_translators, live_training):
         for section in part.sections():
             console.print(section)
 
 
 def save(path: Path) -> None:
     """Write the README's picture: what explains attention best, not the whole demo."""
-    formula.save(path)
+    formulas.save(path)

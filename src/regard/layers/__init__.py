@@ -1,14 +1,14 @@
 """Parts made of the formula: multi-head attention, positions, Transformer blocks, attentive recurrent cells."""
 
-from .blocks import DecoderLayer, EncoderLayer, FeedForward
-from .cell import Cell
 from .dropout import Dropout
-from .local import Local
-from .lstmn import LSTMN
-from .memory import Memory
-from .multihead import MultiHead
+from .multihead_attention import MultiHead
 from .positions import Learned, Rotary, Sinusoidal
-from .recurrence import Recurrence
+from .recurrent.encoder_memory import Memory
+from .recurrent.local_attention import Local
+from .recurrent.lstmn import LSTMN
+from .recurrent.rnn_cell import Cell
+from .recurrent.rnn_layer import Recurrence
+from .transformer_layers import DecoderLayer, EncoderLayer, FeedForward
 
 __all__ = [
     "LSTMN",

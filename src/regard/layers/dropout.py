@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from ..attention.transforms import transformed
+from ..attention.torch_transforms import transformed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

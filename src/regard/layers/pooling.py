@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention.attend import AnyEnergy
-    from ..attention.normalizers import Normalizer
+    from ..attention.normalizers.normalizer import Normalizer
 
     Pooled = tuple[Float[Tensor, "batch width"], Float[Tensor, "batch places"] | None]
 

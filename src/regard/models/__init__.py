@@ -3,11 +3,11 @@
 from . import config
 from .annotations import Annotations
 from .classifier import Classifier
-from .decoder import Decoded, Decoder, State
-from .encoder import Encoder
-from .loading import load
-from .loss import Loss
-from .writer import Writer
+from .cross_entropy import Loss
+from .decoders.decoder import Decoded, Decoder, State
+from .encoder_decoder import Writer
+from .encoders.encoder import Encoder
+from .load_model import load
 
 __all__ = [
     "Annotations",

@@ -11,10 +11,10 @@ from torch import nn
 from ..layers import Dropout
 from ..layers.pooling import Adaptive, Attentive, Last, Mean, Most, Pooling, Static
 from . import config as configs
-from .bag import BagEncoder
-from .building import encoder_of
-from .loss import Loss
-from .saved import Saved
+from .cross_entropy import Loss
+from .encoders.bag_encoder import BagEncoder
+from .factory import encoder_of
+from .model_folder import Saved
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

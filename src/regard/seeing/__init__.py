@@ -1,9 +1,9 @@
 """Seeing: the attention of any PyTorch model, exactly, while it runs on its fast kernels."""
 
-from .call import Call
-from .seen import Seen
-from .taps.own import note
-from .trace import load_trace
-from .watch import watch
+from .capture.call import Call
+from .capture.seen import Seen
+from .capture.taps.attend_tap import note
+from .capture.trace import load_trace
+from .capture.watch import watch
 
 __all__ = ["Call", "Seen", "load_trace", "note", "watch"]

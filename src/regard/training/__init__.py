@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .fitting import fit
-    from .recipe import Recipe
-    from .run import Run
+    from .fit.fit import fit
+    from .recipe.recipe import Recipe
+    from .run.run_folder import Run
 
 __all__ = ["Recipe", "Run", "fit"]
 
-_HOME = {"Recipe": "recipe", "Run": "run", "fit": "fitting"}
+_HOME = {"Recipe": "recipe.recipe", "Run": "run.run_folder", "fit": "fit.fit"}
 
 
 def __getattr__(name: str) -> object:

@@ -15,18 +15,18 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from ..energies import check_pairwise
-from ..forms import PairForm, TanhForm
-from ..hard import Hard
+from ..energy_forms import PairForm, TanhForm
 from ..modifiers import Alibi, Bias, SoftCap
-from ..normalizers import Proportional, Softmax
-from ..sparse import Entmax, Sparsemax
-from ..transforms import exact, traced
+from ..normalizers.entmax import Entmax, Sparsemax
+from ..normalizers.hard import Hard
+from ..normalizers.normalizer import Proportional, Softmax
+from ..torch_transforms import exact, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..energy_matrix import Scores
     from ..request import Request
-    from ..scores import Scores
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from ..forms import DotForm
-from ..indices import digits
-from ..normalizers import Softmax
+from ..block_indices import digits
+from ..energy_forms import DotForm
+from ..normalizers.normalizer import Softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from ..indices import Batch
+    from ..block_indices import Batch
+    from ..energy_matrix import Scores
     from ..request import Request
-    from ..scores import Scores
 
 
 def refusal(request: Request) -> str | None:

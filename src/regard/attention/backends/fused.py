@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..forms import DistanceForm, TanhForm
-from ..kernels import additive, distance
+from ..energy_forms import DistanceForm, TanhForm
+from ..energy_matrix import TRITON
+from ..kernels.additive import additive_op
+from ..kernels.distance import distance_op
 from ..masks import Padding, interval
-from ..normalizers import Proportional, Softmax
-from ..scores import TRITON
-from ..transforms import transformed
+from ..normalizers.normalizer import Proportional, Softmax
+from ..torch_transforms import transformed
 from . import blocked
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..energy_matrix import Scores
     from ..masks import Interval
     from ..request import Request
-    from ..scores import Scores
 
 
 def refusal(request: Request) -> str | None:
@@ -97,7 +98,7 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
     assert isinstance(scores.form, TanhForm)
     assert isinstance(normalize, Softmax)
     start, stop = bounds or (None, None)
-    out, lse = additive.attention(
+    out, lse = additive_op.attention(
         scores.a,
         scores.b,
         scores.form.weight,
@@ -116,7 +117,7 @@ def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
     assert isinstance(scores.form, DistanceForm)
     start, stop = bounds or (None, None)
     scale = 1 / request.normalize.temperature if isinstance(request.normalize, Softmax) else 1.0
-    out, state = distance.attention(
+    out, state = distance_op.attention(
         scores.a,
         scores.b,
         v,

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..forms import DotForm
-from ..indices import check_device, grid
+from ..block_indices import check_device, grid
+from ..energy_forms import DotForm
 from ..modifiers import Alibi, Bias
-from ..normalizers import Softmax
-from ..transforms import traced
+from ..normalizers.normalizer import Softmax
+from ..torch_transforms import traced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..energy_matrix import Scores
     from ..request import Request
-    from ..scores import Scores
 
 
 def refusal(request: Request) -> str | None:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...data import Batch, Encoded, Pair, Tokenizers
-    from ...models.saved import Saved
-    from ..recipe import Recipe
-    from ..updates import Epoch
+    from ...models.model_folder import Saved
+    from ..fit.update_batches import Epoch
+    from ..recipe.recipe import Recipe
 
 
 class Task(ABC):

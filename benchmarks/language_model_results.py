@@ -1,0 +1,119 @@
+"""Language models in docs/results.md: tiny Shakespeare, three seeds each, from training runs of ours.
+
+    python -m benchmarks.language_model_results run [WORDS …]  train and evaluate what is missing, into/language_models.csv
+    python -m benchmarks.language_model_results list | section
+
+A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a
+time. It needs ../shared/data (or REGARD_DATA). On a GPU a run of the large table takes minutes, the LSTMN's longest;
+those of the small table are made for two CPU cores.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import statistics
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.results_csv import spread, tables
+from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, where
+
+FIGURES = Path(__file__).parent / "language_models.csv"
+COLUMNS = (
+    *("table", "recipe", "seed", "loss", "parameters", "updates", "seconds", "tokens_per_second"),
+    *("day", "machine", "versions"),
+)
+
+TITLES = {
+    "shakespeare": (
+        "Tiny Shakespeare, character by character",
+        "The last tenth of the text is held out, as nanoGPT does. Loss: nats per character, over all of the held-out "
+        "text in windows of 256 side by side, each predicted from its window alone, which is what nanoGPT estimates "
+        "from random windows; of the checkpoint that does best there, as nanoGPT keeps, or of the average of the last "
+        "ten where that does better still. nanoGPT reports 1.4697 for its Transformer of this size, trained for 5,000 "
+        "updates of 64 windows; ours has stopped where four validations in a row were no better. Several runs shared "
+        "the GPU, so their times are not to be compared. How long the others are trained, and how much is dropped, is "
+        "their recipe's: the LSTM knows the text by heart soonest, the LSTMN is slow to learn what to look back at.",
+    ),
+    "shakespeare-kept": (
+        "The same Transformer, keeping all of attention's weights",
+        "nanoGPT drops a fifth of attention's weights while it trains, and so does the recipe above; without that "
+        "(`decoder.attention_dropout=0`) it learns the text by heart sooner than it learns to write.",
+    ),
+    "shakespeare-small": (
+        "The same, small",
+        "nanoGPT's setting for a CPU, windows of 64, twelve at a time, 2,000 updates: it reports 1.88 after about "
+        "three minutes.",
+    ),
+}
+
+
+def experiments() -> list[Experiment]:
+    kinds = ("transformer", "lstm", "lstmn")
+    all_kept = ("decoder.attention_dropout=0", "training.patience=0")
+    made = [Experiment("shakespeare-small", f"{kind}-shakespeare-small", (), seed) for kind in kinds for seed in SEEDS]
+    made += [Experiment("shakespeare-kept", "transformer-shakespeare", all_kept, seed) for seed in SEEDS]
+    made += [Experiment("shakespeare", f"{kind}-shakespeare", (), seed) for kind in kinds for seed in SEEDS]
+    made += [Experiment("shakespeare", "shakespeare-shipped", (), seed) for seed in SEEDS]
+    return made
+
+
+def run(experiment: Experiment) -> dict[str, str]:
+    from safetensors import safe_open
+
+    folder = RUNS / experiment.name
+    scored = trained(folder, experiment.training)["values"]
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
+    with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
+        parameters = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
+    updates = max(int(line["update"]) for line in lines)
+    speed = statistics.median(float(line["tokens_per_second"]) for line in lines)
+    tokens = _tokens(folder)
+    return {
+        **experiment.key,
+        "loss": f"{scored['loss']:.4f}",
+        "parameters": str(parameters),
+        "updates": str(updates),
+        "seconds": f"{updates * tokens / speed:.0f}",
+        "tokens_per_second": f"{speed:.0f}",
+        **where(),
+    }
+
+
+def _tokens(folder: Path) -> int:
+    """Predicted in one update."""
+    from regard.training.run.run_folder import Run
+
+    recipe = Run.open(folder).recipe
+    block = recipe.data.longest
+    return recipe.training.tokens // block * block * recipe.training.accumulate
+
+
+def section(rows: list[dict[str, str]]) -> list[str]:
+    """The tables of docs/results.md, as lines."""
+    out = []
+    for heading, same in tables(TITLES, rows):
+        out += heading
+        out += ["| language model | parameters | updates | loss | perplexity | training | seeds |"]
+        out += ["|---|---:|---:|---:|---:|---:|---:|"]
+        groups = [list(group) for _, group in groupby(same, key=lambda row: row["recipe"])]
+        groups.sort(key=lambda runs: statistics.fmean(float(row["loss"]) for row in runs))
+        for runs in groups:
+            losses = [float(row["loss"]) for row in runs]
+            seconds = statistics.median(float(row["seconds"]) for row in runs)
+            cells = [
+                f"{int(runs[0]['parameters']) / 1e6:.2f} M",
+                f"{int(runs[0]['updates']):,}",
+                spread(losses, 4),
+                spread([math.exp(loss) for loss in losses], 3),
+                f"{seconds:.0f} s",
+            ]
+            out.append(f"| {runs[0]['recipe']} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |")
+        out.append("")
+    return out
+
+
+if __name__ == "__main__":
+    main(__doc__, FIGURES, COLUMNS, experiments, run, section)

@@ -1,0 +1,73 @@
+"""Look-up: attention as a dictionary. Ask a table for a key; an energy decides what "matches" means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .attend import attend
+from .energies import Exact
+from .normalizers.normalizer import Proportional
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .attend import AnyEnergy
+    from .normalizers.normalizer import Normalizer
+
+_MISSING = object()
+_EXACT, _PROPORTIONAL = Exact(), Proportional()
+
+
+def lookup(
+    query: Any,
+    table: Mapping[Any, Any],
+    *,
+    energy: AnyEnergy = _EXACT,
+    normalize: Normalizer = _PROPORTIONAL,
+    default: Any = _MISSING,
+) -> Any:
+    """z = Σ_j w_j v_j over the entries (k_j, v_j) of a table, w = normalize(energy(query, k_j)).
+
+    With `Exact` energies, the default, this is a dictionary: keys and values may be anything, and a key that is not
+    there raises KeyError or gives `default`. With any other energy keys and values are numbers or vectors, and the
+    answer is the weighted average: `lookup(360, {300: 30, 400: 40}, energy=InverseDistance())` is 36.0.
+    """
+    if not table:
+        raise ValueError("lookup needs a table with at least one entry, got an empty one")
+    keys, values = list(table), list(table.values())
+    try:
+        labels = list(dict.fromkeys((*keys, query))) if isinstance(energy, Exact) else None
+    except TypeError:
+        labels = None  # a tensor or a list has no hash: it is compared as a vector
+    if labels is not None:
+        # Equal or not is all there is to know about labels, so each becomes a number of its own.
+        number = {label: float(at) for at, label in enumerate(labels)}
+        q, k = _vectors([number[query]]), _vectors([number[key] for key in keys])
+    elif any(isinstance(x, str) for x in (query, *keys)):
+        raise TypeError(f"{type(energy).__name__} compares numbers; words can only be looked up with Exact()")
+    else:
+        q, k = _vectors([query]), _vectors(keys)
+    # Which entry was found, by attending over the entries' own numbers: the same formula, for values of any kind.
+    places = torch.eye(len(keys), dtype=torch.float64)
+    weights = attend(q, k, places, energy=energy, normalize=normalize)[0]  # [T_k]
+    if not weights.any():
+        if default is _MISSING:
+            raise KeyError(f"{query!r} matches no key of the table; pass default=… for what to answer then")
+        return default
+    if isinstance(energy, Exact):
+        return values[int(weights.argmax())]
+    try:
+        answer = weights @ _vectors(values)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{type(energy).__name__} averages values, and these are not numbers: {values[0]!r}; use Exact()"
+        ) from None
+    return float(answer) if answer.numel() == 1 else answer
+
+
+def _vectors(items: list[Any]) -> torch.Tensor:
+    """[T, D] in float64, from numbers or equally long vectors."""
+    rows = torch.stack([torch.as_tensor(x, dtype=torch.float64) for x in items])
+    return rows[:, None] if rows.dim() == 1 else rows

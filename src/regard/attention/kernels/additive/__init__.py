@@ -1,0 +1,1 @@
+"""Kernels of additive (Bahdanau) attention: the op, and its CPU and Triton implementations."""

@@ -1,0 +1,359 @@
+"""Additive attention on the GPU for a few queries, a decoder's step: bound by reading b and v, and by Python before it.
+
+Forward: one program per row and share of the keys, which it reads once. KEYS keys are worked on side by side, and each
+of these places keeps a maximum, a sum and an average of its own (the running softmax, KEYS times); they meet when all
+keys are done. So no step waits for another warp.
+
+Backward: the same walk, once more from the log-sum-exp. Each program writes its keys' db and dv, and one part of da and
+dw, added up afterwards: no atomics, and two runs give the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import torch
+import triton
+import triton.language as tl
+
+from ..chunked_attention_triton import LN2, LOG2E, kept
+from ..triton_launch import Launch, kind
+from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+FEW = 8
+"""Up to so many queries, blocks of 64 rows would be mostly padding."""
+
+WIDEST = 1024
+"""The widest row of b or v that a program can hold."""
+
+PROGRAMS = 256
+"""What fills the GPU; with fewer rows, each row's keys are split among several programs, at most SPLITS."""
+
+SPLITS = 128
+
+TILE, STAGES, WARPS = 2048, 5, 2
+"""Numbers of b (or v) in one step, steps in flight, and warps: the fastest on an H200 of those tried."""
+
+PLANS = 4096
+"""Kinds of calls remembered before all are forgotten."""
+
+LOG2E_ = tl.constexpr(LOG2E)
+
+
+@triton.jit
+def _halves(x, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Every second number of each row, and the others: both are in the thread that has their neighbour."""
+    return tl.split(tl.reshape(x, (ROWS, WIDTH // 2, 2)))
+
+
+@triton.jit
+def _shrunk(x, y, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """x₁, x₂ and 1/(x₁x₂) of every second sum s = x + y and its neighbour, where x = e^{2s} + 1 and tanh s = 1 − 2/x.
+
+    Past LIMIT, where x₁x₂ would overflow, tanh has long been 1; a NaN stays one.
+    """
+    s = tl.minimum(x + y, LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    x1, x2 = _halves(tl.exp2(s * TWICE_LOG2E) + 1, ROWS, WIDTH)
+    return x1, x2, reciprocal(x1 * x2)
+
+
+@triton.jit
+def _forward(
+    a, b, w, v, start, stop, seed, out, lse,
+    a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i, rows, q, k, d, width, share, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, WHOLE: tl.constexpr,
+    KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    row, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n = row // q
+    i = (row % q).to(tl.int32)
+    low = split * share
+    high = tl.minimum(k, low + share)
+    if INTERVAL:
+        low = tl.maximum(low, tl.load(start + n * start_n + i * start_i).to(tl.int32))
+        high = tl.minimum(high, tl.load(stop + n * stop_n + i * stop_i).to(tl.int32))
+    deep, wide = tl.arange(0, DEEP), tl.arange(0, WIDE)
+    x = tl.load(a + n * a_n + i * a_t + deep, deep < d, 0.0).to(tl.float32)[None, :]
+    weight = tl.load(w + deep, deep < d, 0.0).to(tl.float32)
+    w1, w2 = _halves(weight[None, :], 1, DEEP)
+    top = tl.full([KEYS], float("-inf"), tl.float32)
+    total = tl.zeros([KEYS], tl.float32)
+    sums = tl.zeros([KEYS, WIDE], tl.float32)
+    # The next keys are on their way while these are worked on.
+    for block in tl.range(low, high, KEYS, num_stages=STAGES):
+        j = block + tl.arange(0, KEYS)
+        y = b + n * b_n + j.to(tl.int64)[:, None] * b_t + deep[None, :]
+        y = tl.load(y, (j < high)[:, None] & (deep < d)[None, :], 0.0).to(tl.float32)  # [KEYS, DEEP]
+        values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :]
+        values = tl.load(values, (j < high)[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)  # [KEYS, WIDE]
+        x1, x2, both = _shrunk(x, y, KEYS, DEEP)
+        here = tl.sum((w1 + w2) - 2 * (w1 * x2 + w2 * x1) * both, 1) * (scale * LOG2E_)
+        here = tl.where(j < high, here, float("-inf"))
+        above = tl.maximum(top, here)
+        # A place that has seen nothing yet: −∞ − 0 rather than −∞ + ∞.
+        anchor = tl.where(above == float("-inf"), 0.0, above)
+        p = tl.exp2(here - anchor)
+        shrunk = tl.exp2(top - anchor)
+        total = total * shrunk + p
+        if DROPOUT:
+            p *= kept(tl.load(seed), n, i, j, dropout)
+        sums = sums * shrunk[:, None] + p[:, None] * values
+        top = above
+    most = tl.max(top)
+    factor = tl.exp2(top - tl.where(most == float("-inf"), 0.0, most))  # what each place's average counts for
+    all_of_it = tl.sum(total * factor)
+    empty = low >= high
+    result = tl.sum(sums * factor[:, None], 0) / tl.where(empty, 1.0, all_of_it)
+    at = split * rows + row
+    tl.store(out + at * width + wide, result.to(out.dtype.element_ty), wide < width)
+    # A share without keys counts nothing when the shares are joined.
+    tl.store(lse + at, tl.where(empty, float("inf") if WHOLE else float("-inf"), (most + tl.log2(all_of_it)) * LN2))
+
+
+@triton.jit
+def _join(parts, states, out, lse, rows, splits, width, SPLITS: tl.constexpr, WIDE: tl.constexpr):
+    """Shares of the keys into one: out = Σ_s e^{lse_s − lse} out_s. Where a row saw nothing, lse_s = −∞."""
+    row = tl.program_id(0).to(tl.int64)
+    s, wide = tl.arange(0, SPLITS), tl.arange(0, WIDE)
+    state = tl.load(states + s * rows + row, s < splits, float("-inf"))
+    top = tl.max(state)
+    top = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.sum(tl.exp(state - top))
+    empty = total == 0
+    sums = tl.zeros([WIDE], tl.float32)
+    for split in range(splits):
+        at = split * rows + row
+        part = tl.load(parts + at * width + wide, wide < width, 0.0)
+        sums += tl.exp(tl.load(states + at) - top) * part
+    result = sums / tl.where(empty, 1.0, total)
+    tl.store(out + row * width + wide, result.to(out.dtype.element_ty), wide < width)
+    tl.store(lse + row, tl.where(empty, float("inf"), top + tl.log(total)))
+
+
+@triton.jit
+def _backward(
+    grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, dw, dv,
+    grad_n, grad_i, a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i,
+    q, k, d, width, share, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, ONE: tl.constexpr,
+    KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """db and dv of a share of the keys, summed over the rows; da and dw as this share's part of their sums."""
+    n, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    part = n * tl.num_programs(1) + split
+    deep, wide = tl.arange(0, DEEP), tl.arange(0, WIDE)
+    weight = tl.load(w + deep, deep < d, 0.0).to(tl.float32)[None, :]
+    slopes = tl.zeros([KEYS, DEEP], tl.float32)
+    for i in range(q):
+        x = tl.load(a + n * a_n + i * a_t + deep, deep < d, 0.0).to(tl.float32)[None, :]
+        g = tl.load(grad + n * grad_n + i * grad_i + wide, wide < width, 0.0).to(tl.float32)[None, :]
+        z = tl.load(out + (n * q + i) * width + wide, wide < width, 0.0).to(tl.float32)[None, :]
+        delta = tl.sum(g * z)
+        if grad_lse is not None:
+            delta -= tl.load(grad_lse + n * q + i).to(tl.float32)
+        state = tl.load(lse + n * q + i)
+        low = 0
+        high = k
+        if INTERVAL:
+            low = tl.load(start + n * start_n + i * start_i).to(tl.int32)
+            high = tl.load(stop + n * stop_n + i * stop_i).to(tl.int32)
+        sums = tl.zeros([KEYS, DEEP], tl.float32)
+        for block in tl.range(split * share, tl.minimum(k, (split + 1) * share), KEYS, num_stages=STAGES):
+            j = block + tl.arange(0, KEYS)
+            real = j < tl.minimum(k, (split + 1) * share)
+            seen = real & (j >= low) & (j < high)
+            y = b + n * b_n + j.to(tl.int64)[:, None] * b_t + deep[None, :]
+            y = tl.load(y, seen[:, None] & (deep < d)[None, :], 0.0).to(tl.float32)  # [KEYS, DEEP]
+            values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :]
+            values = tl.load(values, seen[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)  # [KEYS, WIDE]
+            x1, x2, both = _shrunk(x, y, KEYS, DEEP)
+            r = tl.reshape(tl.join(x2 * both, x1 * both), (KEYS, DEEP))
+            e = tl.sum(weight * (1 - 2 * r), 1) * scale
+            p = tl.where(seen, tl.exp2((e - state) * LOG2E_), 0.0)
+            slope = tl.sum(g * values, 1)
+            given = p
+            if DROPOUT:
+                factor = kept(tl.load(seed), n, i, j, dropout)
+                given = p * factor
+                slope = slope * factor
+            ds = tl.where(seen, p * (slope - delta) * scale, 0.0)[:, None]
+            steep = ds * weight * 4 * (r - r * r)  # [KEYS, DEEP]
+            sums += steep
+            slopes += ds * (1 - 2 * r)
+            shown = given[:, None] * g  # [KEYS, WIDE]
+            inside, across = real[:, None] & (deep < d)[None, :], real[:, None] & (wide < width)[None, :]
+            to_b = db + (n * k + j)[:, None] * d + deep[None, :]
+            to_v = dv + (n * k + j)[:, None] * width + wide[None, :]
+            if not ONE:
+                steep += tl.load(to_b, inside & (i > 0), 0.0)
+                shown += tl.load(to_v, across & (i > 0), 0.0)
+            tl.store(to_b, steep.to(db.dtype.element_ty), inside)
+            tl.store(to_v, shown.to(dv.dtype.element_ty), across)
+        tl.store(da + (part * q + i) * d + deep, tl.sum(sums, 0).to(da.dtype.element_ty), deep < d)
+        if not ONE:
+            tl.debug_barrier()  # what one thread has stored another may load for the next row
+    tl.store(dw + part * d + deep, tl.sum(slopes, 0), deep < d)
+
+
+@triton.jit
+def _added(parts, out, count, d, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Sums over the parts [count, d], in one order, COLS of them to a program: PyTorch's own sum starts too few."""
+    at = tl.program_id(0) * COLS + tl.arange(0, COLS)
+    sums = tl.zeros([ROWS, COLS], tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)
+        here = parts + row.to(tl.int64)[:, None] * d + at[None, :]
+        sums += tl.load(here, (row < count)[:, None] & (at < d)[None, :], 0.0)
+    tl.store(out + at, tl.sum(sums, 0).to(out.dtype.element_ty), at < d)
+
+
+class _Forward(NamedTuple):
+    """How one kind of call is run: kernels, and the sizes of what they write."""
+
+    step: Launch
+    join: Launch | None
+    splits: int
+
+
+class _Backward(NamedTuple):
+    step: Launch
+    added: Launch
+    splits: int
+
+
+def applies(a: Tensor, v: Tensor) -> bool:
+    return a.shape[1] <= FEW and a.shape[2] <= WIDEST and v.shape[2] <= WIDEST
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Rows of numbers that follow one another."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _cut(d: int, width: int) -> tuple[int, int, int]:
+    """Keys of one step, and the powers of two that hold a row of b and of v."""
+    deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
+    return max(2, min(32, TILE // max(deep, wide))), deep, wide
+
+
+def _strides(*tensors: Tensor | None) -> tuple[int, ...]:
+    """The leading two of each."""
+    return tuple(s for x in tensors for s in ((0, 0) if x is None else x.stride()[:2]))
+
+
+_forwards: dict[Hashable, _Forward] = {}
+_backwards: dict[Hashable, _Backward] = {}
+
+
+def forward(
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    scale: float,
+    dropout: float,
+    seed: Int[Tensor, ""] | None,
+) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
+    """Output and log-sum-exp; +∞ marks a row that sees no key."""
+    a, b, w, v = _dense(a), _dense(b), _dense(w), _dense(v)
+    key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
+    plan = _forwards.get(key)
+    if plan is None:
+        plan = _remember(_forwards, key, _forward_plan(a, b, v, start, stop, scale, dropout))
+    (n, q, _), width, splits = a.shape, v.shape[2], plan.splits
+    out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
+    if plan.join is None:
+        plan.step(a, b, w, v, start, stop, seed, out, lse)
+    else:
+        parts, states = lse.new_empty((splits, n, q, width)), lse.new_empty((splits, n, q))
+        plan.step(a, b, w, v, start, stop, seed, parts, states)
+        plan.join(parts, states, out, lse)
+    return out, lse
+
+
+def _forward_plan(
+    a: Tensor, b: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float, dropout: float
+) -> _Forward:
+    (n, q, d), (k, width) = a.shape, v.shape[1:]
+    rows, (keys, deep, wide) = n * q, _cut(d, width)
+    splits = max(1, min(PROGRAMS // rows, SPLITS, -(-k // (4 * keys))))
+    share = -(-k // splits)
+    numbers = (*_strides(a, b, v, start, stop), rows, q, k, d, width, share, scale, dropout)
+    flags = (start is not None, dropout > 0, splits == 1, keys, deep, wide, STAGES)
+    step = Launch(_forward, (rows, splits, 1), (*numbers, *flags), num_warps=WARPS)
+    if splits == 1:
+        return _Forward(step, None, 1)
+    sizes = (rows, splits, width, 1 << (splits - 1).bit_length(), wide)
+    return _Forward(step, Launch(_join, (rows, 1, 1), sizes, num_warps=4), splits)
+
+
+def backward(
+    grad: Float[Tensor, "n q d_v"],
+    grad_lse: Float[Tensor, "n q"] | None,
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    out: Float[Tensor, "n q d_v"],
+    lse: Float[Tensor, "n q"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    scale: float,
+    dropout: float,
+    seed: Int[Tensor, ""] | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of a, b, w and v, each in its tensor's dtype."""
+    grad, a, b, w, v = _dense(grad), _dense(a), _dense(b), _dense(w), _dense(v)
+    key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
+    key = (*key, scale, dropout, a.get_device())
+    plan = _backwards.get(key)
+    if plan is None:
+        plan = _remember(_backwards, key, _backward_plan(grad, a, b, v, start, stop, scale, dropout))
+    (n, q, d), splits = a.shape, plan.splits
+    # What is written once is written as it shall be; what is added up is float32 until it is.
+    da = a.new_empty((n, splits, q, d), dtype=a.dtype if splits == 1 else torch.float32)
+    db = b.new_empty(b.shape, dtype=b.dtype if q == 1 else torch.float32)
+    dv = v.new_empty(v.shape, dtype=v.dtype if q == 1 else torch.float32)
+    parts, dw = lse.new_empty((n * splits, d)), w.new_empty(d)
+    plan.step(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, parts, dv)
+    plan.added(parts, dw)
+    da = da[:, 0] if splits == 1 else da.sum(1).to(a.dtype)
+    return da, db.to(b.dtype), dw, dv.to(v.dtype)
+
+
+def _backward_plan(
+    grad: Tensor,
+    a: Tensor,
+    b: Tensor,
+    v: Tensor,
+    start: Tensor | None,
+    stop: Tensor | None,
+    scale: float,
+    dropout: float,
+) -> _Backward:
+    (n, q, d), (k, width) = a.shape, v.shape[1:]
+    keys, deep, wide = _cut(d, width)
+    splits = max(1, min(PROGRAMS // n, SPLITS, -(-k // keys)))
+    numbers = (*_strides(grad, a, b, v, start, stop), q, k, d, width, -(-k // splits), scale, dropout)
+    flags = (start is not None, dropout > 0, q == 1, keys, deep, wide, STAGES)
+    step = Launch(_backward, (n, splits, 1), (*numbers, *flags), num_warps=WARPS)
+    return _Backward(step, Launch(_added, (-(-d // 16), 1, 1), (n * splits, d, 128, 16), num_warps=4), splits)
+
+
+P = TypeVar("P")
+
+
+def _remember(plans: dict[Hashable, P], key: Hashable, plan: P) -> P:
+    """One per length and layout seen; a long generation meets many."""
+    if len(plans) >= PLANS:
+        plans.clear()
+    plans[key] = plan
+    return plan

@@ -1,0 +1,355 @@
+"""From energies to the output and back on the GPU, a bounded piece of the matrix at a time.
+
+A kernel of the energy's own writes the energies of a piece and does nothing else, so that it has all registers for it;
+here a second one takes weights and values from them, in one pass with a running maximum, and in the backward a third
+turns them into weights and slopes.
+
+    softmax         w_ij = e^{E_ij − lse_i}     δ_i = grad_i·z_i − dlse_i
+    proportional    w_ij = E_ij / S_i           δ_i = grad_i·z_i − S_i dS_i
+    both            z_i = Σ_j w_ij v_j          ds_ij = w_ij (grad_i·v_j − δ_i)
+
+ds is the slope of softmax's energies, and of the logarithms of proportional's. grad_i·z_i = Σ_j w_ij grad_i·v_j with
+dropout and without it; the row state's own gradient enters with w_ij too. Energies without bound are the reason why the
+backward can take w and δ from the energies anew (`_again`): log-sum-exp and output are rounded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from . import triton_launch
+from .key_blocks import ceil
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    Spans = Int[Tensor, "n blocks 2"]
+    Energies = Callable[[slice, slice, Spans | None, Tensor], None]
+    """(matrices, rows, their spans, out): write these energies, E · log₂e for softmax, into out [n, q_pad, k_pad]."""
+
+BLOCK = 64
+"""Rows or keys in one tile, and per entry of the table `spans`."""
+
+WORKSPACE = 1 << 24
+"""Energies held at once: 64 MiB, or 4096 tiles, enough for some ten rounds of programs on the 132 SMs of an H200."""
+
+LOG2E = 1.4426950408889634
+LN2 = tl.constexpr(0.6931471805599453)
+
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)
+"""The interpreter runs the same kernels on a CPU, but has no inline assembly."""
+
+MOST = tl.constexpr(2.0**60)
+"""The largest inverse distance: that of keys which count as equal to their query (`forms.NEAR`)."""
+
+
+@triton.jit
+def kept(seed, n, i, j, dropout):
+    """The dropout factor of weight (n, i, j), 0 or 1/(1 − dropout): a function of the seed and its place alone."""
+    i = i + tl.zeros_like(j)
+    word, _, _, _ = tl.philox(seed, j + tl.zeros_like(i), i, n.to(tl.int32), 0)
+    return tl.where((word >> 8).to(tl.float32) * 2**-24 < dropout, 0.0, 1 / (1 - dropout))
+
+
+@triton.jit
+def _spans(start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, q, BLOCK: tl.constexpr):
+    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    low = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 2**31 - 1)
+    high = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)
+    tl.store(spans + n * spans_n + 2 * block, tl.min(low).to(tl.int32))
+    tl.store(spans + n * spans_n + 2 * block + 1, tl.max(high).to(tl.int32))
+
+
+@triton.jit
+def meets(spans, spans_n, n, row_block, key_block, BLOCK: tl.constexpr):
+    """Whether some row of the block of rows may see some key of the block of keys."""
+    at = spans + n * spans_n + 2 * row_block
+    return (tl.load(at) < (key_block + 1) * BLOCK) & (tl.load(at + 1) > key_block * BLOCK)
+
+
+@triton.jit
+def _anchored(here, top, PROPORTIONAL: tl.constexpr):
+    """What energies weigh beside the largest one seen so far, which it is, and by what earlier weights shrink."""
+    above = tl.maximum(top, tl.max(here, 1))
+    # A row that has seen nothing yet: 0 / 1 rather than 0 / 0, −∞ − 0 rather than −∞ + ∞.
+    if PROPORTIONAL:
+        anchor = tl.where(above == 0, 1.0, above)
+        p, shrunk = here / anchor[:, None], top / anchor
+    else:
+        anchor = tl.where(above == float("-inf"), 0.0, above)
+        p, shrunk = tl.exp2(here - anchor[:, None]), tl.exp2(top - anchor)
+    return p, above, anchor, shrunk
+
+
+@triton.jit
+def _average(
+    e, e_n, e_i, v, v_n, v_j, v_d, start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, seed,
+    out, out_n, out_i, state, state_n, q, k, width, n0, i0, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, PROPORTIONAL: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    part, row_block, n = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = row_block * ROWS + tl.arange(0, ROWS)
+    at = part * WIDE + tl.arange(0, WIDE)
+    low = 0
+    high = k
+    if INTERVAL:
+        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
+        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
+        span = spans + n * spans_n + 2 * (row_block * ROWS // BLOCK)
+        low = tl.load(span) // BLOCK * BLOCK
+        high = tl.minimum(tl.load(span + 1), k)
+    absent: tl.constexpr = 0.0 if PROPORTIONAL else float("-inf")  # the energy of a key that is not seen
+    top = tl.full([ROWS], absent, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, WIDE], tl.float32)
+    for block in range(low, high, BLOCK):
+        j = block + tl.arange(0, BLOCK)
+        here = tl.load(e + n * e_n + i[:, None] * e_i + j[None, :])  # [ROWS, BLOCK]
+        seen = (j < k)[None, :]
+        if INTERVAL:
+            seen = (j[None, :] >= first) & (j[None, :] < tl.minimum(last, k))
+        here = tl.where(seen, here, absent)
+        p, top, _, shrunk = _anchored(here, top, PROPORTIONAL)
+        total = total * shrunk + tl.sum(p, 1)
+        if DROPOUT:
+            p *= kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
+        values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + at[None, :] * v_d
+        values = tl.load(values, (j < high)[:, None] & (at < width)[None, :], 0.0)  # [BLOCK, WIDE]
+        if not COMPILED:
+            values = values.to(tl.float32)  # the interpreter multiplies bfloat16 as the integers it stores them in
+        # Three tensor-core products carry float32's digits; a single one keeps 11 bits.
+        sums = tl.dot(p.to(values.dtype), values, sums * shrunk[:, None], input_precision="tf32x3")
+    empty = total == 0  # not so where there is a NaN
+    out += n * out_n + i.to(tl.int64)[:, None] * out_i + at[None, :]
+    result = sums / tl.where(empty, 1.0, total)[:, None]
+    tl.store(out, result.to(out.dtype.element_ty), (i < q)[:, None] & (at < width)[None, :])
+    found = top * total if PROPORTIONAL else tl.where(empty, float("inf"), (top + tl.log2(total)) * LN2)
+    tl.store(state + n * state_n + i, found, (i < q) & (part == 0))
+
+
+@triton.jit
+def _again(
+    e, dp, e_n, e_i, near, top, mass, drift, row_n, start, start_n, start_i, stop, stop_n, stop_i, spans, spans_n, seed,
+    q, k, n0, i0, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, PROPORTIONAL: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """top_i = max_j E_ij, mass_i = Σ_j of what weighs beside it, drift_i += Σ_j w_ij (dp_ij − near_i).
+
+    near_i = grad_i·z_i is nearly δ_i, and δ = near + drift. A key with nearly all the weight has dp ≈ δ, and perhaps a
+    steep energy: in two parts δ does not lose the digits that are left of their difference.
+    """
+    row_block, n = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = row_block * ROWS + tl.arange(0, ROWS)
+    low = 0
+    high = k
+    if INTERVAL:
+        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
+        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
+        span = spans + n * spans_n + 2 * (row_block * ROWS // BLOCK)
+        low = tl.load(span) // BLOCK * BLOCK
+        high = tl.minimum(tl.load(span + 1), k)
+    absent: tl.constexpr = 0.0 if PROPORTIONAL else float("-inf")
+    about = tl.load(near + n * row_n + i, i < q, 0.0)[:, None]
+    most = tl.full([ROWS], absent, tl.float32)
+    anchor = tl.full([ROWS], 1.0, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    apart = tl.zeros([ROWS], tl.float32)
+    for block in range(low, high, BLOCK):
+        j = block + tl.arange(0, BLOCK)
+        seen = (i < q)[:, None] & (j < k)[None, :]
+        if INTERVAL:
+            seen = seen & (j[None, :] >= first) & (j[None, :] < last)
+        at = n * e_n + i[:, None] * e_i + j[None, :]
+        slope = tl.load(dp + at, seen, 0.0)  # [ROWS, BLOCK]
+        if DROPOUT:
+            slope *= kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
+        w, most, anchor, shrunk = _anchored(tl.load(e + at, seen, absent), most, PROPORTIONAL)
+        total = total * shrunk + tl.sum(w, 1)
+        apart = apart * shrunk + tl.sum(w * (slope - about), 1)
+    total = tl.where(total == 0, 1.0, total)
+    at = n * row_n + i
+    tl.store(top + at, anchor, i < q)
+    tl.store(mass + at, total, i < q)
+    tl.store(drift + at, tl.load(drift + at, i < q, 0.0) + apart / total, i < q)
+
+
+@triton.jit
+def _slopes(
+    e, dp, e_n, e_i, near, top, mass, drift, row_n, start, start_n, start_i, stop, stop_n, stop_i, seed,
+    q, k, n0, i0, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, MASS: tl.constexpr, DRIFT: tl.constexpr, INVERSE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """In place: energies become w_ij with dropout, dp_ij becomes ds_ij; both 0 where row i does not see key j.
+
+    INVERSE is proportional over inverse distances, E = 1/d, and −1/d², the slope of log E by d²/2, comes to ds_ij at
+    once.
+    """
+    n = tl.program_id(2).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    seen = (i < q)[:, None] & (j < k)[None, :]
+    if INTERVAL:
+        first = tl.load(start + n * start_n + i.to(tl.int64) * start_i, i < q, 0)[:, None]
+        last = tl.load(stop + n * stop_n + i.to(tl.int64) * stop_i, i < q, 0)[:, None]
+        seen = seen & (j[None, :] >= first) & (j[None, :] < last)
+    row = n * row_n + i
+    anchor = tl.load(top + row, i < q, 1.0)[:, None]
+    at = n * e_n + i[:, None] * e_i + j[None, :]
+    energy = tl.load(e + at, seen, 0.0)  # [BLOCK, BLOCK]
+    p = energy / anchor if INVERSE else tl.exp2(energy - anchor)
+    if MASS:
+        p /= tl.load(mass + row, i < q, 1.0)[:, None]
+    p = tl.where(seen, p, 0.0)
+    slope = tl.load(dp + at, seen, 0.0)
+    weight = p
+    if DROPOUT:
+        factor = kept(tl.load(seed), n0 + n, i0 + i[:, None], j[None, :], dropout)
+        weight = p * factor
+        slope = slope * factor
+    slope -= tl.load(near + row, i < q, 0.0)[:, None]
+    if DRIFT:
+        slope -= tl.load(drift + row, i < q, 0.0)[:, None]
+    slope = p * slope * scale
+    if INVERSE:
+        slope = tl.where(energy == MOST, 0.0, slope * energy * energy)  # what counts as equal does not move
+    tl.store(e + at, weight)
+    tl.store(dp + at, tl.where(seen, slope, 0.0))
+
+
+def strides(x: Tensor | None) -> tuple[int, ...]:
+    return (0, 0) if x is None else x.stride()
+
+
+def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) -> Spans | None:
+    """The first key and one past the last that some row of each block sees."""
+    if start is None or stop is None:
+        return None
+    n, q = start.shape
+    spans = start.new_empty((n, ceil(q, BLOCK), 2), dtype=torch.int32)
+    grid = (n, spans.shape[1], 1)
+    triton_launch.start(_spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK)
+    return spans
+
+
+def pieces(n: int, q: int, k: int) -> Iterator[tuple[slice, slice]]:
+    """Cut n matrices of q × k into pieces of about WORKSPACE numbers: which matrices, which rows."""
+    wide = ceil(k, BLOCK) * BLOCK
+    tall = min(ceil(q, BLOCK), max(1, WORKSPACE // (wide * BLOCK))) * BLOCK
+    deep = max(1, WORKSPACE // (wide * tall))
+    for m in range(0, n, deep):
+        for i in range(0, q, tall):
+            yield slice(m, min(m + deep, n)), slice(i, min(i + tall, q))
+
+
+def workspace(n: int, q: int, k: int, like: Tensor) -> Float[Tensor, "n q_pad k_pad"]:
+    """Room for the energies of the largest piece, whole blocks of them."""
+    which, rows = next(pieces(n, q, k))
+    shape = (which.stop, ceil(rows.stop, BLOCK) * BLOCK, ceil(k, BLOCK) * BLOCK)
+    return like.new_empty(shape, dtype=torch.float32)
+
+
+def intervals(
+    start: Int[Tensor, "_ _"] | None, stop: Int[Tensor, "_ _"] | None, n: int, q: int
+) -> tuple[Int[Tensor, "n q"] | None, Int[Tensor, "n q"] | None]:
+    """One start and stop per row; what was shared stays shared, by a stride of 0."""
+    return (None, None) if start is None or stop is None else (start.expand(n, q), stop.expand(n, q))
+
+
+def _cut(
+    start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None, spans: Spans | None, m: slice, i: slice
+) -> tuple[Tensor | None, Tensor | None, Spans | None]:
+    if start is None or stop is None or spans is None:
+        return None, None, None
+    return start[m, i], stop[m, i], spans[m, i.start // BLOCK : ceil(i.stop, BLOCK)]
+
+
+def forward(
+    energies: Energies,
+    q: int,
+    v: Float[Tensor, "n k d_v"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    dropout: float,
+    seed: Int[Tensor, ""] | None,
+    proportional: bool = False,
+) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
+    """Output and row state: the log-sum-exp, +∞ for a row that sees no key; for proportional the sum."""
+    n, k, width = v.shape
+    out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
+    spans, room = spans_of(start, stop), workspace(n, q, k, v)
+    wide = min(128, max(16, 1 << (width - 1).bit_length()))
+    tall, stages = (BLOCK // 2, 2) if v.dtype == torch.float32 else (BLOCK, 3)
+    for m, i in pieces(n, q, k):
+        e, rows = room[: m.stop - m.start], i.stop - i.start
+        first, last, span = _cut(start, stop, spans, m, i)
+        energies(m, i, span, e)
+        triton_launch.start(
+            _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
+            e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
+            0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
+            rows, k, width, m.start, i.start, dropout,
+            start is not None, dropout > 0, proportional, BLOCK, tall, wide, num_warps=4, num_stages=stages,
+        )  # fmt: skip
+    return out, state
+
+
+def backward(
+    energies: Energies,
+    contract: Energies,
+    grad: Float[Tensor, "n q d_v"],
+    grad_state: Float[Tensor, "n q"] | None,
+    v: Float[Tensor, "n k d_v"],
+    out: Float[Tensor, "n q d_v"],
+    state: Float[Tensor, "n q"],
+    start: Int[Tensor, "n q"] | None,
+    stop: Int[Tensor, "n q"] | None,
+    scale: float,
+    dropout: float,
+    seed: Int[Tensor, ""] | None,
+    again: bool = False,
+    inverse: bool = False,
+) -> Float[Tensor, "n k d_v"]:
+    """The gradient of v; `contract` is given scale · ds of each piece, to make of it those of queries and keys.
+
+    Weights come from the row state, or `again` from the energies alone.
+    """
+    n, q, k = *state.shape, v.shape[1]
+    spans, grad, v = spans_of(start, stop), grad.float(), v.float()
+    dv = torch.zeros_like(v, memory_format=torch.contiguous_format)
+    near = (grad * out.float()).sum(-1)
+    top, mass = (torch.empty_like(near), torch.empty_like(near)) if again else (state.contiguous() * LOG2E, None)
+    drift = torch.zeros_like(near) if again else None
+    if grad_state is not None:
+        drift = (-grad_state * state if inverse else -grad_state).contiguous()
+    room, slopes = workspace(n, q, k, v), workspace(n, q, k, v)
+    for m, i in pieces(n, q, k):
+        e, ds, rows = room[: m.stop - m.start], slopes[: m.stop - m.start], i.stop - i.start
+        first, last, span = _cut(start, stop, spans, m, i)
+        energies(m, i, span, e)
+        torch.bmm(grad[m, i], v[m].mT, out=ds[:, :rows, :k])
+        of_rows = *(None if x is None else x[m, i] for x in (near, top, mass, drift)), near.stride(0)
+        bounds = first, *strides(first), last, *strides(last)
+        if again:
+            triton_launch.start(
+                _again, (1, ceil(rows, BLOCK // 4), e.shape[0]), e, ds, *e.stride()[:2], *of_rows, *bounds,
+                span, 0 if span is None else span.stride(0), seed, rows, k, m.start, i.start, dropout,
+                start is not None, dropout > 0, inverse, BLOCK, BLOCK // 4, num_warps=4,
+            )  # fmt: skip
+        triton_launch.start(
+            _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2], *of_rows,
+            *bounds, seed, rows, k, m.start, i.start, scale, dropout,
+            start is not None, dropout > 0, again, drift is not None, inverse, BLOCK, num_warps=4,
+        )  # fmt: skip
+        dv[m].baddbmm_(e[:, :rows, :k].mT, grad[m, i])
+        contract(m, i, span, ds)
+    return dv

@@ -1,0 +1,1 @@
+"""Triton kernels that compute statistics of an attention matrix without storing it."""

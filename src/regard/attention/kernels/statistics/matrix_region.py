@@ -1,0 +1,285 @@
+"""Part of an attention matrix as the Triton kernels take it: where its rows begin, which keys they see, how a weight
+comes of a dot product. Nothing is copied that can be read in place.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...block_indices import positions, span
+from ...energy_forms import DotForm
+from ...masks import interval
+from ...modifiers import Alibi, SoftCap
+from ...normalizers.entmax import Entmax, Sparsemax
+from ...normalizers.hard import Hard
+from ...normalizers.normalizer import Proportional, Softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ...energy_matrix import Scores
+    from ...normalizers.normalizer import Normalizer
+    from ...weights import Weights
+
+_KIND = {Softmax: 0, Proportional: 1, Sparsemax: 2, Entmax: 2, Hard: 3}  # as weigh_triton has them
+
+
+def refusal(scores: Scores, normalize: Normalizer) -> str | None:
+    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `rectangle`."""
+    device = scores.a.device.type
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the tensors are on {device}, not on a GPU"
+    if not _triton():
+        return "Triton is not installed"
+    if not isinstance(scores.form, DotForm):
+        return "the energy is not a dot product"
+    if scores.a.dtype == torch.float64:
+        return "the kernels have no float64"
+    if scores.a.shape[-1] > 256:
+        return f"queries are {scores.a.shape[-1]} wide; the kernels hold up to 256"
+    if not scores.form.scale > 0:
+        return "the scale is not positive, so the best key is not the one of the largest dot product"
+    if type(normalize) not in _KIND:
+        return f"no kernel for {type(normalize).__name__}"
+    kinds = [type(x) for x in scores.modifiers]
+    if kinds not in ([], [SoftCap], [Alibi], [SoftCap, Alibi]):
+        return f"no kernel for modifiers {', '.join(x.__name__ for x in kinds)}"
+    return None
+
+
+@cache
+def _triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rectangle:
+    """Some matrices, queries and a run of keys, as kernels take them."""
+
+    a: Float[Tensor, "... q d"]
+    b: Float[Tensor, "... k d"]
+    q_at: Int[Tensor, " n"]
+    """Where the queries of matrix n begin in `a`, in steps of `align` numbers: shared and transposed heads are read
+    in place."""
+    k_at: Int[Tensor, " n"]
+    count: int
+    key0: int
+    place: Int[Tensor, " q"]
+    """Which queries of the model these are."""
+    slopes: Float[Tensor, " n"]
+    start: Int[Tensor, "n_or_1 q"] | None
+    stop: Int[Tensor, "n_or_1 q"] | None
+    kind: int
+    power: float
+    scale: float
+    c: float
+    ratio: float
+    cap: float
+    alibi: bool
+    lag: int
+    """How far ALiBi's positions, which `place` has, are ahead of the queries' own."""
+    align: int
+
+    @property
+    def queries(self) -> int:
+        return self.a.shape[-2]
+
+    @property
+    def keys(self) -> int:
+        return self.b.shape[-2]
+
+    def state(self, state: Float[Tensor, "n q"]) -> Tensor:
+        """The row state as `weigh` takes it: times `ratio`, inverted for proportional, whole for hard."""
+        if self.kind == _KIND[Softmax]:
+            return (state.double() * self.ratio).float().contiguous()
+        if self.kind == _KIND[Proportional]:
+            return torch.where(state == 0, 0, 1 / state).float().contiguous()
+        return state.to(torch.int32 if self.kind == _KIND[Hard] else torch.float32).contiguous()
+
+    def arguments(self) -> dict[str, Any]:
+        """What every kernel is told alike."""
+        return {
+            "q": self.a,
+            "k": self.b,
+            "q_at": self.q_at,
+            "k_at": self.k_at,
+            "place": self.place,
+            "slopes": self.slopes,
+            "start": self.place if self.start is None else self.start,
+            "stop": self.place if self.stop is None else self.stop,
+            "queries": self.queries,
+            "keys": self.keys,
+            "q_row": self.a.stride(-2),
+            "k_row": self.b.stride(-2),
+            "bound_n": 0 if self.start is None or self.start.shape[0] == 1 else self.queries,
+            "key0": self.key0,
+            "scale": self.scale,
+            "c": self.c,
+            "cap": self.cap,
+            "KIND": self.kind,
+            "CAP": self.cap > 0,
+            "ALIBI": self.alibi,
+            "BOUNDED": self.start is not None,
+            "D": self.a.shape[-1],
+            "BD": max(16, 1 << (self.a.shape[-1] - 1).bit_length()),
+            "ALIGN": self.align,
+        }
+
+    def precision(self) -> dict[str, Any]:
+        """Tensor cores take half precision as it is; float32 would be cut to 10 bits unless told not to."""
+        return {"PRECISION": "ieee" if self.a.dtype == torch.float32 else "tf32"}
+
+    def bulk(self) -> bool:
+        """Whether the copy engine (Hopper and later) can read the queries: whole rows, on multiples of 16 bytes."""
+        width = self.a.shape[-1]
+        return (
+            self.a.is_cuda
+            and torch.cuda.get_device_capability(self.a.device)[0] >= 9
+            and self.a.dtype != torch.float32
+            and self.align == 16
+            and self.a.data_ptr() % 16 == 0
+            and self.a.stride(-2) % 8 == 0
+            and width >= 16
+            and width & (width - 1) == 0
+        )
+
+
+def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rectangle | None:
+    """The chosen matrices with these queries and keys; None where the kernels do not apply."""
+    scores, normalize = w._scores, w._normalize
+    keys = range(scores.keys) if keys is None else keys
+    if refusal(scores, normalize) is not None:
+        return None
+    device, entries = scores.a.device, w._entries if isinstance(w._entries, range) else tuple(w._entries)
+    rows = rows if isinstance(rows, range) else tuple(rows)
+    alibi = next((x for x in scores.modifiers if isinstance(x, Alibi)), None)
+    cap = next((x.cap for x in scores.modifiers if isinstance(x, SoftCap)), 0.0)
+    lag = 0 if alibi is None else alibi.offset
+    start = stop = None
+    if scores.mask is not None:
+        found = interval(
+            scores.mask, torch.tensor(entries, device=device), positions(span(rows, device), device), scores
+        )
+        if found is None:
+            return None
+        start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in found)
+    a = scores.a.detach()[..., span(rows, device), :]
+    b = scores.b.detach()[..., keys.start : keys.stop, :]
+    a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
+    shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], scores.groups)
+    at, align = _beginnings(shapes, scores.batch, entries, device)
+    slopes = at
+    if alibi is not None:
+        slopes = alibi.slopes.expand(scores.batch).reshape(-1)[list(entries)].to(device)
+    assert isinstance(scores.form, DotForm)
+    after = _after(normalize)
+    c = _float32(after if scores.modifiers else after * scores.form.scale)
+    return Rectangle(
+        a=a,
+        b=b,
+        q_at=at[0],
+        k_at=at[1],
+        count=len(entries),
+        key0=keys.start,
+        place=_places(rows, lag, device),
+        slopes=slopes,
+        start=start,
+        stop=stop,
+        kind=_KIND[type(normalize)],
+        power=1 / (normalize.alpha - 1) if isinstance(normalize, Entmax) else 1.0,
+        scale=scores.form.scale,
+        c=c,
+        # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
+        ratio=c / (1.0 if scores.modifiers else scores.form.scale) * getattr(normalize, "temperature", 1.0),
+        cap=cap,
+        alibi=alibi is not None,
+        lag=lag,
+        align=align,
+    )
+
+
+def _after(normalize: Normalizer) -> float:
+    """What energies are multiplied by before they meet the row state."""
+    if isinstance(normalize, Softmax):
+        return math.log2(math.e) / normalize.temperature
+    return normalize.alpha - 1 if isinstance(normalize, Entmax) else 1.0
+
+
+def _float32(x: float) -> float:
+    return float(torch.tensor(x, dtype=torch.float32))
+
+
+Strided = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Leading sizes and strides of a tensor, and how many matrices of the batch share one of its own."""
+
+
+# Remembered, since a model asks the same for every layer, and a copy to the device waits for all work before it.
+@lru_cache(maxsize=256)
+def _beginnings(
+    tensors: tuple[Strided, Strided], batch: tuple[int, ...], entries: Sequence[int], device: torch.device
+) -> tuple[Int[Tensor, "2 n"], int]:
+    """Where each matrix of the queries and of the keys begins, in steps of how many numbers."""
+    found = []
+    for shape, strides, groups in tensors:
+        at = torch.zeros((), dtype=torch.long)
+        for size, stride in zip(shape, strides, strict=True):
+            at = at[..., None] + torch.arange(size) * stride
+        if groups > 1:
+            at = at.repeat_interleave(groups, dim=-1)
+        found.append(at.expand(batch).reshape(-1)[list(entries)])
+    both = torch.stack(found)
+    align = 1 if bool((both % 16).any()) else 16
+    return (both // align).to(device), align
+
+
+@lru_cache(maxsize=16)
+def _places(rows: Sequence[int], lag: int, device: torch.device) -> Int[Tensor, " q"]:
+    return positions(span(rows, device), device).int() + lag
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How a kernel is cut: queries and keys of one block, warps, stages of the pipeline."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+    registers: int | None = None
+    """The most a thread may use, so that more programs fit a processor."""
+
+    def options(self) -> dict[str, Any]:
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
+
+
+def sizes(r: Rectangle, kernel: str) -> Sizes:
+    """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
+    if r.a.device.type == "cpu":
+        return Sizes(32, 32, 4, 1)
+    wide = r.a.shape[-1] > 128
+    if r.a.dtype == torch.float32:
+        # Without tensor cores the products are unrolled: large blocks take minutes to compile, and spill.
+        return Sizes(32, 32 if wide else 64, 4, 2)
+    if kernel == "walk":
+        return Sizes(64, 128, 4, 2, None if wide else 168)
+    if kernel == "top":
+        return Sizes(64, 64 if wide else 128, 4, 2)
+    return Sizes(64, 64, 4, 2)
+
+
+def waves(r: Rectangle) -> int:
+    """How many programs are wanted: several times what the processors hold at once, so that none waits long."""
+    if r.a.device.type == "cpu":
+        return 2 * r.count
+    return 16 * torch.cuda.get_device_properties(r.a.device).multi_processor_count

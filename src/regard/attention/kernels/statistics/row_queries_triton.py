@@ -1,0 +1,445 @@
+"""Questions about single rows or single weights: the row state itself, the top k, given keys, tiles, W v.
+
+Here a program owns a block of queries and looks at the keys they see.
+"""
+# mypy: ignore-errors
+# Triton compiles neither `in` nor every conditional expression:
+# ruff: noqa: SIM108, SIM109
+
+import triton
+import triton.language as tl
+
+from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, matrix, weigh
+
+
+@triton.jit
+def block_of(
+    q_tile,
+    k,
+    from_k,
+    k_row,
+    keys,
+    i_place,
+    j,
+    low,
+    high,
+    state,
+    scale,
+    cap,
+    slope,
+    key0,
+    HIDDEN: tl.constexpr,
+    KIND: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """Energies of a block of queries and the keys j, HIDDEN where a query does not see a key: [BM, BN]."""
+    k_tile = matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)
+    s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
+    e = energies(s, i_place[:, None], key0 + j[None, :], state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
+    return tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), e, HIDDEN)
+
+
+@triton.jit
+def rows_of(
+    q,
+    q_at,
+    k_at,
+    state,
+    place,
+    slopes,
+    start,
+    stop,
+    queries,
+    keys,
+    q_row,
+    bound_n,
+    KIND: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    STATED: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """What a program needs to know about its own rows."""
+    n = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    real = i < queries
+    q_tile = matrix(q, tl.load(q_at + n), i, q_row, queries, D, BD, ALIGN)
+    if STATED:
+        none: tl.constexpr = -1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf")
+        own_state = tl.load(state + n * queries + i, mask=real, other=none)
+    else:
+        own_state = tl.zeros((BM,), tl.float32)
+    slope = tl.load(slopes + n) if ALIBI else 0.0
+    i_place = tl.load(place + i, mask=real, other=0) if ALIBI else i
+    if BOUNDED:
+        low = tl.load(start + n * bound_n + i, mask=real, other=0)
+        high = tl.load(stop + n * bound_n + i, mask=real, other=0)
+        since = tl.min(tl.where(high > low, low, keys), axis=0)
+        until = tl.max(tl.where(high > low, high, 0), axis=0)
+    else:
+        low = tl.zeros((BM,), tl.int32)
+        high = tl.where(real, keys, 0)
+        since, until = keys * 0, keys
+    return n, i, real, q_tile, own_state, slope, i_place, low, high, since, until, tl.load(k_at + n)
+
+
+@triton.jit
+def row_state(
+    q,
+    k,
+    q_at,
+    k_at,
+    place,
+    slopes,
+    start,
+    stop,
+    out,
+    queries,
+    keys,
+    q_row,
+    k_row,
+    bound_n,
+    key0,
+    scale,
+    c,
+    cap,
+    KIND: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """log₂ Σ_j 2^(c e_ij) of softmax, +∞ for an empty row; Σ_j c e_ij of proportional. → out [n, q]"""
+    n, i, real, q_tile, none, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, q, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, False, D, BD, BM, ALIGN,
+    )  # fmt: skip
+    most = tl.full((BM,), float("-inf"), tl.float32)
+    total = tl.zeros((BM,), tl.float32)
+    hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL else float("-inf")
+    for at in range(since, until, BN):
+        e = block_of(
+            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, none, scale, cap, slope, key0,
+            hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+        )  # fmt: skip
+        if KIND == PROPORTIONAL:
+            total += tl.sum(e, axis=1)
+        else:
+            more = tl.maximum(most, tl.max(e, axis=1))
+            safe = tl.where(more == float("-inf"), 0.0, more)  # no key seen so far: ∞ − ∞ would be NaN
+            total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
+            most = more
+    if KIND == PROPORTIONAL:
+        found = total * c
+    else:
+        found = tl.where(most == float("-inf"), float("inf"), most * c + tl.log2(total))
+    tl.store(out + n * queries + i, found, mask=real)
+
+
+@triton.jit
+def top(
+    q,
+    k,
+    q_at,
+    k_at,
+    state,
+    place,
+    slopes,
+    start,
+    stop,
+    values,
+    indices,
+    queries,
+    keys,
+    q_row,
+    k_row,
+    bound_n,
+    key0,
+    scale,
+    c,
+    cap,
+    count,
+    KIND: tl.constexpr,
+    POWER: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    SLOTS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """The `count` largest weights of every row, largest first: values and indices [n, q, count].
+
+    A row keeps its best so far. A block of keys is searched only as often as some row finds a better one in it.
+    """
+    n, i, real, q_tile, own_state, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    )  # fmt: skip
+    slots = tl.arange(0, SLOTS)
+    # Slots past `count` hold +∞, which nothing replaces.
+    kept = tl.zeros((BM, SLOTS), tl.float32) + tl.where(slots < count, float("-inf"), float("inf"))[None, :]
+    keys_kept = tl.zeros((BM, SLOTS), tl.int32)
+    least = tl.full((BM,), float("-inf"), tl.float32)
+    col = tl.arange(0, BN)
+    for at in range(since, until, BN):
+        e = block_of(
+            q_tile, k, from_k, k_row, keys, i_place, at + col, low, high, own_state, scale, cap, slope, key0,
+            float("-inf"), KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+        )  # fmt: skip
+        most = tl.max(e, axis=1)
+        while tl.max((most > least).to(tl.int32), axis=0) > 0:
+            better = most > least
+            # The first column that holds the maximum, and the first slot that holds the least.
+            which = tl.min(tl.where(e == most[:, None], col[None, :], BN), axis=1)
+            worst = tl.min(tl.where(kept == least[:, None], slots[None, :], SLOTS), axis=1)
+            hit = better[:, None] & (slots[None, :] == worst[:, None])
+            kept = tl.where(hit, most[:, None], kept)
+            keys_kept = tl.where(hit, at + which[:, None], keys_kept)
+            e = tl.where(col[None, :] == which[:, None], float("-inf"), e)
+            least = tl.min(kept, axis=1)
+            most = tl.max(e, axis=1)
+    kept = tl.where((slots < count)[None, :], kept, float("-inf"))
+    keys_kept = tl.where(slots[None, :] < count, keys_kept, 0x7FFFFFFF)
+    out = (n * queries + i.to(tl.int64)) * count
+    # Whatever a NaN does to a row's energies, all its weights are NaN, and any keys are as good as others.
+    lost = own_state != own_state
+    for rank in range(count):
+        most = tl.max(kept, axis=1)
+        # Of equal weights the first key first.
+        key = tl.min(tl.where(kept == most[:, None], keys_kept, 0x7FFFFFFF), axis=1)
+        kept = tl.where(keys_kept == key[:, None], float("-inf"), kept)
+        keys_kept = tl.where(keys_kept == key[:, None], 0x7FFFFFFF, keys_kept)
+        # Past the keys a row sees come hidden ones, of weight 0: those before its interval, then those after.
+        extra = rank - (high - low)
+        key = tl.where(extra < 0, key, tl.where(extra < low, extra, tl.maximum(high, low) + extra - low))
+        key = tl.where(lost, rank, key)
+        w = weigh(tl.where(lost, 0.0, most), own_state, c, KIND, POWER)
+        tl.store(values + out + rank, tl.where((extra < 0) | lost, w, 0.0), mask=real)
+        tl.store(indices + out + rank, key.to(tl.int64), mask=real)
+
+
+@triton.jit
+def given(
+    q,
+    k,
+    q_at,
+    k_at,
+    state,
+    place,
+    slopes,
+    start,
+    stop,
+    shifts,
+    best,
+    edges,
+    values,
+    indices,
+    queries,
+    keys,
+    q_row,
+    k_row,
+    bound_n,
+    key0,
+    scale,
+    c,
+    cap,
+    count,
+    KIND: tl.constexpr,
+    POWER: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    BEST: tl.constexpr,
+    CANDIDATES: tl.constexpr,
+    APART: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """Single weights by single dot products. With BEST: which of the candidates that `walk` left is the best key,
+    and its weight; else w_{i, i + shift} for `count` shifts, 0 where there is no such key.
+    """
+    n = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    real = i < queries
+    q_tile = matrix(q, tl.load(q_at + n), i, q_row, queries, D, BD, ALIGN).to(tl.float32)
+    own_state = tl.load(state + n * queries + i, mask=real, other=0)
+    slope = tl.load(slopes + n) if ALIBI else 0.0
+    i_place = tl.load(place + i, mask=real, other=0)
+    from_k = tl.load(k_at + n)
+    low = tl.load(start + n * bound_n + i, mask=real, other=0) if BOUNDED else tl.zeros((BM,), tl.int32)
+    high = tl.load(stop + n * bound_n + i, mask=real, other=0) if BOUNDED else low + keys
+    row = n * queries + i.to(tl.int64)
+    top_e = tl.full((BM,), float("-inf"), tl.float32)
+    top_j = tl.zeros((BM,), tl.int32)
+    if BEST:
+        packed = tl.load(best + row, mask=real, other=0)
+        looked = packed > -0x7FFFFFFFFFFFFFFF  # a row that sees no key may never have been walked over
+        code = tl.where(looked, 0x7FFFFFFF - (packed & 0x7FFFFFFF).to(tl.int32), 0)
+        block = code // APART
+        first = tl.load(edges + 2 * block, mask=real, other=0) + code % APART
+        high = tl.minimum(high, tl.load(edges + 2 * block + 1, mask=real, other=0))
+        top_j = tl.minimum(first, keys - 1)
+    for at in range(CANDIDATES if BEST else count):
+        if BEST:
+            j = first + at * APART
+        else:
+            j = i_place + tl.load(shifts + at) - key0
+        seen = real & (j >= low) & (j < high) & (j >= 0) & (j < keys)
+        s = tl.sum(
+            q_tile * matrix(k, from_k, tl.where(seen, j, keys), k_row, keys, D, BD, ALIGN).to(tl.float32), axis=1
+        )
+        e = energies(s, i_place, key0 + j, own_state, scale, cap, slope, KIND, CAP, ALIBI)
+        if BEST:
+            better = seen & (e > top_e)
+            top_e, top_j = tl.where(better, e, top_e), tl.where(better, j, top_j)
+        else:
+            w = tl.where(seen, weigh(e, own_state, c, KIND, POWER), 0.0)
+            tl.store(values + row * count + at, w, mask=real)
+    if BEST:
+        # The value is the walk's own maximum: the candidates' energies only say which key it was.
+        bits = (packed >> 32).to(tl.int32)
+        most = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+        w = tl.where(looked & (most > float("-inf")), weigh(most, own_state, c, KIND, POWER), 0.0)
+        tl.store(values + row, w, mask=real)
+        tl.store(indices + row, top_j.to(tl.int64), mask=real)
+
+
+@triton.jit
+def tile(
+    q,
+    k,
+    q_at,
+    k_at,
+    state,
+    place,
+    slopes,
+    start,
+    stop,
+    out,
+    queries,
+    keys,
+    q_row,
+    k_row,
+    bound_n,
+    key0,
+    scale,
+    c,
+    cap,
+    KIND: tl.constexpr,
+    POWER: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """The weights themselves: out [n, q, k]."""
+    n, i, real, q_tile, own_state, slope, i_place, low, high, _, _, from_k = rows_of(
+        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    )  # fmt: skip
+    j = tl.program_id(2) * BN + tl.arange(0, BN)
+    hidden: tl.constexpr = float("-inf") if KIND == SOFTMAX else 0.0
+    e = block_of(
+        q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
+        hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+    )  # fmt: skip
+    w = weigh(e, own_state[:, None], c, KIND, POWER)
+    w = tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), w, 0.0)
+    there = out + (n * queries + i.to(tl.int64))[:, None] * keys + j[None, :]
+    tl.store(there, w, mask=real[:, None] & (j < keys)[None, :])
+
+
+@triton.jit
+def fidelity(
+    q,
+    k,
+    v,
+    z,
+    q_at,
+    k_at,
+    v_at,
+    z_at,
+    state,
+    place,
+    slopes,
+    start,
+    stop,
+    error,
+    norm,
+    queries,
+    keys,
+    q_row,
+    k_row,
+    v_row,
+    z_row,
+    bound_n,
+    key0,
+    scale,
+    c,
+    cap,
+    KIND: tl.constexpr,
+    POWER: tl.constexpr,
+    CAP: tl.constexpr,
+    ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    D: tl.constexpr,
+    BD: tl.constexpr,
+    DV: tl.constexpr,
+    BDV: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    ALIGN: tl.constexpr,
+):
+    """Σ |W v − z|² and Σ |z|² over a block of rows: error and norm [n, row blocks]."""
+    n, i, _, q_tile, own_state, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    )  # fmt: skip
+    from_v = tl.load(v_at + n)
+    hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf")
+    out = tl.zeros((BM, BDV), tl.float32)
+    for at in range(since, until, BN):
+        j = at + tl.arange(0, BN)
+        e = block_of(
+            q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
+            hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+        )  # fmt: skip
+        w = weigh(e, own_state[:, None], c, KIND, POWER)
+        v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, 1)
+        # Two half-precision terms carry the 16 leading bits of a weight, so that rounding it is not what is measured.
+        near = w.to(v_tile.dtype)
+        out = tl.dot(near, v_tile, out, input_precision=PRECISION)
+        if v_tile.dtype != tl.float32:
+            out = tl.dot((w - near.to(tl.float32)).to(v_tile.dtype), v_tile, out)
+    z_tile = matrix(z, tl.load(z_at + n), i, z_row, queries, DV, BDV, 1).to(tl.float32)
+    rows = (i < queries)[:, None]
+    off = tl.where(rows, out - z_tile, 0.0)
+    here = n * tl.num_programs(0) + tl.program_id(0)
+    tl.store(error + here, tl.sum(tl.sum(off * off, axis=1), axis=0))
+    tl.store(norm + here, tl.sum(tl.sum(z_tile * z_tile, axis=1), axis=0))

@@ -1,0 +1,1 @@
+"""Normalizers: one row of energies in, one distribution over the keys out."""

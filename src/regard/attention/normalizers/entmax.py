@@ -1,0 +1,134 @@
+"""Sparse normalizers: weights that can be exactly zero. State: the threshold τ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .normalizer import Normalizer, empty_rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+class _Thresholded(Normalizer):
+    """w_ij = power(x_ij − τ_i) with x the scaled energies and τ such that the row sums to one."""
+
+    def scaled(self, e: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def threshold(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
+        raise NotImplementedError
+
+    def power(self, excess: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        empty = empty_rows(e)
+        x = self.scaled(e.masked_fill(empty, 0))
+        # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at energies of 1e4.
+        x = x - x.detach().amax(dim=-1, keepdim=True)
+        return self.weights(x).masked_fill(empty, 0)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Rows of weights from rows of scaled energies, differentiable."""
+        return self.power(x - self.threshold(x))
+
+    def state(self, e: Tensor) -> Tensor:
+        empty = empty_rows(e)
+        return self.threshold(self.scaled(e.masked_fill(empty, 0))).masked_fill(empty, torch.inf).squeeze(-1)
+
+    def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
+        return self.power(self.scaled(e) - state)
+
+
+@dataclass(frozen=True, slots=True)
+class Sparsemax(_Thresholded):
+    """w_i = argmin over the simplex of |p − e_i|² = max(e_ij − τ_i, 0) (Martins & Astudillo 2016, algorithm 1)."""
+
+    def scaled(self, e: Tensor) -> Tensor:
+        return e
+
+    def threshold(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            shifted = x - x.amax(dim=-1, keepdim=True)
+            ordered, _ = shifted.sort(dim=-1, descending=True)
+            rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
+            kept = 1 + rank * ordered > ordered.cumsum(dim=-1)
+            last = kept.sum(dim=-1, keepdim=True)  # the support is the first `last` keys in order
+            support = shifted >= ordered.gather(-1, (last - 1).clamp_min(0))
+        # With the support known, τ is linear in the energies, so autograd gives the exact gradient.
+        inside = x.where(support, 0)
+        return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
+
+    def power(self, excess: Tensor) -> Tensor:
+        return excess.clamp_min(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entmax(_Thresholded):
+    """w_ij = max((α − 1) e_ij − τ_i, 0)^(1/(α−1)) (Peters, Niculae & Martins 2019, eq. 8).
+
+    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1.
+    """
+
+    alpha: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not self.alpha > 1:
+            raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
+
+    def scaled(self, e: Tensor) -> Tensor:
+        return e * (self.alpha - 1)
+
+    def weights(self, x: Tensor) -> Tensor:
+        return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
+
+    def power(self, excess: Tensor) -> Tensor:
+        # Clamping rather than zero outside: a NaN stays one.
+        return excess.clamp_min(0).pow(1 / (self.alpha - 1))
+
+    def threshold(self, x: Tensor) -> Tensor:
+        top = x.amax(dim=-1, keepdim=True)
+        low, high = top - 1, top - x.shape[-1] ** (1 - self.alpha)  # Σ ≥ 1 at low, ≤ 1 at high
+        for _ in range(_bits(x.dtype) + 2):
+            middle = (low + high) / 2
+            heavy = self.power(x - middle).sum(dim=-1, keepdim=True) >= 1
+            low, high = middle.where(heavy, low), high.where(heavy, middle)
+        tau: Tensor = (low + high) / 2
+        return tau
+
+
+class _EntmaxWeights(torch.autograd.Function):
+    """w of x = (α − 1) e, with s = w^(2−α) on the support: dx = s (g − Σ s g / Σ s) / (α − 1), in terms of w alone.
+
+    Written in differentiable operations, so that second derivatives are right too.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, alpha: float) -> Tensor:
+        entmax = Entmax(alpha)
+        w = entmax.power(x - entmax.threshold(x))
+        return w / w.sum(dim=-1, keepdim=True)  # what the bisection's last bit left over
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+        ctx.alpha = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (w,) = ctx.saved_tensors
+        support = w > 0
+        s = w.where(support, 1).pow(2 - ctx.alpha).where(support, 0)
+        mean = (s * grad).sum(dim=-1, keepdim=True) / s.sum(dim=-1, keepdim=True)
+        return s * (grad - mean) / (ctx.alpha - 1), None
+
+
+def _bits(dtype: torch.dtype) -> int:
+    return {torch.float64: 53}.get(dtype, 24)

@@ -1,0 +1,7 @@
+"""An English–French grammar of our own that makes any number of sentence pairs, with gold alignments."""
+
+from __future__ import annotations
+
+from .sentence_grammar import Sentences, pairs
+
+__all__ = ["Sentences", "pairs"]

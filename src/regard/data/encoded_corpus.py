@@ -1,0 +1,259 @@
+"""A corpus as ids: two flat arrays, in memory or in memory-mapped files."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .batch import BEGIN, END
+from .label_set import Labels, UnknownLabel
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Sequence
+
+    from jaxtyping import Int, Int32, Int64, Shaped
+
+    from .pair import Pair
+    from .tokenizer_pair import Tokenizers
+
+_ARRAYS = {
+    "source": "<i4",  # or what the reader of a source that is no text gives
+    "target": "<i4",
+    "source_starts": "<i8",
+    "source_lengths": "<i4",
+    "target_lengths": "<i4",
+    "rows": "<i8",
+}
+_INDEX = "encoded.json"  # written last: where it is, the arrays are whole
+_CHUNK = 8192  # pairs tokenised together
+
+
+@dataclass(frozen=True)
+class About:
+    """What the arrays do not say. `shape` and `stride` are the reader's of the source."""
+
+    dtype: str = "<i4"
+    shape: tuple[int, ...] | None = None
+    stride: int = 1
+    dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
+    unreadable: tuple[str, ...] = ()  # sources that could not be read, and why
+
+
+class Encoded:
+    """All pairs, one after the other: source with </s> at its end, target with <s> before and </s> after.
+
+    A source that is no text is what its reader gives (samples, pixels), without </s>; one that several pairs share is
+    there once. `rows` says which row of the corpus each pair was. An `Encoded` in a folder is read through
+    memory-mapped files and never held whole in memory.
+    """
+
+    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], about: About, folder: Path | None = None) -> None:
+        self.source: Shaped[np.ndarray, "source_tokens"] = arrays["source"]
+        self.target: Int32[np.ndarray, "target_tokens"] = arrays["target"]
+        self.source_lengths: Int64[np.ndarray, "pairs"] = arrays["source_lengths"].astype(np.int64)
+        self.target_lengths: Int64[np.ndarray, "pairs"] = arrays["target_lengths"].astype(np.int64)
+        self.rows: Int64[np.ndarray, "pairs"] = arrays["rows"]
+        self.source_starts: Int64[np.ndarray, "pairs"] = arrays["source_starts"]
+        self.target_starts = self.target_lengths.cumsum() - self.target_lengths
+        self.about, self.folder = about, folder
+
+    @property
+    def dropped(self) -> int:
+        return self.about.dropped
+
+    @property
+    def widths(self) -> Int64[np.ndarray, "pairs"]:
+        """What a pair takes of a batch: what the encoder reads or the decoder predicts, whichever is longer.
+
+        Sources of one shape take the same room in every batch, and the target decides.
+        """
+        written: Int64[np.ndarray, "pairs"] = self.target_lengths - 1  # the target's <s> is never predicted
+        if self.about.shape is None:
+            written = np.maximum(-(-self.source_lengths // self.about.stride), written)
+        return written
+
+    @classmethod
+    def build(
+        cls,
+        pairs: Iterable[Pair],
+        tokenizers: Tokenizers,
+        *,
+        longest: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        on_bad: Literal["error", "skip"] = "error",
+    ) -> Encoded:
+        """Tokenise a corpus as it streams by, into memory or into a new folder.
+
+        `on_bad` says what a source does that its reader cannot read: end it, or be left out and named in `about`.
+        """
+        if folder is None:
+            memory = {name: io.BytesIO() for name in _ARRAYS}
+            about = _write(pairs, tokenizers, longest, memory, on_bad)
+            kinds = {**_ARRAYS, "source": about.dtype}
+            return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
+        folder = Path(folder)
+        if folder.exists():
+            raise ValueError(f"{folder} is there already; load it, or remove it to encode the corpus again")
+        unfinished = folder.with_name(folder.name + ".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        files = {name: (unfinished / f"{name}.bin").open("wb") for name in _ARRAYS}
+        try:
+            about = _write(pairs, tokenizers, longest, files, on_bad)
+        finally:
+            for file in files.values():
+                file.close()
+        sizes = {name: (unfinished / f"{name}.bin").stat().st_size for name in _ARRAYS}
+        (unfinished / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
+        unfinished.rename(folder)
+        return cls.load(folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Encoded:
+        """What `build` left in a folder."""
+        folder = Path(folder)
+        try:
+            index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ValueError(f"{folder} holds no encoded corpus ({_INDEX} is missing)") from error
+        arrays = {}
+        if "about" not in index:
+            raise ValueError(
+                f"{folder} was encoded by another version of regard; remove it and encode the corpus again"
+            )
+        values = index["about"]
+        about = About(
+            **{
+                **values,
+                "shape": None if values["shape"] is None else tuple(values["shape"]),
+                "unreadable": tuple(values["unreadable"]),
+            }
+        )
+        for name, kind in {**_ARRAYS, "source": about.dtype}.items():
+            file, size = folder / f"{name}.bin", index["sizes"][name]
+            if not file.exists() or file.stat().st_size != size:
+                raise ValueError(f"{file} should have {size:,} bytes; remove {folder} and encode the corpus again")
+            # numpy maps no empty file
+            arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
+        return cls(arrays, about, folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker process opens the same files instead of being sent what is in them.
+        if self.folder is not None:
+            return Encoded.load, (self.folder,)
+        return Encoded, ({name: getattr(self, name) for name in _ARRAYS}, self.about)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[Shaped[np.ndarray, "source"], Int[np.ndarray, "target"]]:
+        """The numbers of pair i, specials included."""
+        i = range(len(self))[i]
+        source, target = self.source_starts[i], self.target_starts[i]
+        return (
+            self.source[source : source + self.source_lengths[i]],
+            self.target[target : target + self.target_lengths[i]],
+        )
+
+
+def _write(
+    pairs: Iterable[Pair],
+    tokenizers: Tokenizers,
+    longest: int | None,
+    files: dict[str, Any],
+    on_bad: Literal["error", "skip"],
+) -> About:
+    """Append every pair to the files."""
+    stream, reader, dropped = iter(pairs), tokenizers.source, 0
+    several = reader.kind == "text"  # tokenizers are fast with many at once; pictures and sounds are read one by one
+    sources = _Sources(files["source"], reader)
+    bad: list[str] = []
+    while chunk := list(islice(stream, _CHUNK if several else 1)):
+        chunk = _known(chunk, tokenizers.target, bad, on_bad)
+        try:
+            sizes = sources.read([pair.source for pair in chunk])
+        except ValueError as error:
+            if on_bad == "error" or several:
+                raise
+            bad.append(str(error))
+            continue
+        targets = [[BEGIN, *ids, END] for ids in tokenizers.target.encode_batch([pair.target for pair in chunk])]
+        widths = [
+            max(0 if reader.shape else -(-size // reader.stride), len(targets[i]) - 1) for i, size in enumerate(sizes)
+        ]
+        kept = [i for i, width in enumerate(widths) if longest is None or width <= longest]
+        dropped += len(chunk) - len(kept)
+        _append(files["source_starts"], "<i8", sources.keep(kept))
+        _append(files["source_lengths"], "<i4", (sizes[i] for i in kept))
+        _append(files["target"], "<i4", chain.from_iterable(targets[i] for i in kept))
+        _append(files["target_lengths"], "<i4", (len(targets[i]) for i in kept))
+        _append(files["rows"], "<i8", (chunk[i].row for i in kept))
+    return About(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
+
+
+def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["error", "skip"]) -> list[Pair]:
+    """The pairs whose target can be written; of labels, only those there are."""
+    if not isinstance(target, Labels):
+        return pairs
+    found = []
+    for pair in pairs:
+        try:
+            target.encode_batch([pair.target])
+        except UnknownLabel as error:
+            message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
+            if on_bad == "error":
+                raise UnknownLabel(message) from None
+            bad.append(message)
+        else:
+            found.append(pair)
+    return found
+
+
+class _Sources:
+    """Reads sources and writes those that are kept, one after the other; a picture that several pairs share, once."""
+
+    def __init__(self, file: IO[bytes], reader: Any) -> None:
+        self.file, self.reader = file, reader
+        self.written = 0  # numbers so far
+        self.places: dict[str, tuple[int, int]] = {}  # start and size of each that is no text
+        self.waiting: list[Any] = []
+        self.names: Sequence[str] = []
+
+    def read(self, names: Sequence[str]) -> list[int]:
+        """How many numbers each is."""
+        self.names, self.waiting = names, []
+        if self.reader.kind in ("text", "none"):
+            self.waiting = [[*ids, END] for ids in self.reader.encode_batch(names)]
+        elif names and names[0] in self.places:
+            return [self.places[names[0]][1]]
+        else:
+            self.waiting = [np.asarray(x, self.reader.dtype).reshape(-1) for x in self.reader.encode_batch(names)]
+        return [len(source) for source in self.waiting]
+
+    def keep(self, kept: list[int]) -> list[int]:
+        """Write these of those just read, where they are not there yet; where each begins."""
+        if not self.waiting:
+            return [self.places[self.names[i]][0] for i in kept]
+        starts = []
+        for i in kept:
+            starts.append(self.written)
+            self.written += len(self.waiting[i])
+            if isinstance(self.waiting[i], np.ndarray):
+                self.places[self.names[i]] = (starts[-1], len(self.waiting[i]))
+                _append(self.file, self.reader.dtype, self.waiting[i])
+        ids = (self.waiting[i] for i in kept if isinstance(self.waiting[i], list))
+        _append(self.file, self.reader.dtype, chain.from_iterable(ids))
+        return starts
+
+
+def _append(file: IO[bytes], kind: str, values: Iterable[int] | np.ndarray[Any, Any]) -> None:
+    made = values if isinstance(values, np.ndarray) else np.fromiter(values, kind)
+    file.write(made.astype(kind, copy=False).tobytes())

@@ -1,0 +1,240 @@
+"""How rows lie in files: TSV, CSV, two line-aligned files, JSON lines, Parquet, a folder of the `datasets` library.
+
+Each reader yields (file:line, cells) with the cells of the chosen columns, or why the row has none.
+"""
+
+from __future__ import annotations
+
+import csv as commas
+import json
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from .pair import Bad
+from .text_lines import COMPRESSED, LONGEST, lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    Column = int | str
+    Columns = tuple[Column, ...]
+    Cells = list[Any]  # what stands in the chosen columns; a text where all is well
+    Rows = Iterator[tuple[str, Cells | Bad]]
+
+SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
+
+
+def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
+    """The reader for a file with both sides in it, by its name."""
+    if path.is_dir():
+        return datasets_folder
+    name = path.with_suffix("") if path.suffix in COMPRESSED else path
+    readers = {".tsv": tsv, ".txt": tsv, ".csv": csv, ".jsonl": jsonl, ".parquet": parquet}
+    if name.suffix not in readers or (name.suffix == ".parquet" and name != path):
+        raise ValueError(f"{path}: no reader knows this kind of file; known are {SUFFIXES}")
+    return readers[name.suffix]
+
+
+def tsv(path: Path, columns: Columns | None) -> Rows:
+    """Lines whose cells tabs separate."""
+    rows = ((number, line if isinstance(line, Bad) else line.split("\t")) for number, line in _numbered(path))
+    return _chosen(path, columns, rows, "tabs")
+
+
+def csv(path: Path, columns: Columns | None) -> Rows:
+    """Rows whose cells commas separate (RFC 4180): one in quotes may hold commas, line breaks and, doubled, quotes."""
+    return _chosen(path, columns, _Records(path), "commas")
+
+
+class _Records:
+    """The rows of a CSV file, each with the number of the line it begins in.
+
+    The csv module is fed line by line from here, so that a bad line spoils its own row alone: an error that leaves
+    `_feed` ends the row, and the next begins afresh.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lines = _numbered(path)
+        self.number = self.size = 0
+        self.rows = commas.reader(iter(self._feed, None), strict=True)
+
+    def _feed(self) -> str | None:
+        self.number, line = next(self.lines, (self.number, None))
+        if line is None:
+            return None
+        if isinstance(line, Bad):
+            raise _BadLine(line)
+        self.size += len(line)
+        if self.size > LONGEST:
+            # A quote that never closes would take in all that follows.
+            raise commas.Error(f"it has more than {LONGEST:,} characters")
+        return f"{line}\n"
+
+    def __iter__(self) -> Iterator[tuple[int, list[str] | Bad]]:
+        while True:
+            began, self.size = self.number + 1, 0
+            try:
+                row = next(self.rows)
+            except StopIteration:
+                return
+            except _BadLine as error:
+                yield self.number, error.bad
+            except commas.Error as error:
+                hint = "a quote that opens must close, and one within quotes is doubled"
+                yield began, Bad("not CSV", f"the row is not CSV: {error} ({hint})")
+            else:
+                yield began, row
+
+
+class _BadLine(Exception):
+    """Carries what is wrong with a line through the csv module."""
+
+    def __init__(self, bad: Bad) -> None:
+        super().__init__(bad.reason)
+        self.bad = bad
+
+
+def _numbered(path: Path) -> Iterator[tuple[int, str | Bad]]:
+    return enumerate(lines(path), start=1)
+
+
+def _chosen(
+    path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | Bad]], separators: str
+) -> Rows:
+    """Columns by number, from 0; or by name, where the first line is a header."""
+    columns = (0, 1) if columns is None else columns
+    rows = iter(numbered)
+    places = [column for column in columns if isinstance(column, int)]
+    if len(places) < len(columns):
+        if places:
+            raise ValueError(f"columns are all numbers or all names, got {columns}")
+        _, header = next(rows, (1, None))
+        if header is None:  # an empty file has no rows, and no need of names
+            return
+        names = [] if isinstance(header, Bad) else header
+        missing = [column for column in columns if column not in names]
+        if missing:
+            raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(names)}")
+        places = [names.index(str(column)) for column in columns]
+    if min(places) < 0:
+        raise ValueError(f"columns are counted from 0, got {columns}")
+    for number, cells in rows:
+        where = f"{path}:{number}"
+        if isinstance(cells, Bad):
+            yield where, cells
+        elif max(places) >= len(cells):
+            has = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+            asked = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
+            yield where, Bad("missing column", f"the line has {has}, and {asked}")
+        else:
+            yield where, [cells[place] for place in places]
+
+
+def aligned(source: Path, target: Path) -> Rows:
+    """Line n of one file is the translation of line n of the other."""
+    for number, (left, right) in enumerate(zip_longest(lines(source), lines(target)), start=1):
+        if left is None or right is None:
+            short, long = (source, target) if left is None else (target, source)
+            reason = f"{short} ends after {number - 1} lines, {long} does not; line n of each must be one pair"
+            yield f"{long}:{number}", Bad("differing line counts", reason)
+        elif isinstance(left, Bad):
+            yield f"{source}:{number}", left
+        elif isinstance(right, Bad):
+            yield f"{target}:{number}", right
+        else:
+            empty = left.strip() and not right.strip()  # so that the message names the file to mend
+            yield f"{target if empty else source}:{number}", [left, right]
+
+
+def jsonl(path: Path, columns: Columns | None) -> Rows:
+    """One JSON object a line; columns are keys, `outer.inner` for a key within a key."""
+    names = _names(path, columns)
+    for number, line in enumerate(lines(path), start=1):
+        where = f"{path}:{number}"
+        if isinstance(line, Bad):
+            yield where, line
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield where, Bad("not JSON", f"the line is not JSON: {error}")
+            continue
+        yield where, _cells(row, names)
+
+
+def parquet(path: Path, columns: Columns | None) -> Rows:
+    """A Parquet file, read a few thousand rows at a time."""
+    names = _names(path, columns)
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'regard[formats]'") from missing
+    try:
+        file = arrow.parquet.ParquetFile(path)
+    except arrow.ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
+    with file:
+        _known(path, names, file.schema_arrow.names)
+        outer = list(dict.fromkeys(name.split(".")[0] for name in names))
+        batches = file.iter_batches(batch_size=4096, columns=outer)
+        yield from _arrow(path, names, batches)
+
+
+def datasets_folder(path: Path, columns: Columns | None) -> Rows:
+    """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
+    names = _names(path, columns)
+    try:
+        import datasets
+    except ModuleNotFoundError as missing:
+        raise ValueError(f"{path}: reading a folder of `datasets` needs it: pip install 'regard[formats]'") from missing
+    try:
+        found = datasets.load_from_disk(str(path))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is not a folder that `save_to_disk` of `datasets` wrote") from error
+    if isinstance(found, datasets.DatasetDict):
+        raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in found)}")
+    _known(path, names, found.column_names)
+    tables = found.with_format("arrow").iter(batch_size=4096)
+    yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
+
+
+def _arrow(path: Path, names: list[str], batches: Iterable[Any]) -> Rows:
+    number = 0
+    for batch in batches:
+        cells = {name: batch.column(name) for name in batch.schema.names}
+        for i in range(batch.num_rows):
+            number += 1
+            try:
+                row = {name: column[i].as_py() for name, column in cells.items()}
+            except UnicodeDecodeError:
+                yield f"{path}:{number}", Bad("undecodable bytes", "the row is not UTF-8")
+                continue
+            yield f"{path}:{number}", _cells(row, names)
+
+
+def _names(path: Path, columns: Columns | None) -> list[str]:
+    if columns is None or not all(isinstance(column, str) for column in columns):
+        raise ValueError(
+            f"{path}: say the names of its columns, source first, as in columns=('en', 'fr'); got {columns}"
+        )
+    return [str(column) for column in columns]
+
+
+def _known(path: Path, names: list[str], known: list[str]) -> None:
+    for name in names:
+        if name not in known and name.split(".")[0] not in known:
+            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(known)}")
+
+
+def _cells(row: Any, names: list[str]) -> Cells | Bad:
+    cells = []
+    for name in names:
+        value = row
+        for key in [name] if isinstance(row, dict) and name in row else name.split("."):
+            if not isinstance(value, dict) or key not in value:
+                return Bad("missing column", f"the row has no {name!r}")
+            value = value[key]
+        cells.append(value)
+    return cells

@@ -1,0 +1,166 @@
+"""A corpus of sentence pairs, streamed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from .file_formats import aligned, reader
+from .pair import Bad, Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from .file_formats import Cells, Column, Rows
+
+OnBad = Literal["error", "skip"]
+File = str | os.PathLike[str]
+
+_SIDES = ("the source side", "the target side")  # what has no columns to be named by
+_LINK = re.compile(r"(\d+)-(\d+)")
+
+
+class BadRow(ValueError):
+    """A row that is no pair: file:line, and why."""
+
+
+class Pairs:
+    """Pairs from files, in order; each iteration reads them anew, a row at a time.
+
+        Pairs("train.tsv.xz", columns=(0, 2))                    # columns by number, from 0
+        Pairs("train.tsv", columns=("english", "french"))        # by name: the first line is a header
+        Pairs("train.csv", columns=("text", "label"))            # the same of CSV
+        Pairs("train.en.gz", target="train.fr.gz")               # two files, line by line
+        Pairs("train.jsonl", columns=("translation.en", "translation.fr"))
+        Pairs(["old.parquet", "new.parquet"], columns=("en", "fr"))
+        Pairs("folder", columns=("en", "fr"))                    # what `save_to_disk` of `datasets` wrote
+        Pairs(phrasebook.pairs(1000, seed=1))                    # whatever gives pairs
+
+    A third column holds gold alignment links ("0-0 1-2"), a fourth the links that are possible but not sure.
+
+    A row that is no pair (a column is missing, a side is empty, bytes are not UTF-8, one file ends before the other, a
+    line is endless) is an error that says file:line and why; with on_bad="skip" it is left out and counted: `skipped`,
+    `reasons` by kind, `first` message of each kind, `report()` as a sentence, all of the latest iteration.
+    """
+
+    def __init__(
+        self,
+        files: File | Iterable[File] | Iterable[Pair],
+        *,
+        target: File | Iterable[File] | None = None,
+        columns: tuple[Column, ...] | list[Column] | None = None,
+        on_bad: OnBad = "error",
+    ) -> None:
+        if on_bad not in get_args(OnBad):
+            raise ValueError(f"on_bad is 'error' or 'skip', got {on_bad!r}")
+        if columns is not None and (isinstance(columns, str) or not 2 <= len(columns) <= 4):
+            raise ValueError(f"columns are those of the source, the target and perhaps two of links, got {columns!r}")
+        self.on_bad = on_bad
+        self.reasons: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+        self._parts: list[Callable[[], Rows]]
+        self._sides: tuple[str, ...] = _SIDES
+        paths, pairs = _sorted(files)
+        if target is not None:
+            targets, _ = _sorted(target)
+            if paths is None or targets is None or len(paths) != len(targets):
+                raise ValueError(f"target= names one file for each source file, got {files} and {target}")
+            if columns is not None:
+                raise ValueError("columns= is for files that hold both sides; leave it out where there is target=")
+            self._parts = [partial(aligned, *two) for two in zip(paths, targets, strict=True)]
+        elif paths is not None:
+            chosen = None if columns is None else tuple(columns)
+            self._parts = [partial(reader(path), path, chosen) for path in paths]
+            self._sides = tuple(f"column {column!r}" for column in (chosen or (0, 1))[:2])
+        else:
+            self._parts = [_Given(pairs)]
+
+    @property
+    def skipped(self) -> int:
+        return self.reasons.total()
+
+    def report(self) -> str:
+        """How many rows were left out, and why."""
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.reasons.most_common())
+        return f"{self.skipped:,} rows skipped" + (f" ({kinds})" if kinds else "")
+
+    def __iter__(self) -> Iterator[Pair]:
+        self.reasons, self.first = Counter(), {}
+        for row, (where, cells) in enumerate(chain.from_iterable(part() for part in self._parts)):
+            found = cells if isinstance(cells, Bad) else _pair(cells, row, where, self._sides)
+            if isinstance(found, Pair):
+                yield found
+                continue
+            message = f"{where}: {found.reason}"
+            if self.on_bad == "error":
+                error = BadRow(message)
+                error.add_note("on_bad='skip' leaves such rows out")  # a note: what a command offers, it says itself
+                raise error
+            self.reasons[found.kind] += 1
+            self.first.setdefault(found.kind, message)
+
+
+class _Given:
+    """Pairs that are there already; a generator has them once, and says so when asked again."""
+
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        self.pairs, self.spent = pairs, False
+
+    def __call__(self) -> Rows:
+        if self.spent:
+            raise ValueError("these pairs came from a generator, which gives them once; pass a list to read them again")
+        self.spent = iter(self.pairs) is self.pairs
+        for i, pair in enumerate(self.pairs):
+            yield pair.where or f"pair {i + 1}", [pair.source, pair.target, pair.alignment, pair.possible]
+
+
+def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
+    """The files, where files were given, else None and the pairs; the first tells which."""
+    several: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
+    each = iter(several)
+    first = next(each, None)
+    if each is several and first is not None:
+        several = chain([first], each)  # looking took the first out of it
+    if not isinstance(first, str | os.PathLike):
+        if not isinstance(first, Pair | None):
+            raise ValueError(f"Pairs reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
+        return None, several
+    paths = [Path(file) for file in several]
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "there is no such file or folder", str(path))
+    return paths, []
+
+
+def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | Bad:
+    """The row as a pair, if it is one."""
+    sides: list[str] = []
+    for name, text in zip(names, cells, strict=False):
+        if text is not None and not isinstance(text, str):
+            return Bad("not text", f"{name} is {text!r:.40}, not text")
+        if not text or not text.strip():
+            return Bad("empty side", f"{name} is empty")
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            return Bad("undecodable bytes", f"{name} holds one half of a surrogate pair")
+        sides.append(text.strip())
+    links = [None if cell is None else str(cell).split() for cell in cells[2:]]
+    wrong = _wrong(links, *(len(side.split(" ")) for side in sides))
+    written = [None if some is None else " ".join(some) for some in links] + [None, None]
+    return wrong or Pair(sides[0], sides[1], row, where, written[0], written[1])
+
+
+def _wrong(links: list[list[str] | None], source: int, target: int) -> Bad | None:
+    """What is wrong with gold links between sentences of so many words, if anything."""
+    for link in chain.from_iterable(some or [] for some in links):
+        ends: Any = _LINK.fullmatch(link)
+        if ends is None:
+            return Bad("bad links", f"{link!r:.40} is no link; links look like 0-0 1-2")
+        if int(ends[1]) >= source or int(ends[2]) >= target:
+            return Bad("bad links", f"link {link} points past the end: the sides have {source} and {target} words")
+    return None

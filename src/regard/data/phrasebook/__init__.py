@@ -1,7 +1,0 @@
-"""An English–French grammar of our own that makes any number of sentence pairs, with gold alignments."""
-
-from __future__ import annotations
-
-from .book import Sentences, pairs
-
-__all__ = ["Sentences", "pairs"]

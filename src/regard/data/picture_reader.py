@@ -1,0 +1,148 @@
+"""Pictures in, pixels out: files of the usual formats, squeezed into a square, and scenes of our own by their names."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from .corpora import scenes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import UInt8
+
+T = TypeVar("T")
+MOST = 64_000_000  # pixels of a file; more is a poster, or an attack
+LARGEST = 1024  # pixels a side of what a model is given
+# Of all that Pillow opens: rasters that it unpacks itself. For an EPS it would start Ghostscript, whatever the file's
+# name says. An MPO, the photograph of a telephone, is opened as a JPEG.
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
+
+
+class Pictures:
+    """Reads pictures as [size, size, 3] red, green and blue bytes: the whole picture, whatever its proportions were.
+
+    A source is the path of a file, of a file inside a zip archive ("photos.zip/name.jpg"), or the name of a scene
+    ("scene:test:0:17"). A picture is turned as its EXIF orientation says; what is transparent becomes white; 16 bits
+    become 8; of an animation the first frame is taken. What cannot be read is a ValueError that begins with the source.
+    """
+
+    kind: ClassVar[str] = "picture"
+    dtype: ClassVar[str] = "|u1"
+    stride = 1
+
+    def __init__(self, size: int) -> None:
+        if type(size) is not int or not 1 <= size <= LARGEST:
+            raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size!r:.20}")
+        self.size = size
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.size, self.size, 3
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"size": self.size}
+
+    def encode_batch(self, sources: Sequence[str]) -> list[UInt8[np.ndarray, "size size 3"]]:
+        return [self.encode(source) for source in sources]
+
+    def encode(self, source: str) -> UInt8[np.ndarray, "size size 3"]:
+        if source.startswith("scene:"):
+            return scenes.picture(source, self.size)
+
+        def pixels(image: Any) -> UInt8[np.ndarray, "size size 3"]:
+            from PIL import Image
+
+            return np.asarray(_plain(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
+
+        return _read(source, pixels)
+
+    def remarks(self, source: str) -> list[str]:
+        """What to know of a picture before one believes its caption: that it shows nothing, or is one of several."""
+        pixels = self.encode(source)
+        found = []
+        if (pixels == pixels[0, 0]).all():
+            found.append(
+                f"nothing is seen in {source}: it is all one colour, so what the model makes of it means nothing"
+            )
+        if not source.startswith("scene:") and _read(source, _several):
+            found.append(f"{source} holds several pictures, as an animation does; the first is taken")
+        return found
+
+
+def _read(source: str, take: Callable[[Any], T]) -> T:
+    """What is taken from the opened picture."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ModuleNotFoundError as missing:
+        raise ValueError("pictures need Pillow; install it with: pip install 'regard[pictures]'") from missing
+    try:
+        with _opened(source) as file, warnings.catch_warnings():
+            if not file.peek(1):
+                raise Unfit("is empty: it holds not one byte")
+            # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            Image.init()  # all formats are known from here on; an older Pillow has no AVIF
+            with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+                return take(image)
+    except Unfit as error:
+        why = str(error)
+    except UnidentifiedImageError:
+        why = f"is not a picture that can be read ({', '.join(FORMATS)})"
+    except Image.DecompressionBombError:
+        why = f"has far more than {MOST:,} pixels: make it smaller"
+    except Exception as error:  # damaged files make Pillow raise almost anything
+        missing_file = isinstance(error, OSError) and error.filename is not None
+        why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
+    raise ValueError(f"{source}: {why}")
+
+
+def _several(image: Any) -> bool:
+    # Photographs of telephones are MPO, with a preview after the photograph.
+    return image.format != "MPO" and bool(getattr(image, "is_animated", False))
+
+
+class Unfit(ValueError):
+    """Why a picture cannot be taken, without its name."""
+
+
+def _opened(source: str) -> Any:
+    """The file, or the file in an archive, opened for reading."""
+    path = Path(source)
+    if path.is_dir():
+        raise Unfit("is a folder; name the pictures in it one by one")
+    archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
+    if archive is None:
+        return path.open("rb")
+    try:
+        return zipfile.ZipFile(archive).open(path.relative_to(archive).as_posix())
+    except KeyError:
+        raise Unfit(f"there is no such file in {archive}") from None
+    except zipfile.BadZipFile:
+        raise Unfit(f"{archive} is no zip archive") from None
+
+
+def _plain(image: Any) -> Any:
+    """Upright, opaque, 8 bits, RGB."""
+    from PIL import Image, ImageOps
+
+    width, height = image.size
+    if width * height > MOST:  # known from the header, before anything is unpacked
+        raise Unfit(f"is {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "F":
+        raise Unfit("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
+    if image.mode.startswith("I"):  # 16 bits of grey, or 32 that hold 16: Pillow would cut off what is above 255
+        grey = np.asarray(image).astype(np.int64)
+        if grey.min() < 0 or grey.max() > 65535:
+            raise Unfit(f"its pixels go from {grey.min()} to {grey.max()}; save it with 8 or 16 bits a colour")
+        image = Image.fromarray((grey / 257).round().astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")

@@ -1,0 +1,80 @@
+"""What reads the source side of a pair: words, a picture, a sound, or nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
+
+
+class Reader(Protocol):
+    """A source as numbers. `Tokenizer` is one, for text; the others have settings, which `to_dict` gives.
+
+    `shape` is that of every source where all have the same (pictures); without it a source is a row of numbers of any
+    length, `stride` of which count as one token of a batch.
+    """
+
+    kind: ClassVar[str]
+    dtype: ClassVar[str]  # of the numbers, as numpy names it
+    stride: int
+
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+
+    def encode_batch(self, sources: Sequence[str]) -> Sequence[Any]:
+        """The numbers of each; a source that cannot be read is a ValueError that names it."""
+
+
+class Nothing:
+    """The source of a language model: each is a single </s>, which nobody reads."""
+
+    kind: ClassVar[str] = "none"
+    dtype: ClassVar[str] = "<i4"
+    stride = 1
+    shape = None
+
+    def encode_batch(self, sources: Sequence[str]) -> list[np.ndarray[Any, Any]]:
+        return [np.zeros(0, np.int32) for _ in sources]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {}
+
+
+def save(reader: Any, folder: Path) -> None:
+    """reader.json, from which `load` makes the same reader."""
+    unfinished = folder / (READER + ".unfinished")
+    unfinished.write_text(json.dumps({"kind": reader.kind, **reader.to_dict()}, indent=2) + "\n", encoding="utf-8")
+    unfinished.replace(folder / READER)
+
+
+def load(folder: Path) -> Any:
+    values = json.loads((folder / READER).read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{folder / READER} holds no reader: it should be a JSON object")
+    kind = values.pop("kind", None)
+    try:
+        return made(kind, values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{folder / READER}: {error}") from None
+
+
+def made(kind: object, settings: dict[str, Any]) -> Any:
+    """The reader of a kind: "none", "picture" or "sound". What these need is imported only here."""
+    if kind == "none":
+        return Nothing(**settings)
+    if kind == "picture":
+        from .picture_reader import Pictures
+
+        return Pictures(**settings)
+    if kind == "sound":
+        from .sound_reader import Sounds
+
+        return Sounds(**settings)
+    raise ValueError(f"no reader is of kind {kind!r:.40}; known kinds are none, picture, sound")

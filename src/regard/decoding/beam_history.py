@@ -1,0 +1,49 @@
+"""The trail of a search: what the beam held after every step, for people to look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .beam import NEVER, Beam, Ranking
+from .hypothesis import Hypothesis
+from .search import limits, walk
+
+if TYPE_CHECKING:
+    from ..models.annotations import Annotations
+    from ..models.decoders.decoder import Decoder
+
+
+@torch.no_grad()
+def trail(
+    decoder: Decoder[Any],
+    annotations: Annotations,
+    *,
+    beams: int,
+    length_penalty: float = 1.0,
+    longest: int | None = None,
+) -> list[list[Hypothesis]]:
+    """For one sentence the hypotheses of every step, likeliest first; one that has just ended ends in </s>.
+
+    The same steps as `search` takes, until all is decided.
+    """
+    if len(annotations.lengths) != 1:
+        raise ValueError(f"a trail is of one sentence, got {len(annotations.lengths)}")
+    most, ranking = limits(annotations.lengths, longest), Ranking(length_penalty)
+    if decoder.most_steps is not None:
+        most = most.clamp(max=decoder.most_steps - 1)
+    beam = Beam.start(most, beams, 1, None, apart=False)
+    count = int(most) + 1  # </s> is a step too
+    state = decoder.start(annotations, beams=beams, steps=count)
+    written: list[list[int]] = [[] for _ in range(beams)]
+    steps: list[list[Hypothesis]] = []
+    for at, _, done in walk(decoder, state, beam, count, ranking, None, None):
+        parents, tokens = done.parents[0].tolist(), done.tokens[0].tolist()
+        written = [[*written[parent], token] for parent, token in zip(parents, tokens, strict=True)]
+        scores = ranking(done.logprobs, at + 1)[0].tolist()
+        found = zip(written, scores, done.logprobs[0].tolist(), strict=True)
+        steps.append([Hypothesis(list(ids), score, logprob) for ids, score, logprob in found if logprob > NEVER])
+        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `walk` itself asks only now and then
+            break
+    return steps

@@ -1,0 +1,104 @@
+"""Texts or sounds in, labels out, with how sure the model is and where it looked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from .source_batches import batches, read, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from jaxtyping import Float, Shaped
+    from torch import Tensor
+
+    from ..data import Tokenizers
+    from ..models.classifier import Classifier
+
+ON_CPU, ON_GPU = 4096, 65536  # tokens of a batch; of sound, hundredths of a second
+
+
+@dataclass
+class Classification:
+    """A source and what it is called. `probabilities` are by label, likeliest first; none where it was refused.
+
+    `weights` has one number per place (a token, </s> included, or a stretch of sound), where it was asked for and
+    the model's pooling gives places weights; `static` the TF-IDF weights of the same tokens.
+    """
+
+    source: str
+    numbers: Shaped[np.ndarray, "length"] = field(default_factory=lambda: np.zeros(0, np.int64))  # ids, or samples
+    probabilities: dict[str, float] = field(default_factory=dict)
+    weights: Float[Tensor, "places"] | None = None
+    static: Float[Tensor, "places"] | None = None
+
+    @property
+    def label(self) -> str:
+        return next(iter(self.probabilities), "")
+
+
+def classify(
+    model: Classifier,
+    tokenizers: Tokenizers,
+    sources: Iterable[str],
+    *,
+    tokens: int | None = None,
+    window: int = 4096,
+    weights: bool = False,
+    refused: Callable[[int, str], None] | None = None,
+) -> Iterator[Classification]:
+    """Names each source, in their order, reading no further ahead than `window` of them.
+
+    Sources of like length share a batch of at most `tokens`, padding counted. One that cannot be read, is empty or too
+    long is an error; with `refused` that function is told its number (from 1) and the reason instead, and it gets no
+    label.
+    """
+    if tokens is None:
+        tokens = ON_GPU if next(model.parameters()).is_cuda else ON_CPU
+    if tokens < 1 or window < 1:
+        raise ValueError(f"classify needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
+    sources, before = iter(sources), 0
+    while names := list(islice(sources, window)):
+        given, reasons = read(tokenizers.source, names)
+        for i, one in enumerate(given):
+            if one is None:
+                reasons.setdefault(i, "is empty: there is nothing to name")
+        for i, why in sorted(reasons.items()):
+            if refused is None:
+                raise ValueError(why if tokenizers.source.kind != "text" else f"text {before + i + 1} {why}")
+            refused(before + i + 1, why)
+        found = [Classification(name) for name in names]
+        for batch in batches(given, tokens, tokenizers.source):
+            for i in batch:
+                found[i].numbers = np.asarray(given[i])
+            _run(model, tokenizers.target.names, [found[i] for i in batch], weights)
+        before += len(names)
+        yield from found
+
+
+@torch.no_grad()
+def _run(model: Classifier, labels: list[str], batch: list[Classification], weights: bool) -> None:
+    """Fill in what the model says of these."""
+    device = next(model.parameters()).device
+    source, lengths = (part.to(device) for part in stacked([one.numbers for one in batch]))
+    training = model.training
+    model.eval()
+    try:
+        said = model(source, lengths, weights=weights)
+        own = said.weights if model.pooling is model.static else None  # they need not be computed twice
+        static = model.rarity(source, lengths) if weights and own is None else own
+    finally:
+        model.train(training)
+    sure, places = torch.softmax(said.logits.double(), -1).cpu(), said.places.tolist()
+    for i, one in enumerate(batch):
+        order = sure[i].argsort(descending=True, stable=True).tolist()
+        one.probabilities = {labels[n]: float(sure[i, n]) for n in order}
+        if said.weights is not None:
+            one.weights = said.weights[i, : places[i]].float().cpu()
+        if static is not None:
+            one.static = static[i, : len(one.numbers)].float().cpu()

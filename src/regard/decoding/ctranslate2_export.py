@@ -1,0 +1,218 @@
+"""CTranslate2: a Transformer of ours written in the form of that C++ engine, and translating with what was written."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data.batch import BEGIN, PAD
+from ..layers import Sinusoidal
+from .hypothesis import Hypothesis
+from .search import limits
+
+if TYPE_CHECKING:
+    import os
+    from typing import Unpack
+
+    from torch import Tensor, nn
+
+    from ..data import Tokenizers
+    from ..layers.multihead_attention import MultiHead
+    from ..layers.transformer_layers import DecoderLayer, EncoderLayer
+    from ..models import Writer, config
+    from .search import Settings
+
+POSITIONS = 4096  # the engine keeps the sines in a table; this many tokens fit on a side
+
+
+def export_ctranslate2(model: Writer, tokenizers: Tokenizers, folder: str | os.PathLike[str]) -> Path:
+    """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token."""
+    folder = Path(folder)
+    if folder.exists():
+        raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    spec = _specification(model, _library().specs)
+    spec.register_source_vocabulary(_pieces(tokenizers.source))
+    spec.register_target_vocabulary(_pieces(tokenizers.target))
+    spec.config.layer_norm_epsilon = 1e-5
+    spec.validate()
+    spec.optimize()
+    unfinished = folder.with_name(folder.name + ".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    try:
+        spec.save(str(unfinished))
+        tokenizers.save(unfinished)
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+class CTranslate2:
+    """The engine, for `translate`: it reads a folder that `export_ctranslate2` wrote.
+
+    Greedy search is ours to the token. Its beam search normalises by |y|^α, not by Wu et al.'s ((5 + |y|) / 6)^α, and
+    ranks otherwise than ours now and then. It gives no weights, and no `logprob` (it is NaN): its scores are of
+    probabilities without those of <pad> and <s>, and without </s> where the limit ended a sentence.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], tokenizers: Tokenizers, device: str = "cpu") -> None:
+        folder = Path(folder)
+        if not (folder / "model.bin").is_file():
+            raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")
+        self._translator: Any = _library().Translator(
+            str(folder), **_place(device), intra_threads=torch.get_num_threads()
+        )
+        self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
+        self._ids = {piece: i for i, piece in enumerate(self._target)}
+
+    def __call__(self, sources: list[Any], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+        if how.get("weights"):
+            raise ValueError("the engine ctranslate2 gives no weights to show; use the engine torch")
+        sample = how.get("sample")
+        beams, best = how.get("beams", 5), how.get("best", 1)
+        longest = limits(torch.tensor([len(source) for source in sources]), how.get("longest")).tolist()
+        options: dict[str, Any] = {"beam_size": beams}
+        if sample is not None:
+            # Their beam of one samples; several samples are several hypotheses of it.
+            options = {
+                "beam_size": 1,
+                "sampling_topk": sample.top_k,
+                "sampling_topp": sample.top_p,
+                "sampling_temperature": sample.temperature,
+            }
+            if sample.seed is not None:
+                _library().set_random_seed(sample.seed)
+        results = self._translator.translate_batch(
+            [[self._source[i] for i in source] for source in sources],
+            **options,
+            num_hypotheses=best,
+            length_penalty=how.get("length_penalty", 1.0),
+            coverage_penalty=how.get("coverage_penalty", 0.0),
+            min_decoding_length=0,
+            max_decoding_length=max(longest),
+            max_input_length=0,
+            suppress_sequences=[[self._target[PAD]], [self._target[BEGIN]]],
+            return_scores=True,
+        )
+        return [
+            [
+                Hypothesis([self._ids[piece] for piece in pieces[:limit]], score, math.nan)
+                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
+            ]
+            for result, limit in zip(results, longest, strict=True)
+        ]
+
+
+def _place(device: str) -> dict[str, Any]:
+    """A device of PyTorch's naming, cuda:1, as CTranslate2 wants it named."""
+    named = torch.device(device)
+    return {"device": named.type, "device_index": named.index or 0}
+
+
+def _specification(model: Writer, specs: Any) -> Any:
+    theirs = specs.transformer_spec
+    kinds = theirs.TransformerEncoderSpec, theirs.TransformerDecoderSpec
+    encoder, decoder = (
+        kind(part.layers, part.heads, pre_norm=part.norm == "pre")
+        for kind, part in zip(kinds, _parts(model), strict=True)
+    )
+    ours: Any = model.encoder
+    _stack(encoder, ours, encoder.embeddings[0])
+    for spec, layer in zip(encoder.layer, ours.layers, strict=True):
+        _encoder_layer(spec, layer)
+    ours = model.decoder
+    _stack(decoder, ours, decoder.embeddings)
+    decoder.projection.weight = _numbers(ours.output.weight)
+    for spec, layer in zip(decoder.layer, ours.layers, strict=True):
+        _decoder_layer(spec, layer)
+    return theirs.TransformerSpec(encoder, decoder)
+
+
+def _parts(model: Writer) -> list[config.TransformerEncoder | config.TransformerDecoder]:
+    """Encoder and decoder, if they are what CTranslate2 can run and we have shown to be the same there."""
+    parts = []
+    for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
+        if part.kind != "transformer":
+            raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
+        if getattr(part, "reads", "text") != "text":
+            raise ValueError("CTranslate2 runs what reads text; this model reads sound")
+        if part.positions != "sinusoidal":
+            raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
+        if part.key_heads not in (0, part.heads):
+            raise ValueError(f"shared key/value heads are not exported; this model's {side} has {part.key_heads}")
+        parts.append(part)
+    if parts[0].width != parts[1].width:
+        raise ValueError(f"encoder and decoder must be equally wide, not {parts[0].width} and {parts[1].width}")
+    return parts
+
+
+def _stack(spec: Any, side: Any, embeddings: Any) -> None:
+    width = side.embedding.embedding_dim
+    embeddings.weight = _numbers(side.embedding.weight)
+    spec.position_encodings.encodings = _numbers(Sinusoidal(width)(torch.zeros(POSITIONS, width)))
+    if hasattr(spec, "layer_norm"):
+        _norm(spec.layer_norm, side.norm)
+
+
+def _encoder_layer(spec: Any, layer: EncoderLayer) -> None:
+    _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
+    _self_attention(spec.self_attention, layer.attention)
+    _feed_forward(spec.ffn, layer)
+
+
+def _decoder_layer(spec: Any, layer: DecoderLayer) -> None:
+    _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
+    _self_attention(spec.self_attention, layer.attention)
+    assert layer.cross is not None  # `_parts` has seen an encoder
+    assert layer.around_cross is not None
+    _norm(spec.attention.layer_norm, layer.around_cross.norm)
+    for linear, ours in zip(
+        spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
+    ):
+        _linear(linear, ours)
+    _feed_forward(spec.ffn, layer)
+
+
+def _self_attention(spec: Any, attention: MultiHead) -> None:
+    # One product for queries, keys and values; ours has the queries apart.
+    both = (attention.query, attention.key_value)
+    spec.linear[0].weight = _numbers(torch.cat([linear.weight for linear in both]))
+    spec.linear[0].bias = _numbers(torch.cat([linear.bias for linear in both]))
+    _linear(spec.linear[1], attention.output)
+
+
+def _feed_forward(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _norm(spec.layer_norm, layer.around_feed_forward.norm)
+    _linear(spec.linear_0, layer.feed_forward[0])
+    _linear(spec.linear_1, layer.feed_forward[3])
+
+
+def _norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = _numbers(norm.weight), _numbers(norm.bias)
+
+
+def _linear(spec: Any, linear: nn.Module) -> None:
+    spec.weight, spec.bias = _numbers(linear.weight), _numbers(linear.bias)
+
+
+def _numbers(tensor: Any) -> Any:
+    given: Tensor = tensor
+    return given.detach().cpu().float().contiguous().numpy()
+
+
+def _pieces(tokenizer: Any) -> list[str]:
+    pieces: list[str] = tokenizer.pieces(range(len(tokenizer)))
+    return pieces
+
+
+def _library() -> Any:
+    try:
+        import ctranslate2  # type: ignore[import-untyped]
+    except ModuleNotFoundError as missing:
+        raise ValueError("CTranslate2 is not installed; install it with: pip install 'regard[export]'") from missing
+    return ctranslate2

@@ -1,0 +1,150 @@
+"""Sentences, pictures or sounds in, what a writer makes of them out: in batches, in order, as they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ..data.batch import END
+from ..models import Writer
+from .hypothesis import Hypothesis
+from .search import search
+from .source_batches import batches, read, stacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Unpack
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from ..data import Tokenizers
+    from .search import Settings
+    from .source_batches import Source
+
+ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
+
+
+@dataclass
+class Translation:
+    """A sentence, and what it may be in the other language, best first."""
+
+    source: str
+    source_tokens: list[int]  # with </s>, which the encoder reads too; empty where the source is no text
+    texts: list[str]
+    hypotheses: list[Hypothesis]
+    tokenizers: Tokenizers
+
+    @property
+    def text(self) -> str:
+        return self.texts[0]
+
+    @property
+    def tokens(self) -> list[int]:
+        """Of the best, with </s>: one for each row of `weights`."""
+        return [*self.hypotheses[0].tokens, END]
+
+    @property
+    def pieces(self) -> list[str]:
+        pieces: list[str] = self.tokenizers.target.pieces(self.tokens)
+        return pieces
+
+    @property
+    def source_pieces(self) -> list[str]:
+        pieces: list[str] = self.tokenizers.source.pieces(self.source_tokens)
+        return pieces
+
+    @property
+    def weights(self) -> Float[Tensor, "maps target places"] | None:
+        return self.hypotheses[0].weights
+
+
+class Engine(Protocol):
+    """Whatever can search: our own models, or another library's copy of one."""
+
+    def __call__(self, sources: list[Any], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+        """For each source, its best hypotheses; a text is ids that end in </s>."""
+
+
+@dataclass
+class Own:
+    """The engine that runs a model of ours, on whatever device it lies."""
+
+    model: Writer
+
+    def __call__(self, sources: list[Source], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+        device = next(self.model.parameters()).device
+        padded, lengths = stacked(sources)
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                annotations = self.model.encode(padded.to(device), lengths.to(device))
+            return search(self.model, annotations, **how)
+        finally:
+            self.model.train(training)
+
+
+def translate(
+    engine: Writer | Engine,
+    tokenizers: Tokenizers,
+    sentences: Iterable[str],
+    *,
+    tokens: int | None = None,
+    window: int = 4096,
+    refused: Callable[[int, str], None] | None = None,
+    **how: Unpack[Settings],
+) -> Iterator[Translation]:
+    """Translates sentences, in their order, reading no further ahead than `window` of them.
+
+    Where the source is no text (`tokenizers.source` says so), `sentences` are the names of pictures or sounds, and what
+    is written are captions or spellings.
+
+    Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted; unless
+    given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
+    empty line.
+
+    A sentence that is too long or no text, or a file that cannot be read, is an error; with `refused` that function is
+    told its number (from 1) and the reason instead, and it becomes an empty line.
+    """
+    run: Engine = Own(engine) if isinstance(engine, Writer) else engine
+    if tokens is None:
+        tokens = ON_GPU if isinstance(engine, Writer) and next(engine.parameters()).is_cuda else ON_CPU
+    if tokens < 1 or window < 1:
+        raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
+    sentences, before = iter(sentences), 0
+    while texts := list(islice(sentences, window)):
+        sources, reasons = read(tokenizers.source, texts)
+        for i, why in sorted(reasons.items()):
+            if refused is None:
+                raise ValueError(why if tokenizers.source.kind != "text" else f"sentence {before + i + 1} {why}")
+            refused(before + i + 1, why)
+        before += len(texts)
+
+        def made(
+            i: int, several: list[Hypothesis], texts: list[str] = texts, sources: list[Source | None] = sources
+        ) -> Translation:
+            decoded = [tokenizers.target.decode(hypothesis.tokens) for hypothesis in several]
+            source = sources[i]
+            ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
+            return Translation(texts[i], ids, decoded, several, tokenizers)
+
+        found: dict[int, list[Hypothesis]] = {}
+        written = 0
+        for batch in batches(sources, tokens, tokenizers.source):
+            given = [source for i in batch if (source := sources[i]) is not None]
+            found.update(zip(batch, run(given, **how), strict=True))
+            # All that is ready and next in order goes out now, not when the window is through.
+            while written < len(texts) and (written in found or sources[written] is None):
+                yield made(written, found.pop(written) if written in found else _nothing())
+                written += 1
+        for i in range(written, len(texts)):  # nothing but empty lines are left
+            yield made(i, _nothing())
+
+
+def _nothing() -> list[Hypothesis]:
+    """What an empty line becomes, with certainty."""
+    return [Hypothesis([], 0.0, 0.0)]

@@ -1,0 +1,231 @@
+"""Attention from a phone book to the Transformer, computed here and shown in the terminal."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+import regard
+
+from ..seeing.drawing.rich_svg import svg
+from ..seeing.drawing.terminal_heatmap import heatmap
+from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from jaxtyping import Float
+    from rich.console import RenderableType
+    from torch import Tensor
+
+WORDS = ["The", "early", "bird", "catches", "the", "worm"]
+FEATURES = ["animal", "action", "time", "article"]
+# One row per word, made up for this page: how much of an animal, an action, a time and an article it is.
+EMBEDDINGS = [
+    [0.0, 0.0, 0.0, 1.0],
+    [0.9, 0.0, 1.6, 0.0],
+    [1.5, 0.4, 0.2, 0.0],
+    [0.7, 1.6, 0.1, 0.0],
+    [0.0, 0.0, 0.0, 1.0],
+    [1.2, 0.5, 0.0, 0.0],
+]
+EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
+
+
+def save(path: Path) -> None:
+    """Write the README's picture: what explains attention best, not the whole demo."""
+    if path.suffix != ".svg":
+        raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
+    path.write_text(svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
+
+
+def sections() -> Iterator[RenderableType]:
+    """One section after the other, each computed when its turn comes."""
+    yield Text.assemble(
+        ("z = normalize(energy(q, k)) · v", ACCENT), "\nEverything below is this one line with other parts.\n"
+    )
+    yield dictionary()
+    yield boxes()
+    yield self_attention()
+    yield scaled()
+    yield masked()
+    yield heads()
+    yield moved()
+    yield plans()
+    yield long()
+
+
+def dictionary() -> RenderableType:
+    phones = {"Ann Miller": "555-1234", "Bob Smith": "555-5678", "Cy Young": "555-9012"}
+    record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
+    rows = table("table", "query", "answer")
+    rows.add_row("phone directory", "Bob Smith", answer(regard.lookup("Bob Smith", phones)))
+    rows.add_row("phone directory", "Di Jones", answer(regard.lookup("Di Jones", phones, default="not listed")))
+    rows.add_row("Bob's record", "Date of birth", answer(regard.lookup("Date of birth", record)))
+    return section("A dictionary", "energy = 1 where q = k, else 0", rows)
+
+
+def boxes() -> RenderableType:
+    sizes, pounds = torch.tensor([[300.0], [400.0]]), torch.tensor([[30.0], [40.0]])
+    asked = torch.tensor([[360.0], [325.0], [300.0]])
+    weighed, weights = regard.attend(
+        asked, sizes, pounds, energy=regard.InverseDistance(), normalize=regard.Proportional(), weights=True
+    )
+    rows = table("size", *(f"like the box of {size:g}" for size in sizes.flatten().tolist()), "weighs")
+    for size, row, pound in zip(asked, weights.dense(), weighed, strict=True):
+        shares = [
+            f"{Fraction(share).limit_denominator(100)} × {weight:g} lb"
+            for share, weight in zip(row.tolist(), pounds.flatten().tolist(), strict=True)
+        ]
+        rows.add_row(f"{size.item():g}", *shares, answer(f"{pound.item():.1f} lb"))
+    return section("Boxes", "energy = 1/|q − k|, weights in proportion to it", rows)
+
+
+def self_attention() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    composite, weights = regard.attend(x, x, x, energy=regard.Dot(), weights=True)
+    rows = table('"bird"', "alone", "here")
+    for feature, alone, here in zip(FEATURES, x[BIRD].tolist(), composite[BIRD].tolist(), strict=True):
+        rows.add_row(feature, f"{alone:.2f}", answer(f"{here:.2f}"))
+    return section(
+        "Self-attention",
+        "a_ij = softmax_j(x_i·x_j), A_i = Σ_j a_ij x_j",
+        beside(heatmap(weights.dense(), WORDS, WORDS), rows),
+        'Beside it, "bird" before and after: it took time from "early" and action from '
+        '"catches". The embeddings are our own, made by hand.',
+    )
+
+
+def masked() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    _, weights = regard.attend(x, x, x, energy=regard.Dot(), mask=regard.causal(), weights=True)
+    return section(
+        "Masked attention",
+        "e_ij = −∞ for j > i",
+        heatmap(weights.dense(), WORDS, WORDS),
+        "No word sees the words after it. A dot is exactly 0.",
+    )
+
+
+def scaled() -> RenderableType:
+    rows = table("d_k", "largest weight of q·k", "of q·k/√d_k")
+    for width in (4, 64, 1024):
+        q, k, v = _random(3, 64, width)
+        energies = (regard.Dot(), regard.ScaledDot())
+        largest = [regard.attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
+        rows.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
+    return section(
+        "Scaled dot product",
+        "softmax(QKᵀ/√d_k)V",
+        rows,
+        "Means over 64 random queries and keys. Unscaled, wide vectors see one key.",
+    )
+
+
+def heads() -> RenderableType:
+    x, (to_q, to_k, to_v) = _random(len(WORDS), 512), _random(3, 512, 512) / 512**0.5
+    q, k, v = (_split(x @ to, 8) for to in (to_q, to_k, to_v))
+    z, weights = regard.attend(q, k, v, weights=True)
+    side_by_side = z.transpose(0, 1).flatten(1)
+    best = weights.rows(BIRD).top(1)
+    rows = table("head", *map(str, range(1, 9)))
+    rows.add_row('"bird" sees', *(WORDS[index] for index in best.indices.flatten()))
+    rows.add_row("with weight", *(f"{value:.2f}" for value in best.values.flatten()))
+    return section(
+        "Eight heads",
+        "head_h = attend(x Q_h, x K_h, x V_h)",
+        rows,
+        f"Random projections. The outputs are {_shape(z)}; side by side, {_shape(side_by_side)}.",
+    )
+
+
+def moved() -> RenderableType:
+    x = torch.tensor(EMBEDDINGS)
+    other = x.clone()
+    other[EARLY, FEATURES.index("time")] *= -1  # "late"
+    up, down = _random(2, 4, 4)
+    change = torch.stack(
+        [
+            (regard.attend(other, other, other) - regard.attend(x, x, x)).norm(dim=-1),
+            ((other @ up).relu() @ down - (x @ up).relu() @ down).norm(dim=-1),
+        ]
+    )
+    return section(
+        "Beside a feed-forward layer",
+        "A_i = Σ_j a_ij(x) x_j   against   relu(x_i U) W",
+        heatmap(change, ["self-attention", "feed-forward"], WORDS),
+        'How far each output moves when "early" becomes "late". Attention computes its '
+        "weights from the input, so all move; fixed weights move that one alone.",
+    )
+
+
+def plans() -> RenderableType:
+    q, k, v = _random(3, 8, 512, 64)
+    return section(
+        "The fastest exact kernel",
+        "explain(q, k, v, …)",
+        Group(
+            _plan("mask=causal()", regard.explain(q, k, v, mask=regard.causal())),
+            "",
+            _plan("energy=Additive(64, 64, 32)", regard.explain(q, k, v, energy=regard.Additive(64, 64, 32))),
+        ),
+    )
+
+
+def long() -> RenderableType:
+    length, cells, asking, needle = 8192, 16, 7700, 1234
+    # 32 clocks of different speeds tell the time of every token, so each finds itself and its neighbours;
+    # one query is given the time of a token far back.
+    time = torch.arange(length)[:, None] * (2 * torch.pi / torch.logspace(1, 4, 32))
+    k = 3 * torch.cat([time.cos(), time.sin()], dim=-1)
+    q = k.clone()
+    q[asking] = k[needle]
+    z, weights = regard.attend(q, k, k, mask=regard.causal(), weights=True)
+    top = weights.rows(asking).top(3)
+    seen = [f"{j}: {w:.2f}" for j, w in zip(top.indices[0].tolist(), top.values[0].tolist(), strict=True)]
+    kept = q.nbytes + k.nbytes + 4 * length  # queries, keys, and one number per row
+    facts = table("asked of Weights", "answer")
+    facts.add_row(f"rows({asking}).top(3)", answer("\n".join(seen)))
+    facts.add_row("entropy().mean()", answer(f"{weights.entropy().mean():.2f} nats"))
+    facts.add_row("fidelity(v, z)", answer(f"{weights.fidelity(k, z):.0e}"))
+    facts.add_row("memory it keeps", answer(_megabytes(kept)))
+    facts.add_row("the matrix takes", answer(_megabytes(4 * length**2)))
+    ticks = [f"{at * length // cells}" for at in range(cells)]
+    return section(
+        f"{length} tokens",
+        f"{length} × {length} weights, none of them stored",
+        beside(heatmap(weights.map((cells, cells)), ticks, [""] * cells), facts),
+        f"Each cell is the largest of {length // cells} × {length // cells} weights. The lone one is query {asking}, "
+        f"which was made to look for key {needle}.",
+    )
+
+
+def _plan(request: str, plan: regard.Plan) -> RenderableType:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row("→", answer(plan.backend), plan.why)
+    for backend, why in plan.others.items():
+        grid.add_row("", backend, why)
+    return Group(Text(request, style="bold"), grid)
+
+
+def _random(*shape: int) -> Float[Tensor, "..."]:
+    # A generator of its own: every section shows the same numbers whatever ran before it.
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def _split(x: Float[Tensor, "t d"], heads: int) -> Float[Tensor, "heads t d_head"]:
+    return x.reshape(len(x), heads, -1).transpose(0, 1)
+
+
+def _shape(x: Tensor) -> str:
+    return " × ".join(map(str, x.shape))
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.0f} MB"

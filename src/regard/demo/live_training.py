@@ -1,0 +1,66 @@
+"""A translator that learns while you watch, beside one without attention."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from .demo_layout import answer, section, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from ..training.score.translation_evaluation import Evaluation
+
+RECIPES = {"one context vector": "seq2seq-phrasebook", "attention (Bahdanau)": "bahdanau-phrasebook"}
+
+
+def sections() -> Iterator[RenderableType]:
+    try:
+        import pytorch_lightning  # noqa: F401
+    except ModuleNotFoundError:
+        yield Text("Next, a translator would learn while you watch: pip install 'regard[train]'", style="bold")
+        return
+    from ..decoding import pretrained
+    from ..training import fit
+    from ..training.fit.recipe_corpus import read
+    from ..training.recipe import recipe_loader
+    from ..training.score.translation_evaluation import evaluate
+
+    yield Text("Two translators learn our English-French phrase book, word by word, from 20,000 sentences.\n")
+    scored: dict[str, tuple[Evaluation, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, recipe_name in RECIPES.items():
+            yield Text(f"{name}: regard train {recipe_name}", style="bold")
+            recipe = recipe_loader.load(recipe_name, ["training.tensorboard=false"])
+            start = time.perf_counter()
+            run = fit(recipe, Path(folder) / recipe_name)
+            took = time.perf_counter() - start
+            loaded = pretrained.load(run.folder)
+            unseen = list(read(recipe.data, "test"))
+            scored[name] = evaluate(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], took
+    rows = table("1,000 unseen sentences", *scored)
+    results = [result for result, _ in scored.values()]
+    rows.add_row("BLEU", *(answer(f"{r.bleu.value:.1f}") for r in results))
+    errors = ["–" if r.best_aer is None else f"{r.best_aer:.2f}" for r in results]
+    rows.add_row("AER, against gold links", *map(answer, errors))
+    for bins in zip(*(r.by_length for r in results), strict=True):
+        rows.add_row(f"BLEU, {bins[0].name} words", *(f"{one.bleu:.1f}" for one in bins))
+    rows.add_row("seconds to train", *(f"{took:.0f}" for _, took in scored.values()))
+    yield section(
+        "What attention adds",
+        "one vector for a sentence, or one look per word",
+        rows,
+        "A vector of fixed size forgets long sentences; attention goes back and looks.",
+    )
+    yield Text(
+        "Next: `regard train transformer-phrasebook`, `regard recipes`, `regard translate --help`;\n"
+        "docs/tour.md walks from the formula to the models in code.",
+        style="bold",
+    )

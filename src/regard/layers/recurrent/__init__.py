@@ -1,0 +1,1 @@
+"""Recurrent layers: GRU and LSTM cells, attention inside a loop, the LSTMN."""

@@ -1,0 +1,123 @@
+"""The gates of the GRU and the LSTM: what happens at one step after the matrix products.
+
+Both are written with their gradients, because a recurrence spends its time here: a step is a handful of numbers per
+unit, and every operation on them costs a pass over memory (CPU) or a launch (GPU). On a GPU each is one Triton kernel.
+The weights are laid out as PyTorch's `nn.GRU` and `nn.LSTM` lay them out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+
+def fused(x: Tensor) -> bool:
+    """Is there a Triton kernel for this tensor?"""
+    if not x.is_cuda or x.dtype == torch.float64:  # the kernels compute in float32
+        return False
+    try:
+        import triton  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
+        if fused(h):
+            from .rnn_gates_triton import gru_forward
+
+            new, saved = gru_forward(given, recalled, h)
+            ctx.save_for_backward(*saved)
+            return new
+        width = h.shape[-1]
+        given, recalled = given.to(h.dtype), recalled.to(h.dtype)
+        rz = torch.sigmoid(given[..., : 2 * width] + recalled[..., : 2 * width])
+        r, z = rz.chunk(2, dim=-1)
+        b = recalled[..., 2 * width :]
+        n = torch.addcmul(given[..., 2 * width :], r, b).tanh_()
+        new = torch.lerp(n, h, z)  # n + z (h − n)
+        ctx.save_for_backward(rz, n, b, h)
+        return new
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if fused(g):
+            from .rnn_gates_triton import gru_backward
+
+            return gru_backward(g, *ctx.saved_tensors)
+        rz, n, b, h = ctx.saved_tensors
+        width = h.shape[-1]
+        r, z = rz.chunk(2, dim=-1)
+        gz = g * z  # also what goes straight to h
+        into_n = (g - gz) * (1 - n * n)  # before the tanh
+        to_given = torch.empty((*g.shape[:-1], 3 * width), dtype=g.dtype, device=g.device)
+        torch.mul(into_n, b, out=to_given[..., :width])
+        torch.mul(g, h - n, out=to_given[..., width : 2 * width])
+        to_given[..., : 2 * width].mul_(rz).mul_(1 - rz)
+        to_given[..., 2 * width :] = into_n
+        to_recalled = to_given.clone()
+        to_recalled[..., 2 * width :].mul_(r)
+        return to_given, to_recalled, gz
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        if fused(c):
+            from .rnn_gates_triton import lstm_forward
+
+            h, new, saved = lstm_forward(total, c)
+            ctx.save_for_backward(*saved)
+            return h, new
+        i, f, g, o = total.to(c.dtype).chunk(4, dim=-1)
+        i, f, o = torch.sigmoid(i), torch.sigmoid(f), torch.sigmoid(o)
+        g = torch.tanh(g)
+        new = torch.addcmul(f * c, i, g)
+        squashed = torch.tanh(new)
+        ctx.save_for_backward(i, f, g, o, c, squashed)
+        return o * squashed, new
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gh: Tensor, gc: Tensor) -> tuple[Tensor, Tensor]:
+        if fused(gh):
+            from .rnn_gates_triton import lstm_backward
+
+            return lstm_backward(gh, gc, *ctx.saved_tensors)
+        i, f, g, o, c, squashed = ctx.saved_tensors
+        gc = torch.addcmul(gc, gh * o, 1 - squashed * squashed)
+        into = torch.cat(
+            [gc * g * i * (1 - i), gc * c * f * (1 - f), gc * i * (1 - g * g), gh * squashed * o * (1 - o)], dim=-1
+        )
+        return into, gc * f
+
+
+def gru(
+    given: Float[Tensor, "*batch 3*width"], recalled: Float[Tensor, "*batch 3*width"], h: Float[Tensor, "*batch width"]
+) -> Float[Tensor, "*batch width"]:
+    """r, z = σ(given + recalled);  n = tanh(given_n + r ⊙ recalled_n);  h' = (1 − z) ⊙ n + z ⊙ h  (Cho et al. 2014).
+
+    `given` is what the input says, W x + b; `recalled` what the state says, U h + b'. Both hold r, z and n in turn.
+    """
+    new: Tensor = _GRU.apply(given, recalled, h)
+    return new
+
+
+def lstm(
+    total: Float[Tensor, "*batch 4*width"], c: Float[Tensor, "*batch width"]
+) -> tuple[Float[Tensor, "*batch width"], Float[Tensor, "*batch width"]]:
+    """i, f, o = σ(·);  g = tanh(·);  c' = f ⊙ c + i ⊙ g;  h' = o ⊙ tanh(c')  (Hochreiter & Schmidhuber 1997).
+
+    `total` = W x + U h + b holds i, f, g and o in turn. Gives (h', c').
+    """
+    h, new = _LSTM.apply(total, c)
+    return h, new

@@ -1,0 +1,60 @@
+"""One look at a memory, soft or hard: an average of what is there, or one place of it, drawn by chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from ...attention import Hard
+from ...attention.listeners import listeners, tell_energies
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from .encoder_memory import Memory
+
+
+class Glimpsed(NamedTuple):
+    """What was seen and with which weights; of what was drawn, how likely it was and how open the draw was."""
+
+    context: Float[Tensor, "batch queries width"]
+    weights: Float[Tensor, "batch queries places"]
+    log_prob: Float[Tensor, "batch queries"] | None = None
+    entropy: Float[Tensor, "batch queries"] | None = None
+
+
+class Glimpse(nn.Module):
+    """z = Σ_i w_i a_i with α = softmax(e) (Xu et al. 2015, section 4):
+
+    - soft: w = α (section 4.2);
+    - hard: w is 1 at one place s. In training s ~ α, and log α_s and H(α) come with it, for REINFORCE (section 4.1);
+      in evaluation s = argmax α. In rows that are `expected` the average stands in for the draw.
+    """
+
+    def __init__(self, kind: Literal["soft", "hard"]) -> None:
+        super().__init__()
+        self.hard = Hard("reinforce") if kind == "hard" else None
+
+    def forward(
+        self, memory: Memory, q: Float[Tensor, "batch queries d"], expected: Bool[Tensor, "batch"] | None = None
+    ) -> Glimpsed:
+        if self.hard is None:
+            return Glimpsed(*memory.look(q))
+        e = memory.energies(q)
+        e = e.to(torch.promote_types(e.dtype, torch.float32))
+        weights, picked = self.hard.both(e)
+        if not self.training:
+            z = memory.mix(weights)
+            if listeners:
+                tell_energies(e, memory.vectors, z, self.hard, picked)
+            return Glimpsed(z, weights)
+        log_alpha = torch.log_softmax(e, dim=-1)
+        alpha = log_alpha.exp()
+        entropy = -(alpha * log_alpha.masked_fill(alpha == 0, 0)).sum(-1)  # 0 · log 0 = 0
+        if expected is not None:
+            weights = torch.where(expected[:, None, None], alpha, weights)
+        # Rows of averages and rows of draws have no one normalizer that a watch could be told of.
+        return Glimpsed(memory.mix(weights), weights, log_alpha.gather(-1, picked[..., None])[..., 0], entropy)

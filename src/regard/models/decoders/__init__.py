@@ -1,0 +1,1 @@
+"""Decoders: each reads annotations and predicts the target, token by token."""

@@ -1,0 +1,223 @@
+"""Recurrent decoders: without attention, with Bahdanau's (look, then step) or Luong's (step, then look)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from ...attention import Additive, Concat, Dot, General
+from ...layers import Cell, Dropout, Local, Memory
+from ...layers.recurrent.deferred_gradient import Fixed
+from ...layers.recurrent.encoder_memory import query_matrix
+from ..encoders.sequence_encoders import embedding
+from .decoder import Decoded, Decoder, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ...layers.recurrent.encoder_memory import Energies
+    from ...layers.recurrent.rnn_cell import Hidden, Unrolled
+    from .. import config
+    from ..annotations import Annotations
+
+
+@dataclass
+class Parts:
+    """What stays the same through a loop: cells and matrices made ready for it, and what they look at."""
+
+    cells: list[Unrolled]
+    memory: Memory | None
+    query: Fixed | None  # Luong's projection of the query, where the energy has one
+    join: Fixed | None  # Luong's h̃
+    summary: Float[Tensor, "sentences width"]
+    context: Float[Tensor, "sentences gates"] | None  # without attention: what the summary says to the gates
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> Parts:
+        return replace(
+            self,
+            memory=None if self.memory is None else self.memory.select(sentences),
+            summary=self.summary[sentences],
+            context=None if self.context is None else self.context[sentences],
+        )
+
+
+@dataclass
+class Step:
+    """What one step leaves behind for the next (`hidden`, `fed`) and for the readout (`context`, `weights`)."""
+
+    hidden: list[Hidden]
+    fed: Float[Tensor, "rows width"] | None = None  # Luong's h̃
+    context: Float[Tensor, "rows memory"] | None = None
+    weights: Float[Tensor, "rows places"] | None = None
+
+
+@dataclass
+class RecurrentState(State):
+    parts: Parts
+    last: Step
+    position: int
+    beams: int
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentState:
+        hidden = [tuple(x[rows] for x in layer) for layer in self.last.hidden]
+        return replace(self, last=Step(hidden, None if self.last.fed is None else self.last.fed[rows]))
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentState:
+        rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
+        return replace(self.reorder(rows), parts=self.parts.keep(sentences))
+
+
+class RecurrentDecoder(Decoder[RecurrentState]):
+    """A GRU or LSTM over the target.
+
+    - none: h_t = cell([y_{t−1}; c], h_{t−1}), c the encoder's summary (Cho et al. 2014; Sutskever et al. 2014)
+    - bahdanau: c_t = attend(h_{t−1}, annotations), h_t = cell([y_{t−1}; c_t], h_{t−1})  (Bahdanau et al. 2015)
+    - luong: h_t = cell([y_{t−1}; h̃_{t−1}], h_{t−1}), c_t = attend(h_t, annotations), h̃_t = tanh(W [c_t; h_t])
+      (Luong et al. 2015; h̃_{t−1} is there with input feeding, section 3.3)
+
+    Luong reads out h̃_t; the others tanh(W [h_t; y_{t−1}; c_t]), or the larger of each two numbers (maxout) in place
+    of the tanh (Bahdanau et al. 2015, appendix A.2.2).
+
+    With `memory` 0 there are no annotations: a language model, h_t = cell(y_{t−1}, h_{t−1}) from zeros.
+    """
+
+    def __init__(self, config: config.RecurrentDecoder, vocabulary: int, memory: int) -> None:
+        super().__init__()
+        luong = config.attention == "luong"
+        if config.scope != "global" and not luong:
+            raise ValueError(f"scope {config.scope!r} belongs to attention 'luong'; attention is {config.attention!r}")
+        if not memory and config.attention != "none":
+            raise ValueError(f"attention {config.attention!r} needs an encoder to attend to; set it to 'none'")
+        self.config, self._luong = config, luong
+        self.embedding = embedding(vocabulary, config.embedding)
+        self.dropout = Dropout(config.dropout)
+        self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers) if memory)
+        late = {"none": 0, "bahdanau": memory, "luong": config.width if config.input_feeding else 0}[config.attention]
+        first = Cell(config.cell, config.embedding, late, config.width)
+        above = (Cell(config.cell, 0, config.width, config.width) for _ in range(config.layers - 1))
+        self.cells = cast("list[Cell]", nn.ModuleList([first, *above]))
+        self.energy = None if config.attention == "none" else _energy(config, memory)
+        self.context = nn.Linear(memory, first.size) if self.energy is None and memory else None
+        self.local = None if config.scope == "global" else Local(config.width, config.window, config.scope)
+        if luong:
+            width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
+        else:
+            width, twice = config.embedding, 2 if config.readout == "maxout" else 1
+            self.join = nn.Linear(config.width + config.embedding + memory, width * twice)
+        self.output = nn.Linear(width, vocabulary, bias=False)
+        nn.init.normal_(self.output.weight, std=width**-0.5)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> Decoded:
+        y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
+        given = self.cells[0].given(y)
+        parts, step = self._start(annotations)
+        steps = []
+        for position, at in enumerate(given.unbind(1)):
+            step = self._step(parts, step, at, position, beams=1)
+            steps.append(step)
+        features = self._features(parts, y, steps)
+        if not weights or self.energy is None:
+            return Decoded(features, None)
+        return Decoded(features, torch.stack([s.weights for s in steps if s.weights is not None], 1)[:, None])
+
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
+        parts, step = self._start(annotations)
+        hidden = [tuple(x.repeat_interleave(beams, 0) for x in layer) for layer in step.hidden]
+        fed = None if step.fed is None else step.fed.repeat_interleave(beams, 0)
+        return RecurrentState(parts, Step(hidden, fed), 0, beams)
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: RecurrentState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], RecurrentState, Float[Tensor, "rows maps places"] | None]:
+        y = self.dropout(self.embedding(tokens))
+        after = self._step(state.parts, state.last, self.cells[0].given(y), state.position, state.beams)
+        features = self._features(state.parts, y[:, None], [after])[:, 0]
+        seen = after.weights[:, None] if weights and after.weights is not None else None
+        return features, replace(state, last=after, position=state.position + 1), seen
+
+    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
+        logits: Tensor = self.output(features)
+        return logits
+
+    def _start(self, annotations: Annotations) -> tuple[Parts, Step]:
+        vectors = annotations.vectors
+        dtype = vectors.dtype if vectors.shape[-1] else self.output.weight.dtype
+        if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
+            dtype = torch.get_autocast_dtype(vectors.device.type)
+            vectors = vectors.to(dtype)
+        project = None if self.energy is None else query_matrix(self.energy)
+        parts = Parts(
+            # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
+            cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],
+            memory=None if self.energy is None else Memory(self.energy, vectors, annotations.lengths),
+            query=Fixed(project.to(dtype)) if self._luong and project is not None else None,
+            join=Fixed(self.join.weight.to(dtype)) if self._luong else None,
+            summary=annotations.summary,
+            context=None if self.context is None else self.context(annotations.summary),
+        )
+        # The state itself stays in float32 at least: rounding it at every step would add up.
+        wide = torch.promote_types(dtype, torch.float32)
+        starts = [torch.tanh(bridge(annotations.summary)).to(wide) for bridge in self.bridges] or [
+            vectors.new_zeros(len(annotations.lengths), self.config.width, dtype=wide)
+        ] * len(self.cells)
+        hidden = [cell.first(start) for cell, start in zip(self.cells, starts, strict=True)]
+        feeds = self._luong and self.config.input_feeding
+        return parts, Step(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
+
+    def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], position: int, beams: int) -> Step:
+        first, (recalled, q) = parts.cells[0], parts.cells[0].recall(last.hidden[0])
+        context = weights = fed = None
+        if parts.context is not None:
+            given = given + parts.context.repeat_interleave(beams, 0)
+        if parts.memory is not None and not self._luong:
+            q = q if q.shape[1] else last.hidden[0][0].to(q.dtype)  # the dot product takes the state as it is
+            context, weights = parts.memory.look(q.unflatten(0, (-1, beams)))
+            context, weights = context.flatten(0, 1), weights.flatten(0, 1)
+        hidden = [first.step(given, last.fed if self._luong else context, recalled, last.hidden[0])]
+        for cell, before in zip(parts.cells[1:], last.hidden[1:], strict=True):
+            hidden.append(cell.step(None, self.dropout(hidden[-1][0]), cell.recall(before)[0], before))
+        if parts.memory is not None and parts.join is not None:
+            top = hidden[-1][0]
+            q = top.to(parts.join.matrix.dtype) if parts.query is None else parts.query(top)
+            closed = scale = None
+            if self.local is not None:
+                memory = parts.memory
+                closed, scale = self.local(top.unflatten(0, (-1, beams)), position, memory.lengths, memory.places)
+            context, weights = parts.memory.look(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
+            context, weights = context.flatten(0, 1), weights.flatten(0, 1)
+            fed = torch.tanh(parts.join(torch.cat([context, top.to(context.dtype)], -1)))
+        return Step(hidden, fed, context, weights)
+
+    def _features(self, parts: Parts, y: Float[Tensor, "rows time embedding"], steps: list[Step]) -> Tensor:
+        """What predicts the next token, for every step: [rows, time, width]."""
+        if self._luong:
+            return self.dropout(torch.stack([s.fed for s in steps if s.fed is not None], 1))  # type: ignore[no-any-return]
+        h = torch.stack([s.hidden[-1][0] for s in steps], 1)
+        if self.energy is None:
+            c = parts.summary.repeat_interleave(len(h) // len(parts.summary), 0)[:, None].expand(-1, len(steps), -1)
+        else:
+            c = torch.stack([s.context for s in steps if s.context is not None], 1)
+        joined = self.join(torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))
+        maxout = self.config.readout == "maxout"
+        joined = joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined)
+        return self.dropout(joined)  # type: ignore[no-any-return]
+
+
+def _energy(config: config.RecurrentDecoder, memory: int) -> Energies:
+    if config.energy == "dot":
+        if config.width != memory:
+            raise ValueError(
+                f"energy 'dot' needs a decoder as wide as the annotations; they are {config.width} and {memory} wide. "
+                "Change one of them, or use energy 'general'"
+            )
+        return Dot()
+    if config.energy == "general":
+        return General(config.width, memory)
+    made = Additive if config.energy == "additive" else Concat
+    return made(config.width, memory, config.width)

@@ -1,0 +1,242 @@
+"""Show, Attend and Tell's decoder: an LSTM that looks at a picture, softly or hard, before each word it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...attention import Additive
+from ...layers import Cell, Dropout, Memory
+from ...layers.recurrent.soft_hard_attention import Glimpse
+from ..encoders.sequence_encoders import embedding
+from .decoder import Decoded, Decoder, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from ...layers.recurrent.rnn_cell import Hidden, Unrolled
+    from .. import config
+    from ..annotations import Annotations
+
+EXPECTED = 0.5  # of the sentences learn from the average instead of a draw (Xu et al. 2015, section 4.1)
+KEPT = 0.9  # of the moving average of the reward
+
+
+@dataclass
+class Told(Decoded):
+    """What the loss of attention itself is made of, in training."""
+
+    looks: Float[Tensor, "batch target places"] | None = None
+    log_prob: Float[Tensor, "batch target"] | None = None  # of the places drawn, `drawn` says in which rows
+    entropy: Float[Tensor, "batch target"] | None = None
+    drawn: Bool[Tensor, "batch"] | None = None
+
+
+@dataclass
+class Parts:
+    """What stays the same through a loop."""
+
+    cell: Unrolled
+    memory: Memory | None
+    summary: Float[Tensor, "sentences memory"]
+    expected: Bool[Tensor, "sentences"] | None  # which sentences draw nothing
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> Parts:
+        memory = None if self.memory is None else self.memory.select(sentences)
+        expected = None if self.expected is None else self.expected[sentences]
+        return replace(self, memory=memory, summary=self.summary[sentences], expected=expected)
+
+
+@dataclass
+class Step:
+    """What one step leaves behind: its state, what it saw, and how it came to see that."""
+
+    hidden: Hidden
+    context: Float[Tensor, "rows memory"] | None = None  # gated
+    weights: Float[Tensor, "rows places"] | None = None
+    log_prob: Float[Tensor, "rows"] | None = None
+    entropy: Float[Tensor, "rows"] | None = None
+
+
+@dataclass
+class TellState(State):
+    parts: Parts
+    last: Step
+    beams: int
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> TellState:
+        return replace(self, last=Step(tuple(x[rows] for x in self.last.hidden)))
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> TellState:
+        rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
+        return replace(self.reorder(rows), parts=self.parts.keep(sentences))
+
+
+class TellDecoder(Decoder[TellState]):
+    """Xu et al. 2015, section 3.1.2, with a_i the annotations and ā their mean:
+
+        h_0 = tanh(f_h(ā)), c_0 = tanh(f_c(ā))
+        e_ti = w · tanh(W h_{t−1} + U a_i), α_t = softmax(e_t)
+        β_t = σ(f_β(h_{t−1})), ẑ_t = β_t Σ_i α_ti a_i       (hard: β_t a_s for one place s; none: β_t ā)
+        (h_t, c_t) = LSTM([E y_{t−1}; ẑ_t], h_{t−1}, c_{t−1})
+        p(y_t) ∝ exp(L_o tanh(E y_{t−1} + L_h h_t + L_z ẑ_t))
+
+    The tanh of the last line is the authors' code's, not the paper's. `extra` has what the attention adds to the loss.
+    """
+
+    baseline: Float[Tensor, ""]
+    updates: Int[Tensor, ""]  # so far
+
+    def __init__(self, config: config.TellDecoder, vocabulary: int, memory: int) -> None:
+        super().__init__()
+        if not memory:
+            raise ValueError("a decoder of kind 'tell' tells what an encoder sees; encoder.kind is 'none'")
+        if config.penalty and config.attention != "soft":
+            raise ValueError(
+                f"decoder.penalty belongs to attention 'soft'; attention is {config.attention!r}, set it to 0"
+            )
+        if config.warmup and config.attention != "hard":
+            raise ValueError(
+                f"decoder.warmup belongs to attention 'hard'; attention is {config.attention!r}, set it to 0"
+            )
+        self.config = config
+        self.embedding = embedding(vocabulary, config.embedding)
+        self.dropout = Dropout(config.dropout)
+        self.first_h = nn.Linear(memory, config.width)
+        self.first_c = nn.Linear(memory, config.width)
+        self.gate = nn.Linear(config.width, 1)
+        self.cell = Cell("lstm", config.embedding, memory, config.width)
+        attends = config.attention != "none"
+        self.energy = Additive(config.width, memory, config.hidden) if attends else None
+        self.glimpse = Glimpse("hard" if config.attention == "hard" else "soft") if attends else None
+        self.from_state = nn.Linear(config.width, config.embedding)
+        self.from_context = nn.Linear(memory, config.embedding, bias=False)
+        self.output = nn.Linear(config.embedding, vocabulary, bias=False)
+        nn.init.normal_(self.output.weight, std=config.embedding**-0.5)
+        if config.attention == "hard":
+            self.register_buffer("baseline", torch.zeros(()))
+        if config.warmup:
+            self.register_buffer("updates", torch.zeros((), dtype=torch.long))
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> Decoded:
+        y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
+        parts, step = self._start(annotations)
+        steps = []
+        for at in self.cell.given(y).unbind(1):
+            step = self._step(parts, step, at, beams=1)
+            steps.append(step)
+        features = self._features(y, steps)
+        looks, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
+        shown = None if looks is None or not weights else looks[:, None]
+        if not self.training or looks is None:
+            return Decoded(features, shown)
+        return Told(features, shown, looks, log_prob, entropy, None if parts.expected is None else ~parts.expected)
+
+    def extra(
+        self, decoded: Decoded, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
+    ) -> Tensor | None:
+        """What attention adds to −log p(y | x), in training:
+
+        - soft, with penalty λ: λ Σ_i (1 − Σ_t α_ti)², every place is to be looked at once in all (section 4.2.1);
+        - hard: −λ_r Σ_t log p(s_t) Σ_{u≥t} (log p(y_u | s) − b) − λ_e Σ_t H(α_t), whose gradient's expectation, at
+          λ_r = 1 and λ_e = 0, together with that of −log p(y | s), is the gradient of −Σ_s p(s) log p(y | s) (section
+          4.1). There every look is rewarded with the whole caption; of the words before it, which it cannot change,
+          that is noise. The baseline b, the mean of log p(y_u | s), moves on by a tenth after it was used.
+        """
+        if not isinstance(decoded, Told) or decoded.looks is None:
+            return None
+        if decoded.log_prob is None or decoded.entropy is None or decoded.drawn is None:
+            if not self.config.penalty:
+                return None
+            seen = (decoded.looks * real[..., None]).sum(1)  # [batch, places]
+            told = real.any(1)  # a row that only fills the batch has looked at nothing
+            return self.config.penalty * ((1 - seen).square().sum(1) * told).sum()
+        with torch.no_grad():
+            logits = self.readout(decoded.features)  # [batch, target, vocabulary]
+            log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
+            reward = log_p.gather(-1, wanted[..., None])[..., 0]  # log p(y_u | s), [batch, target]
+            drawn = decoded.drawn[:, None] & real
+            better = ((reward - self.baseline) * drawn).flip(1).cumsum(1).flip(1)  # of this word and those after it
+            mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
+            self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
+        open_ = (decoded.entropy * real).sum()
+        return -self.config.reward * (better * decoded.log_prob).sum() - self.config.entropy * open_
+
+    def updated(self) -> None:
+        if self.config.warmup:
+            self.updates += 1
+
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TellState:
+        parts, step = self._start(annotations)
+        return TellState(parts, Step(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams)
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: TellState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], TellState, Float[Tensor, "rows maps places"] | None]:
+        y = self.dropout(self.embedding(tokens))
+        after = self._step(state.parts, state.last, self.cell.given(y), state.beams)
+        seen = after.weights[:, None] if weights and after.weights is not None else None
+        return self._features(y[:, None], [after])[:, 0], replace(state, last=after), seen
+
+    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
+        logits: Tensor = self.output(features)
+        return logits
+
+    def _start(self, annotations: Annotations) -> tuple[Parts, Step]:
+        vectors, expected = annotations.vectors, None
+        if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
+            vectors = vectors.to(torch.get_autocast_dtype(vectors.device.type))
+        # The query and the gate are products with the state before the step, as the cell's own is: one for all three.
+        rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
+        if self.training and self.config.attention == "hard":
+            expected = torch.rand(len(vectors), device=vectors.device) < self._share()
+        parts = Parts(
+            cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
+            memory=None if self.energy is None else Memory(self.energy, vectors, annotations.lengths),
+            summary=annotations.summary.to(vectors.dtype),
+            expected=expected,
+        )
+        # The state itself stays in float32 at least: rounding it at every step would add up.
+        wide = torch.promote_types(vectors.dtype, torch.float32)
+        h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
+        return parts, Step((h, c))
+
+    def _share(self) -> float | Float[Tensor, ""]:
+        """How many of the sentences learn from the average: all at first, where there is a warm-up, then EXPECTED.
+
+        A draw teaches where to look only once what is seen there is of use, and until then it is noise.
+        """
+        if not self.config.warmup:
+            return EXPECTED
+        return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
+
+    def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], beams: int) -> Step:
+        recalled, also = parts.cell.recall(last.hidden)
+        gate = torch.sigmoid(also[:, :1] + self.gate.bias.to(also.dtype))  # β, [rows, 1]
+        weights = log_prob = entropy = None
+        if parts.memory is None or self.glimpse is None:
+            context = parts.summary.repeat_interleave(beams, 0)
+        else:
+            looked = self.glimpse(parts.memory, also[:, 1:].unflatten(0, (-1, beams)), parts.expected)
+            context, weights = looked.context.flatten(0, 1), looked.weights.flatten(0, 1)
+            if looked.log_prob is not None:
+                log_prob, entropy = looked.log_prob.flatten(), looked.entropy.flatten()
+        context = gate * context
+        return Step(parts.cell.step(given, context, recalled, last.hidden), context, weights, log_prob, entropy)
+
+    def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[Step]) -> Tensor:
+        """What predicts the next token, for every step: [rows, time, embedding]."""
+        h = torch.stack([step.hidden[0] for step in steps], 1).to(y.dtype)
+        z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
+        return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]
+
+
+def _stacked(steps: list[Step], name: str) -> Tensor | None:
+    found = [getattr(step, name) for step in steps]
+    return None if any(each is None for each in found) else torch.stack(found, 1)

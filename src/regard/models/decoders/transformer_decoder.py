@@ -1,0 +1,155 @@
+"""The Transformer's decoder, with a key/value cache for one token at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import nn
+
+from ...attention import padding
+from ...layers import DecoderLayer, Dropout
+from ..encoders.sequence_encoders import absolute_positions, embedding
+from .decoder import Decoded, Decoder, State
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ...attention import Weights
+    from .. import config
+    from ..annotations import Annotations
+
+
+@dataclass
+class TransformerState(State):
+    """Keys and values of every layer: those of what was written so far, and those of the source.
+
+    `cache` has room for every step and is filled as they come; [layers, 2, rows, heads, steps, d].
+    """
+
+    cache: Float[Tensor, "layers 2 rows heads steps d"]
+    position: int
+    source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
+    lengths: Int[Tensor, "sentences"]
+
+    def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerState:
+        written = self.cache[..., : self.position, :]
+        # What indexing gives is a copy, so the rows can be written back over the old ones.
+        self.cache[..., : self.position, :] = written.index_select(2, rows)
+        return replace(self)
+
+    def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerState:
+        beams = self.cache.shape[2] // self.lengths.shape[0]
+        rows = (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
+        return TransformerState(
+            self.cache.index_select(2, rows),
+            self.position,
+            [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
+            self.lengths[sentences],
+        )
+
+
+class TransformerDecoder(Decoder[TransformerState]):
+    """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward.
+
+    With `memory` 0 there are no annotations to attend to: a language model (Radford et al. 2018).
+    """
+
+    def __init__(self, config: config.TransformerDecoder, vocabulary: int, memory: int, longest: int) -> None:
+        super().__init__()
+        self.config, self._longest = config, longest
+        self.embedding = embedding(vocabulary, config.width)
+        self.positions = absolute_positions(config.positions, config.width, longest)
+        self.dropout = Dropout(config.dropout)
+        layers = (
+            DecoderLayer(
+                config.width,
+                config.heads,
+                config.hidden,
+                memory,
+                key_heads=config.key_heads,
+                norm=config.norm,
+                positions=config.positions,
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+            )
+            for _ in range(config.layers)
+        )
+        self.layers = cast("list[DecoderLayer]", nn.ModuleList(layers))
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.output = nn.Linear(config.width, vocabulary, bias=False)
+        nn.init.normal_(self.output.weight, std=config.width**-0.5)
+
+    @property
+    def most_steps(self) -> int | None:
+        return self._longest if self.config.positions == "learned" else None
+
+    def _embed(self, tokens: Tensor, first: int) -> Tensor:
+        x = self.embedding(tokens) * math.sqrt(self.config.width)
+        if self.positions is not None:
+            x = self.positions(x, first)
+        return self.dropout(x)  # type: ignore[no-any-return]
+
+    def forward(
+        self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
+    ) -> Decoded:
+        x, mask = self._embed(tokens, 0), padding(annotations.lengths)
+        seen = []
+        for layer in self.layers:
+            x, w = layer(x, annotations.vectors, mask, weights=weights)
+            seen.append(w)
+        return Decoded(self.norm(x), _maps(seen) if weights and any(seen) else None)
+
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerState:
+        source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
+        config, like = self.config, self.output.weight if source[0] is None else source[0][0]
+        heads, rows = config.key_heads or config.heads, len(annotations.lengths) * beams
+        room = (len(source), 2, rows, heads, steps, config.width // config.heads)
+        return TransformerState(like.new_empty(room), 0, source, annotations.lengths)
+
+    def step(
+        self, tokens: Int[Tensor, "rows"], state: TransformerState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], TransformerState, Float[Tensor, "rows maps places"] | None]:
+        x, state, seen = self._feed(tokens[:, None], state, weights)
+        maps = None
+        if weights and any(seen):
+            maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
+        return self.norm(x)[:, 0], state, maps
+
+    def read(self, tokens: Int[Tensor, "rows n"], state: TransformerState) -> TransformerState:
+        return self._feed(tokens, state, weights=False)[1]
+
+    def _feed(
+        self, tokens: Int[Tensor, "rows n"], state: TransformerState, weights: bool
+    ) -> tuple[Float[Tensor, "rows n width"], TransformerState, list[Weights | None]]:
+        """The next few positions of every row, and their keys and values into the cache."""
+        at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
+        if end > room:
+            raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
+        x, mask = self._embed(tokens, at), padding(state.lengths)
+        seen = []
+        for number, layer in enumerate(self.layers):
+            k_cache, v_cache = state.cache[number]
+
+            def write(
+                k: Tensor, v: Tensor, k_cache: Tensor = k_cache, v_cache: Tensor = v_cache
+            ) -> tuple[Tensor, Tensor]:
+                k_cache[:, :, at:end] = k
+                v_cache[:, :, at:end] = v
+                return k_cache[:, :, :end], v_cache[:, :, :end]
+
+            x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
+            seen.append(w)
+        return x, replace(state, position=end), seen
+
+    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
+        logits: Tensor = self.output(features)
+        return logits
+
+
+def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
+    """One map per layer and head, layers first."""
+    return torch.cat([w.dense() for w in seen if w is not None], dim=1)

@@ -1,0 +1,1 @@
+"""Encoders: each reads a source and returns annotations."""

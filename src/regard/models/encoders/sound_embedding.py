@@ -1,0 +1,42 @@
+"""The ear: what stands in for an embedding table where the source is sound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...layers.log_mel import LogMel
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+LOUDEST = 32768  # of 16-bit samples
+
+
+class Hearing(nn.Module):
+    """Samples into one vector per frame: log-mel energies, made equally loud, and a linear map of them.
+
+    Each sound's energies are shifted and scaled to mean 0 and variance 1 over its frames and bands together, so that
+    nothing depends on how near the microphone stood; silence becomes zeros.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.logmel = LogMel()
+        self.map = nn.Linear(self.logmel.bands, width)
+
+    def forward(
+        self, samples: Int[Tensor, "batch samples"], lengths: Int[Tensor, "batch"]
+    ) -> tuple[Float[Tensor, "batch frames width"], Int[Tensor, "batch"]]:
+        heard = torch.arange(samples.shape[1], device=samples.device) < lengths[:, None]  # past the end is silence
+        energies = self.logmel(samples * heard / LOUDEST)  # [batch, frames, bands]
+        frames = self.logmel.frames(lengths)
+        real = (torch.arange(energies.shape[1], device=samples.device) < frames[:, None])[..., None]
+        count = frames[:, None, None] * self.logmel.bands
+        centred = (energies - (energies * real).sum((1, 2), keepdim=True) / count) * real
+        spread = (centred.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-3)
+        x = (centred / spread).to(self.map.weight.dtype)
+        return self.map(x), frames

@@ -1,0 +1,1 @@
+"""Alignment: links between words, their error rate, and weights per word."""

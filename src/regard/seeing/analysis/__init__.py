@@ -1,0 +1,1 @@
+"""Analysis: head patterns, rollout, ablation, distances between heads."""

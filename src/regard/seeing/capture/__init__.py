@@ -1,0 +1,1 @@
+"""Capture: record every attention call of a model while it runs."""

@@ -1,0 +1,59 @@
+"""Intervals: a mask by which query i sees the keys from start_i up to stop_i."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...attention import Mask, causal
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from ...attention.block_indices import Batch
+    from ...attention.masks import Interval
+
+
+class Intervals(Mask):
+    """start_i ≤ j < stop_i: what a growing key/value cache lets each step see.
+
+    The same for every entry and head, [T_q], or different in the first leading dimensions, [B, T_q].
+    """
+
+    def __init__(self, start: Int[Tensor, "*batch q"], stop: Int[Tensor, "*batch q"]) -> None:
+        self.start, self.stop = start.long(), stop.long()
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        if self.start.shape[-1] != queries:
+            raise ValueError(f"intervals for {self.start.shape[-1]} queries, there are {queries}")
+
+    def _of(self, batch: Batch, i: Tensor) -> Interval:
+        at = (*batch[: self.start.dim() - 1], i)
+        return self.start.to(i.device)[at], self.stop.to(i.device)[at]
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        start, stop = self._of(batch, i)
+        return (start <= j) & (j < stop)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        start, stop = self._of(batch, i)
+        return start.clamp(0, keys), stop.clamp(0, keys)
+
+    def __repr__(self) -> str:
+        return f"Intervals({self.start.shape[-1]} queries)"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        return tuple(self.start.shape[:-1]), self.start.shape[-1], int(self.stop.max())
+
+
+def intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"], keys: int) -> Mask | None:
+    """The simplest mask that says it: nothing where all is seen, `causal` where that is what it comes to."""
+    if bool((start == 0).all()):
+        if bool((stop >= keys).all()):
+            return None
+        offset = int(stop[0]) - 1
+        if torch.equal(stop, torch.arange(len(stop)) + 1 + offset):
+            return causal(offset)
+    return Intervals(start, stop)

@@ -1,0 +1,158 @@
+"""Heard: one call of attention as it was made, with everything its weights depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...attention import Bias, SoftCap, Softmax, causal, dense, window
+from ...attention.energy_forms import DotForm, TanhForm
+from ...attention.energy_matrix import Scores
+from ...attention.masks import Dense
+from ..analysis.even_sample import spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from ...attention import Mask, Normalizer
+    from ...attention.modifiers import Modifier
+
+    After = Callable[[Tensor, Tensor], Tensor]
+    """From W·v of some rows, [*batch, rows, D_v], and which rows they are, to what the model shows of them."""
+
+_SOFTMAX = Softmax()
+ROWS = 64
+"""Outputs kept of one step, evenly spread over its queries: what fidelity is measured on."""
+CLOSED = -9984.0
+"""A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
+of their type, or −∞."""
+
+
+@dataclass(slots=True, eq=False)
+class Heard:
+    """What went into a call and what came out, by reference: nothing is copied, nothing computed."""
+
+    scores: Scores
+    v: Float[Tensor, "*batch k d_v"]
+    out: Float[Tensor, "*batch q d_v"]
+    origin: str
+    normalize: Normalizer = _SOFTMAX
+    state: Float[Tensor, "*batch q"] | None = None
+    """The row state, where the kernel left it."""
+    sinks: Float[Tensor, " heads"] | None = None
+    dropout: float = 0.0
+    cross: bool | None = None
+    """Whether keys come from elsewhere than queries, where that is known."""
+    rows: Int[Tensor, " rows"] | None = None
+    """Which queries `out` belongs to; None for all of them."""
+    measured: float | None = None
+    """Fidelity as it was measured, where what it takes to measure it is no longer there (a trace)."""
+    budget: float | None = None
+    """And how far off it might be, where that is known too."""
+    steps: list[int] | None = None
+    """How many queries each forward pass brought, where they are already joined (a trace)."""
+    after: After | None = None
+    """Where the output of attention itself is never seen: what the model did to it before `out`, row by row."""
+
+
+def dot_scores(
+    q: Float[Tensor, "*batch q d"],
+    k: Float[Tensor, "*batch_k k d"],
+    scale: float | None = None,
+    *,
+    masks: tuple[Tensor | Mask | None, ...] = (),
+    softcap: float | None = None,
+) -> Scores:
+    """softcap(q·k·scale), then each mask: a rule or booleans that close keys, numbers that are added."""
+    q, k = q.detach(), k.detach()
+    groups = 1
+    if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
+        groups = q.shape[-3] // k.shape[-3]
+    batch, lead = tuple(q.shape[:-2]), tuple(k.shape[:-2]) if groups == 1 else (*k.shape[:-3], q.shape[-3])
+    if batch != lead:
+        batch = tuple(torch.broadcast_shapes(batch, lead))
+    modifiers: list[Modifier] = [] if softcap is None else [SoftCap(softcap)]
+    rule: Mask | None = None
+    for mask in masks:
+        if mask is None:
+            continue
+        if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
+            # The same object where it can be: a mask that every layer is given is kept once.
+            modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
+            continue
+        closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
+        rule = closed if rule is None else rule & closed
+    form = DotForm(q.shape[-1] ** -0.5 if scale is None else float(scale))
+    return Scores(q, k, form, batch, tuple(modifiers), rule, groups)
+
+
+def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) -> Mask | None:
+    """The masks that flash kernels take as flags: the last query sees the last key, and `size` keys back."""
+    offset = keys - queries
+    rule = causal(offset) if is_causal else None
+    if size is None:
+        return rule
+    near = window(size, offset=offset)
+    return near if rule is None else rule & near
+
+
+def tensors_of(heard: Heard) -> list[Tensor]:
+    """Everything that is kept of a call, most of it alive anyway while the model runs."""
+    return [*fixed_of(heard), heard.scores.b, heard.v]
+
+
+def fixed_of(heard: Heard) -> list[Tensor]:
+    """What the weights depend on besides keys and values, which a cache may fill further in place."""
+    scores = heard.scores
+    found = [scores.a, *(x.bias for x in scores.modifiers if isinstance(x, Bias))]
+    found += [] if scores.mask is None else scores.mask.tensors()
+    found += [scores.form.weight] if isinstance(scores.form, TanhForm) else []
+    return found + [x for x in (heard.state, heard.sinks) if x is not None]
+
+
+def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+    """Which rows of an output are kept, and a copy: the output is the model's, which may scale it or add to it."""
+    rows = spread(out.shape[-2], ROWS)
+    return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
+
+
+def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -> Heard:
+    """The same call with its tensors where `place` puts them, and of its output a copy of at most `ROWS` rows."""
+    scores, out, rows = heard.scores, heard.out, heard.rows
+    if rows is None:
+        rows, out = some_rows(out)
+    modifiers = tuple(Bias(place(x.bias)) if isinstance(x, Bias) else x for x in scores.modifiers)
+    mask = None if scores.mask is None else scores.mask.placed(place)
+    form = TanhForm(place(scores.form.weight)) if isinstance(scores.form, TanhForm) else scores.form
+    b, v = (place(scores.b), place(heard.v)) if keys else (scores.b, heard.v)
+    return replace(
+        heard,
+        scores=replace(scores, a=place(scores.a), b=b, form=form, modifiers=modifiers, mask=mask),
+        v=v,
+        out=place(out),
+        rows=rows,
+        state=None if heard.state is None else place(heard.state),
+        sinks=None if heard.sinks is None else place(heard.sinks),
+    )
+
+
+def without_unfilled(heard: Heard, keys: int) -> Heard:
+    """A buffer made for the longest text, cut to the keys it holds so far, where the mask closes all the others."""
+    scores, mask = heard.scores, heard.scores.mask
+    closed = isinstance(mask, Dense) and mask.seen.shape[-1] == scores.keys and not bool(mask.seen[..., keys:].any())
+    biases = [x.bias for x in scores.modifiers if isinstance(x, Bias) and x.bias.shape[-1] == scores.keys]
+    closed = closed or any(bool((x[..., keys:] <= CLOSED).all()) for x in biases)
+    if not closed:
+        return heard
+    cut = tuple(
+        Bias(x.bias[..., :keys]) if isinstance(x, Bias) and x.bias.shape[-1] > 1 else x for x in scores.modifiers
+    )
+    mask = Dense(mask.seen[..., :keys]) if isinstance(mask, Dense) and mask.seen.shape[-1] > 1 else mask
+    return replace(
+        heard, scores=replace(scores, b=scores.b[..., :keys, :], modifiers=cut, mask=mask), v=heard.v[..., :keys, :]
+    )

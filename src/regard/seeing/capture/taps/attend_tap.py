@@ -1,0 +1,61 @@
+"""regard.attend, and with `note` any function of your own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ....attention import ScaledDot, Softmax
+from ....attention.listeners import tell
+from ....attention.request import ask
+from .. import dispatch
+from ..record import Heard
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from ....attention import Mask, Normalizer
+    from ....attention.attend import AnyEnergy
+    from ....attention.request import Request
+
+_SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
+
+
+def attended(request: Request, out: Tensor, state: Tensor | None) -> None:
+    """`attend` tells what it computed."""
+    if not dispatch.listening():
+        return
+    scores = replace(request.scores, a=request.scores.a.detach(), b=request.scores.b.detach())
+    heard = Heard(
+        scores,
+        request.v.detach(),
+        out.detach(),
+        "regard.attend",
+        normalize=request.normalize,
+        state=None if state is None else state.detach(),
+        dropout=request.dropout,
+    )
+    dispatch.report(heard)
+
+
+def note(
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    v: Float[Tensor, "*batch k d_v"],
+    out: Float[Tensor, "*batch q d_v"],
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: Normalizer = _SOFTMAX,
+    mask: Mask | Bool[Tensor, "..."] | None = None,
+    dropout: float = 0.0,
+) -> None:
+    """The one line that makes an attention of your own visible to `watch`: say what it computed, from what.
+
+        out = my_kernel(q, k, v)
+        regard.note(q, k, v, out, mask=causal())
+
+    The words are those of `attend`. It costs nothing while nobody watches.
+    """
+    if dispatch.watches:
+        tell(ask(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)

@@ -1,0 +1,282 @@
+"""Traces: what was seen, in a folder: `trace.json` says what there is, one safetensors file per call holds its numbers.
+
+No pickle: a trace from a stranger can be opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...attention import Alibi, Bias, Entmax, Hard, Proportional, SoftCap, Softmax, Sparsemax, causal, dense
+from ...attention.energy_forms import DotForm, TanhForm
+from ...attention.energy_matrix import Scores
+from ...attention.masks import Causal, interval
+from ...files import as_umask_says
+from .call import Call
+from .interval_mask import Intervals
+from .record import Heard
+from .seen import Seen
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...attention import Mask, Normalizer
+    from ...attention.energy_forms import Form
+    from ...attention.modifiers import Modifier
+
+VERSION = 1
+LARGEST = 64 << 20
+"""Bytes of `trace.json` that are read: it holds names and words, and a file larger than that holds something else."""
+NORMALIZERS = {x.__name__: x for x in (Softmax, Proportional, Sparsemax, Entmax, Hard)}
+
+NUMBER, NOTHING = int | float, type(None)
+ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list, "calls": list}
+CALL: dict[str, Any] = {
+    "name": str, "kind": str, "origin": str, "steps": list, "batch": list, "groups": int, "dropout": NUMBER,
+    "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
+    "budget": NUMBER | NOTHING,
+}  # fmt: skip
+"""What `trace.json` says, and of each call."""
+
+
+def save(seen: Seen, path: str | Path) -> None:
+    """Write a trace: beside its place first, then renamed, so that nothing half-written is ever there."""
+    from safetensors.torch import save_file
+
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path} exists; choose another name for the trace, or remove it")
+    import regard
+
+    about: dict[str, Any] = {
+        "format": VERSION,
+        "regard": regard.__version__,
+        "torch": str(torch.__version__),
+        "model": seen.model,
+        "tokens": seen.tokens,
+        "sides": seen.sides,
+        "missed": seen.missed,
+        "calls": [],
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".trace-", dir=path.parent))
+    try:
+        for at, call in enumerate(seen.calls):
+            described, tensors = _written(call)
+            # One storage may be shared by several (queries, keys and values of one projection): each gets its own.
+            file = folder / f"{at:04}.safetensors"
+            save_file({name: x.contiguous().clone() for name, x in tensors.items()}, file)
+            as_umask_says(file)
+            about["calls"].append(described)
+        (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
+        as_umask_says(folder)
+        os.rename(folder, path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def load_trace(path: str | Path) -> Seen:
+    """What `seen.save(path)` wrote. Each call's numbers are read when they are asked for."""
+    path = Path(path)
+    file = path / "trace.json"
+    if not file.is_file():
+        raise FileNotFoundError(f"{path} is no trace: there is no {file}; write one with seen.save(path)")
+    if file.stat().st_size > LARGEST:
+        raise ValueError(f"{file} is {file.stat().st_size:,} bytes; a trace's is at most {LARGEST:,}")
+    try:
+        about = _printable(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not a trace's: {error}") from None
+    if not isinstance(about, dict) or "format" not in about:
+        raise ValueError(f"{file} is not a trace's: it names no format")
+    if about["format"] != VERSION:
+        raise ValueError(f"{path} is of format {about['format']}; this version of regard reads {VERSION}")
+    _check(file, "it", about, ABOUT)
+    tokens = about["tokens"] or []
+    if not all(_words(x) for x in tokens):
+        raise ValueError(f"{file} is not a trace's: its tokens should be lists of words")
+    sides = about.get("sides", {})
+    if not isinstance(sides, dict) or not all(_words(x) for x in sides.values()):
+        raise ValueError(f"{file} is not a trace's: its sides should be lists of words")
+    seen = Seen(about["model"])
+    seen.sides = sides
+    seen.tokens, seen.missed = about["tokens"], [str(x) for x in about["missed"]]
+    for at, described in enumerate(about["calls"]):
+        _check(file, f"call {at}", described, CALL)
+        if not all(isinstance(x, int) for x in (*described["steps"], *described["batch"])):
+            raise ValueError(f"{file} is not a trace's: the steps and the batch of call {at} should be whole numbers")
+        seen.calls.append(_read(path / f"{at:04}.safetensors", described))
+    return seen
+
+
+def _words(x: Any) -> bool:
+    return isinstance(x, list) and all(isinstance(word, str) for word in x)
+
+
+def _check(file: Path, what: str, given: Any, fields: dict[str, Any]) -> None:
+    """Refuse what has not these fields of these types; a file from a stranger may hold anything."""
+    if not isinstance(given, dict):
+        raise ValueError(f"{file} is not a trace's: {what} should be an object")
+    for name, kind in fields.items():
+        if not isinstance(given.get(name), kind):
+            raise ValueError(f"{file} is not a trace's: {what} has no {name}, or not one of the right type")
+
+
+def _printable(x: Any) -> Any:
+    """The same with every character written out that is not to be printed: a name must not command the terminal."""
+    if isinstance(x, str):
+        return x if x.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x)
+    if isinstance(x, list):
+        return [_printable(one) for one in x]
+    return {_printable(key): _printable(one) for key, one in x.items()} if isinstance(x, dict) else x
+
+
+def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A call as words and as tensors."""
+    weights, v = call.weights, call.v
+    rows, out = call.outputs()
+    scores = weights._kept
+    tensors = {"q": scores.a, "k": scores.b, "v": v, "out": out, "rows": rows}
+    for name, x in (("state", weights._state), ("sinks", call.sinks)):
+        if x is not None:
+            tensors[name] = x
+    described: dict[str, Any] = {
+        "name": call.name,
+        "kind": call.kind,
+        "origin": call.origin,
+        "steps": call.steps,
+        "batch": list(scores.batch),
+        "groups": scores.groups,
+        "dropout": call.dropout,
+        "form": _form(scores.form, tensors, call.name),
+        "normalize": _normalizer(call.normalize),
+        "mask": _mask(scores, tensors),
+        "modifiers": [_modifier(x, at, tensors, call.name) for at, x in enumerate(scores.modifiers)],
+    }
+    if call.after is not None or call.measured:
+        described["fidelity"], described["budget"] = call.fidelity()[:2]
+    return described, {name: x.detach().cpu() for name, x in tensors.items()}
+
+
+def _form(form: Form, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
+    if isinstance(form, DotForm):
+        return {"dot": form.scale}
+    if isinstance(form, TanhForm):
+        tensors["tanh"] = form.weight
+        return {"tanh": True}
+    raise ValueError(
+        f"{name} compares queries and keys by a function, which a trace cannot hold; leave it out (layers=…)"
+    )
+
+
+def _normalizer(normalize: Normalizer) -> dict[str, Any]:
+    kind = type(normalize).__name__
+    if kind not in NORMALIZERS:
+        raise ValueError(f"a trace cannot hold the normalizer {kind}")
+    return {"kind": kind, **({} if isinstance(normalize, Hard) else asdict(normalize))}  # type: ignore[call-overload]
+
+
+def _mask(scores: Scores, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    mask, device = scores.mask, scores.a.device
+    if mask is None:
+        return None
+    if isinstance(mask, Causal):
+        return {"causal": mask.offset}
+    entries, queries = (torch.arange(n, device=device) for n in (scores.count, scores.queries))
+    found = interval(mask, entries, queries, scores)
+    if found is not None:
+        tensors["start"], tensors["stop"] = _alike(scores, *found)
+        return {"intervals": True}
+    tensors["mask"] = mask.dense(scores.batch, scores.queries, scores.keys, device)
+    return {"dense": True}
+
+
+def _alike(scores: Scores, *bounds: Tensor) -> list[Tensor]:
+    """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without the last dimensions in which all agree."""
+    full = [x.expand(scores.count, scores.queries).reshape(*scores.batch, scores.queries) for x in bounds]
+    while full[0].dim() > 1 and all(bool((x == x[..., :1, :]).all()) for x in full):
+        full = [x[..., 0, :] for x in full]
+    return full
+
+
+def _modifier(modifier: Modifier, at: int, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
+    if isinstance(modifier, Bias):
+        tensors[f"bias.{at}"] = modifier.bias
+        return {"bias": at}
+    if isinstance(modifier, SoftCap):
+        return {"softcap": modifier.cap}
+    if isinstance(modifier, Alibi):
+        return {"alibi": modifier.heads, "offset": modifier.offset}
+    raise ValueError(f"{name} changes its energies by a function, which a trace cannot hold; leave it out (layers=…)")
+
+
+def _read(file: Path, described: dict[str, Any]) -> Call:
+    if not file.is_file():
+        raise FileNotFoundError(f"the trace has lost {file}")
+
+    def make() -> Heard:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return _heard(load_file(file), described)
+        except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{file} does not hold what the trace says: {type(error).__name__}: {error}") from None
+
+    return Call(described["name"], make)
+
+
+def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Heard:
+    scores = Scores(
+        tensors["q"],
+        tensors["k"],
+        DotForm(described["form"]["dot"]) if "dot" in described["form"] else TanhForm(tensors["tanh"]),
+        tuple(described["batch"]),
+        tuple(_modifier_of(x, tensors) for x in described["modifiers"]),
+        _mask_of(described["mask"], tensors),
+        described["groups"],
+    )
+    normalize = dict(described["normalize"])
+    state = tensors.get("state")
+    return Heard(
+        scores,
+        tensors["v"],
+        tensors["out"],
+        described["origin"],
+        normalize=NORMALIZERS[normalize.pop("kind")](**normalize),
+        state=None if state is None else state.view(*scores.batch, scores.queries),
+        sinks=tensors.get("sinks"),
+        dropout=described["dropout"],
+        cross=described["kind"] == "cross",
+        rows=tensors["rows"],
+        measured=described.get("fidelity"),
+        budget=described.get("budget"),
+        steps=described["steps"],
+    )
+
+
+def _mask_of(described: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:
+    if described is None:
+        return None
+    if "causal" in described:
+        return causal(described["causal"])
+    if "intervals" in described:
+        return Intervals(tensors["start"], tensors["stop"])
+    return dense(tensors["mask"])
+
+
+def _modifier_of(described: dict[str, Any], tensors: dict[str, Tensor]) -> Modifier:
+    if "bias" in described:
+        return Bias(tensors[f"bias.{described['bias']}"])
+    if "softcap" in described:
+        return SoftCap(described["softcap"])
+    return Alibi(described["alibi"], offset=described["offset"])

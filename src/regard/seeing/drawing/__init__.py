@@ -1,0 +1,1 @@
+"""Drawing: heatmaps and figures for the terminal and for files."""

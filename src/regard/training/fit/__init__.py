@@ -1,0 +1,1 @@
+"""Fit: the training loop, its data, its state."""

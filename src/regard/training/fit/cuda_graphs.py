@@ -1,0 +1,118 @@
+"""CUDA graphs for training: the loss and its gradients of a batch, recorded once per shape and replayed.
+
+A small translator on a large GPU spends its time being told what to do: a step of a few hundred short kernels takes
+the host longer to launch than the device to run. A graph launches them all at once. Graphs need fixed shapes, so
+batches come from a small set of them (`Batches(fixed_shapes=True)`); recording one takes about as long as a few steps.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from ...data.batch import Batch
+from ...models import Loss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass
+class _Recording:
+    graph: torch.cuda.CUDAGraph
+    given: Batch  # where the graph reads its batch
+    total: Tensor
+    nll: Tensor
+    tokens: Tensor
+
+
+class _Replayed(torch.autograd.Function):
+    """A loss whose gradients are known already: going back through it adds them to the parameters'.
+
+    The parameters are not its inputs. If they were, their nodes in autograd's graph would live as long as the loss, on
+    this stream, and the recording of the next shape, on another, would have to wait for them, which ends a recording.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, anchor: Tensor, parameters: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        ctx.parameters, ctx.gradients = parameters, gradients
+        return total.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[None, ...]:
+        for parameter, gradient in zip(ctx.parameters, torch._foreach_mul(ctx.gradients, g), strict=True):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        return None, None, None, None
+
+
+class Graphs:
+    """`model.loss`, replayed: call it with a batch on the GPU, then `total.backward()` before the next call.
+
+    The gradients lie in buffers shared by all shapes, which the next call overwrites.
+    """
+
+    def __init__(self, model: Any, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
+        self.model, self.smoothing, self.autocast = model, smoothing, autocast
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._gradients = [torch.zeros_like(p) for p in self._parameters]
+        self._anchor = torch.zeros(
+            (), device=self._gradients[0].device, requires_grad=True
+        )  # gives the loss a way back
+        self._pool = torch.cuda.graph_pool_handle()
+        self._recordings: dict[tuple[torch.Size, torch.Size], _Recording] = {}
+
+    @property
+    def shapes(self) -> int:
+        """How many are recorded."""
+        return len(self._recordings)
+
+    def __call__(self, batch: Batch) -> Loss:
+        shape = (batch.source.shape, batch.target.shape)
+        recording = self._recordings.get(shape)
+        if recording is None:
+            recording = self._recordings[shape] = self._record(batch)
+        given = recording.given
+        for into, value in (
+            (given.source, batch.source),
+            (given.source_lengths, batch.source_lengths),
+            (given.target, batch.target),
+            (given.target_lengths, batch.target_lengths),
+        ):
+            into.copy_(value)
+        recording.graph.replay()
+        total: Tensor = _Replayed.apply(recording.total, self._anchor, self._parameters, self._gradients)
+        # Copies: the graphs share their memory, and the next replay writes over it.
+        return Loss(total, recording.nll.clone(), recording.tokens.clone())
+
+    def _record(self, batch: Batch) -> _Recording:
+        given = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
+        # Libraries set themselves up, and kernels are compiled, when first used; a graph must not record that.
+        # What this moves (a baseline's average, random numbers) is put back, as if it had not been.
+        before, chance = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._work(given)
+        torch.cuda.current_stream().wait_stream(side)
+        for buffer, value in zip(self.model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        torch.cuda.set_rng_state(chance)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            loss = self._work(given)
+        return _Recording(graph, given, loss.total.detach(), loss.nll, loss.tokens)
+
+    def _work(self, batch: Batch) -> Loss:
+        # Casts of weights must be part of the graph, not remembered from outside it.
+        cast = nullcontext() if self.autocast is None else torch.autocast("cuda", self.autocast, cache_enabled=False)
+        with cast:
+            loss: Loss = self.model.loss(batch, smoothing=self.smoothing)
+        gradients = torch.autograd.grad(loss.total, self._parameters, allow_unused=True, materialize_grads=True)
+        torch._foreach_copy_(self._gradients, list(gradients))
+        return loss

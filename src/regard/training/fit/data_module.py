@@ -1,0 +1,183 @@
+"""The corpora of a run: tokenised once into its folder, then dealt out update by update."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytorch_lightning as lightning
+from torch.utils.data import DataLoader
+
+from ...data import Batch, Encoded, Pair, Tokenizers
+from ...data.label_set import FIRST, UnknownLabel, quoted
+from ...data.pair_reader import BadRow
+from ..recipe.data_section import Files, reader
+from .recipe_corpus import Corpus, read
+from .update_batches import Updates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import torch
+
+    from ..run.run_folder import Run
+    from ..tasks.task import Task
+
+PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
+
+
+class Corpora(lightning.LightningDataModule):
+    """Reads, tokenises and encodes what the recipe names; afterwards everything comes from the run's folder."""
+
+    tokenizers: Tokenizers
+    train: Encoded
+    valid: Encoded
+    valid_pairs: list[Pair]
+    updates: Updates
+
+    def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
+        super().__init__()
+        self.run, self.task, self.say = run, task, say
+        self.prepare_data_per_node = False  # the run's folder is one folder, also for several nodes
+        self.fixed_shapes = fixed_shapes  # what CUDA graphs need
+
+    def prepare_data(self) -> None:
+        """On one process, once: data/ appears whole or not at all."""
+        if self.run.data.exists():
+            return
+        try:
+            self._prepare()
+        except BadRow as error:
+            raise ValueError(f"{error} (data.on_bad=skip leaves such rows out)") from None
+
+    def _prepare(self) -> None:
+        recipe = self.run.recipe
+        unfinished = self.run.data.with_name("data.unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
+        if next(iter(train), None) is None:
+            raise ValueError(f"{self._named('train')} holds nothing that can be used")
+        if recipe.tokenizer.load:
+            tokenizers = Tokenizers.load(recipe.tokenizer.load)
+        else:
+            self.say("learning the vocabulary")
+            how = recipe.tokenizer
+            tokenizers = Tokenizers.train(
+                how.kind,
+                how.size,
+                train,
+                joint=how.joint,
+                lowercase=how.lowercase,
+                source=reader(recipe.source),
+                labels=recipe.task == "classify",
+            )
+        tokenizers.save(unfinished)
+        encoded = self._encode("train", train, tokenizers, unfinished / "train")
+        if recipe.task == "classify":
+            self._remark_rare(tokenizers.target.names, encoded)
+        kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
+        with (unfinished / PAIRS).open("w", encoding="utf-8") as file:
+            for pair in valid:
+                if pair.row in kept:
+                    file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
+        unfinished.rename(self.run.data)
+
+    def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
+        data = self.run.recipe.data
+        longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
+        every = data.hold_out if split == "valid" and isinstance(data, Files) else 0
+        try:
+            encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+        except UnknownLabel as error:
+            if not every:
+                raise
+            raise ValueError(
+                f"{error}; data.hold_out = {every} keeps this row to validate with, and no row that is left to "
+                "train on has that label: give it more rows, or name a file in data.valid"
+            ) from None
+        unreadable = encoded.about.unreadable
+        # What is held out of a file shares its bad rows, which were reported when the rest of it was read.
+        parts = [] if every else [part for part in corpus.parts if part.skipped]
+        skipped = sum(part.skipped for part in parts) + len(unreadable)
+        left_out = f"; {skipped:,} bad rows skipped, {encoded.dropped:,} longer than {longest} tokens left out"
+        self.say(f"{split}: {self.task.amount(encoded)}{'' if longest is None else left_out}")
+        for one in unreadable[:5]:
+            self.say(f"  {one}")
+        for part in parts:
+            self.say(f"  {part.report()}; the first of each kind:")
+            for place in part.first.values():
+                self.say(f"  {place}")
+        if not len(encoded):
+            if every and not encoded.dropped + len(unreadable):
+                raise ValueError(
+                    f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
+                    "rows for one: lower it, or name a file in data.valid"
+                )
+            raise ValueError(
+                f"{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
+                f"and {encoded.dropped:,} rows are longer than data.longest = {longest}"
+                + (f"; the first: {unreadable[0]}" if unreadable else "")
+            )
+        return encoded
+
+    def _remark_rare(self, names: list[str], encoded: Encoded) -> None:
+        """Labels of a single row: often a mistake, and where columns are numbers perhaps the header of the file."""
+        rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
+        rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
+        if not rare:
+            return
+        named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
+        said = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
+        data = self.run.recipe.data
+        if isinstance(data, Files) and isinstance(data.columns[0], int):
+            said += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
+        self.say(f"  {said}")
+
+    def _named(self, split: str) -> str:
+        """A split as the recipe names it, with its files."""
+        data = self.run.recipe.data
+        if split == "valid" and isinstance(data, Files) and data.hold_out:
+            return f"what data.hold_out = {data.hold_out} holds out of data.train"
+        files = getattr(data, split, None)
+        if not isinstance(files, list):
+            return f"data.{split}"
+        names = [" and ".join([file] if isinstance(file, str) else file) for file in files]
+        return f"data.{split} ({', '.join(names)})"
+
+    def setup(self, stage: str) -> None:
+        assert self.trainer is not None
+        recipe = self.run.recipe
+        self.tokenizers = Tokenizers.load(self.run.data)
+        self.train = Encoded.load(self.run.data / "train")
+        self.valid = Encoded.load(self.run.data / "valid")
+        with (self.run.data / PAIRS).open(encoding="utf-8") as file:
+            self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
+        self.updates = Updates(
+            self.task,
+            self.train,
+            accumulate=recipe.training.accumulate,
+            seed=recipe.seed,
+            rank=self.trainer.global_rank,
+            world=self.trainer.world_size,
+            fixed_shapes=self.fixed_shapes,
+        )
+
+    def train_dataloader(self) -> DataLoader[list[Batch]]:
+        """Without an end, from the update that comes next; `max_steps` ends it."""
+        assert self.trainer is not None
+        workers = self.run.recipe.training.workers
+        return DataLoader(
+            self.updates,
+            sampler=itertools.count(self.trainer.global_step),
+            batch_size=None,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+
+    def transfer_batch_to_device(self, batch: list[Batch], device: torch.device, dataloader_idx: int) -> list[Batch]:
+        return [part.to(device) for part in batch]

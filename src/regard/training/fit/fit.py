@@ -1,0 +1,226 @@
+"""`fit`: a recipe in, a trained model in the run's folder out."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..run.model_card import card
+from ..run.run_folder import Run, anchored
+from ..tasks import task_of
+from .recipe_corpus import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytorch_lightning as lightning
+    import torch
+    from pytorch_lightning.loggers import Logger
+    from pytorch_lightning.strategies import Strategy
+
+    from ..recipe.recipe import Recipe, Training
+    from .lightning_module import Fitting
+
+
+def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
+    """Train what the recipe says into `folder`; with `resume`, go on with the run that is there."""
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    recipe, folder = anchored(recipe), Path(folder)
+    _check_processes(recipe.training)
+    first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
+    if resume:
+        run = Run.open(folder)
+        if run.recipe != recipe:
+            raise ValueError(
+                f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
+            )
+    else:
+        check(recipe.data)
+        run = Run(folder, recipe)
+        if first and not folder.exists():
+            folder.mkdir(parents=True)
+    with Run.alone(folder) if first and folder.is_dir() else nullcontext():
+        if first and not resume:
+            Run.create(recipe, folder, force=force)
+        _fit(run, first=first, resume=resume)
+    return run
+
+
+def _fit(run: Run, *, first: bool, resume: bool) -> None:
+    import pytorch_lightning as lightning
+    from pytorch_lightning.utilities.exceptions import SIGTERMException
+
+    from .data_module import Corpora
+    from .lightning_module import Fitting
+    from .progress_bar import Bar
+
+    recipe, folder = run.recipe, run.folder
+    run.checkpoints.mkdir(exist_ok=True)
+    bar = Bar(shown=first)
+    if resume and run.model.exists():
+        bar.say(f"{folder} is finished: its model is in {run.model}")
+        return
+    for remark in _remarks(recipe):
+        bar.say(remark)
+    if resume and not run.last.exists():
+        bar.say(f"{folder} has no checkpoint yet: training begins anew")
+    _quiet()
+    lightning.seed_everything(recipe.seed, verbose=False)
+    task = task_of(recipe)
+    corpora = Corpora(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
+    fitting = Fitting(run, task, corpora, bar)
+    trainer = _trainer(run)
+    try:
+        last = run.last if resume and run.last.exists() else None
+        trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
+    except SystemExit as left:  # what Lightning makes of Ctrl-C and of SIGTERM; the latter it would call a success
+        bar.say(f"interrupted; go on with: regard train --resume {folder}")
+        raise SystemExit(128 + (SIGTERM if isinstance(left, SIGTERMException) else SIGINT)) from None
+    finally:
+        bar.stop()
+    if trainer.is_global_zero:  # alone: from here on nothing is asked of the other processes
+        _finish(fitting, trainer.strategy.root_device)
+
+
+def _trainer(run: Run) -> lightning.Trainer:
+    import pytorch_lightning as lightning
+
+    settings = run.recipe.training
+    precision = settings.precision
+    if precision == "auto":
+        precision = "bf16-mixed" if _accelerator(settings) == "cuda" else "32-true"
+    return lightning.Trainer(
+        accelerator=_accelerator(settings),
+        devices=settings.devices,
+        num_nodes=settings.nodes,
+        strategy=_strategy(settings.strategy),
+        precision=precision,
+        max_steps=settings.updates,
+        max_epochs=-1,
+        logger=_tensorboard(run) if settings.tensorboard else False,
+        limit_val_batches=0,  # validation is part of the update, so that a checkpoint knows its result;
+        enable_checkpointing=False,  # the module writes the checkpoints, for the same reason
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
+    """FSDP mixes precision by autocast, as the others do.
+
+    Of itself Lightning has it cast parameters, buffers and the sum of the gradients to bfloat16 as well: recurrent
+    steps, a log-mel's filters and a baseline's average would all be rounded to three digits.
+    """
+    if name != "fsdp":
+        return name
+    from pytorch_lightning.strategies import FSDPStrategy
+    from torch.distributed.fsdp import MixedPrecision
+
+    return FSDPStrategy(mixed_precision=MixedPrecision())
+
+
+def _check_processes(settings: Training) -> None:
+    """torchrun and Slurm start the processes; each of more than the recipe knows of would train alone.
+
+    The recipe has the last word, since a batch is shared by all processes: another number of them is another run.
+    """
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+    if TorchElasticEnvironment.detect():  # first, as Lightning does: torchrun under Slurm is torchrun
+        launcher, started = "torchrun", int(os.environ["WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        launcher, started = "Slurm", int(os.environ["SLURM_NTASKS"])
+    else:
+        return
+    if started != settings.devices * settings.nodes:
+        raise ValueError(
+            f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
+            f"each of training.nodes = {settings.nodes}; make them agree"
+        )
+
+
+def _remarks(recipe: Recipe) -> Iterator[str]:
+    """A warm-up longer than the training is no mistake, but seldom meant."""
+    from .learning_rate import rate
+
+    settings = recipe.training
+    if settings.updates < settings.warmup:
+        yield (
+            f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
+            f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
+        )
+    soft = getattr(recipe.decoder, "warmup", 0)
+    if settings.updates < soft:
+        yield (
+            f"decoder.warmup = {soft:,} is more than training.updates = {settings.updates:,}: attention stays softer "
+            "than it is meant to end"
+        )
+
+
+def _accelerator(settings: Training) -> str:
+    import torch
+
+    if settings.accelerator == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.accelerator == "cuda" and not torch.cuda.is_available():
+        raise ValueError("training.accelerator is 'cuda', and PyTorch finds no CUDA device here; leave it at 'auto'")
+    return settings.accelerator
+
+
+def _graphs(settings: Training) -> bool:
+    """CUDA graphs: what they record cannot exchange gradients with other processes, nor find sharded parameters."""
+    alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
+    possible = alone and _accelerator(settings) == "cuda"
+    if settings.graphs is True and not possible:
+        raise ValueError("training.graphs = true needs one CUDA device, and not FSDP; leave it at 'auto'")
+    return possible if settings.graphs == "auto" else settings.graphs
+
+
+def _tensorboard(run: Run) -> Logger:
+    from importlib.util import find_spec
+
+    from pytorch_lightning.loggers import TensorBoardLogger
+
+    if find_spec("tensorboard") is None:
+        raise ValueError("training.tensorboard = true needs the tensorboard package: install it, or set it to false")
+    return TensorBoardLogger(run.folder, name="", version="tensorboard")
+
+
+def _finish(fitting: Fitting, device: torch.device) -> None:
+    """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
+    run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
+    # A model of its own: FSDP has spread the trained one over processes that no longer take part.
+    model: Any = task.model(corpora.tokenizers, corpora.train)
+    model = model.to(device, next(fitting.model.parameters()).dtype).eval()
+    model.load_state_dict(fitting.snapshots.average())
+    _, averaged = fitting.validated(model)
+    count = len(fitting.snapshots)
+    kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
+    if averaged < standing.best:
+        model.load_state_dict(fitting.snapshots.best())
+        kept = f"the checkpoint of update {standing.best_update:,}"
+    best = max(averaged, standing.best)
+    unfinished = run.model.with_name("model.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    model.cpu().save_pretrained(unfinished, card=card(run.recipe, task, kept, best))
+    corpora.tokenizers.save(unfinished)
+    unfinished.rename(run.model)
+    fitting.bar.say(
+        f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"
+    )
+
+
+def _quiet() -> None:
+    """Lightning's remarks about loaders and devices do not concern someone who wrote a recipe."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)(\.|$)")

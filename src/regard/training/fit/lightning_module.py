@@ -1,0 +1,309 @@
+"""One training run as a Lightning module: the update, the validation, and the state that survives a kill."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytorch_lightning as lightning
+import torch
+import torch.distributed
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from ...models import Writer
+from ..run.checkpoint_average import Snapshots, size
+from ..run.metrics_file import Metrics
+from . import rng_state
+from .cuda_graphs import Graphs
+from .learning_rate import rate
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from torch import Tensor
+
+    from ...data import Batch
+    from ...models import Loss
+    from ..run.run_folder import Run
+    from ..tasks.task import Task
+    from .data_module import Corpora
+    from .progress_bar import Bar
+
+
+@dataclass
+class Standing:
+    """How the run stands by its validations."""
+
+    best: float = -math.inf
+    best_update: int = 0
+    poor: int = 0  # validations since the best
+    cuts: int = 0  # of a plateau's rate
+    since_cut: int = 0  # validations without a better score since the last cut
+
+
+class Fitting(lightning.LightningModule):
+    """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
+
+    One item of the loader is one update, so the number of the update is the place in the data, and a checkpoint needs
+    no other. It is written after everything that belongs to its update, validation included.
+    """
+
+    model: Any  # a `Writer` or a `Classifier`; the task makes it
+
+    def __init__(self, run: Run, task: Task, corpora: Corpora, bar: Bar) -> None:
+        super().__init__()
+        self.automatic_optimization = False  # gradients are divided by the tokens of all processes before the step
+        self.run, self.task, self.corpora, self.bar = run, task, corpora, bar
+        self.settings = run.recipe.training
+        self.standing = Standing()
+        self.metrics = Metrics(run.metrics, task.column)
+        self.snapshots = Snapshots(run.checkpoints, self.settings.average)
+        self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
+        self._graphs: Graphs | None = None
+        self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
+        self._since = 0.0
+        self._figures = ""
+
+    # Building
+
+    def configure_model(self) -> None:
+        if hasattr(self, "model"):
+            return
+        recipe = self.run.recipe
+        torch.manual_seed(recipe.seed)  # the same weights on every process …
+        self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
+        lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and dropout of its own
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        first, second = self.settings.betas
+        return torch.optim.AdamW(
+            [parameter for parameter in self.parameters() if parameter.requires_grad],
+            lr=self.settings.rate,
+            betas=(first, second),
+            eps=1e-9,
+            weight_decay=self.settings.decay,
+            fused=self.device.type == "cuda",
+        )
+
+    def on_fit_start(self) -> None:
+        one = size(self.model.state_dict())
+        # Two checkpoints of weights and both moments while one replaces the other; the window; two best; the model.
+        self.run.require(one * (2 * 3 + self.settings.average + 1 + 2 + 1))
+
+    def on_train_start(self) -> None:
+        update = self.trainer.global_step
+        if self.global_rank == 0:
+            self.metrics.begin(update)
+            self.snapshots.forget(update, self.standing.best_update)
+        if self._chance is not None:
+            rng_state.restore(self._chance[min(self.global_rank, len(self._chance) - 1)])
+        self.model.train()
+        if self.corpora.fixed_shapes:
+            mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
+            self._graphs = Graphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
+        if update:
+            self.bar.say(f"going on after update {update:,} of {self.settings.updates:,}")
+        self.bar.start(update, self.settings.updates)
+        self._since = time.perf_counter()
+        if self._patience_is_over():  # it was killed between its last validation and its end
+            self.trainer.should_stop = True
+
+    # The update
+
+    def training_step(self, batches: list[Batch], index: int) -> None:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, lightning.core.optimizer.LightningOptimizer)
+        sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for number, batch in enumerate(batches, 1):
+            with nullcontext() if number == len(batches) else self._unsynchronised():
+                loss = self._backward(batch)
+            sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
+        if self.trainer.world_size > 1:
+            torch.distributed.all_reduce(sums)
+        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        # DDP and FSDP give the mean over the processes; what is wanted is the sum, over all tokens.
+        torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
+        self._clip()
+        for group in optimizer.param_groups:
+            group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
+        optimizer.step()
+        optimizer.zero_grad()
+        if isinstance(self.model, Writer):
+            self.model.decoder.updated()
+        self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
+
+    def _backward(self, batch: Batch) -> Loss:
+        if self._graphs is not None:
+            loss = self._graphs(batch)
+        else:
+            loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+        self.manual_backward(loss.total)
+        return loss
+
+    def _unsynchronised(self) -> AbstractContextManager[None]:
+        """Between the batches of one update, processes need not exchange gradients."""
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, DistributedDataParallel | FullyShardedDataParallel):
+            return wrapped.no_sync()
+        return nullcontext()
+
+    def _clip(self) -> None:
+        if not self.settings.clip:
+            return
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, FullyShardedDataParallel):
+            wrapped.clip_grad_norm_(self.settings.clip)  # it alone knows the whole norm
+        else:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip)
+
+    # After the update
+
+    def on_train_batch_end(self, outputs: object, batch: list[Batch], batch_idx: int) -> None:
+        update, settings = self.trainer.global_step, self.settings
+        last = update == settings.updates
+        if update % settings.log_every == 0 or last:
+            self._log(update)
+        elif update % settings.validate_every == 0 or update % settings.save_every == 0:
+            assert self._sums is not None
+            self._require_finite(update, float(self._sums[1]))
+        if update % settings.validate_every == 0 or last:
+            self._validate(update)
+        if update % settings.save_every == 0 or last or self._patience_is_over():
+            weights = self._weights()
+            if self.global_rank == 0:
+                self.snapshots.take(update, weights)
+            self.save()
+
+    def _log(self, update: int) -> None:
+        assert self._sums is not None
+        tokens, total, nll = self._sums.tolist()
+        self._sums = None
+        now = time.perf_counter()
+        line = {
+            "update": update,
+            "epoch": (update - 1) // self.corpora.updates.epoch_length,
+            "loss": total / tokens,
+            "nll": nll / tokens,
+            "rate": rate(self.settings, update, self.standing.cuts),
+            "tokens_per_second": round(tokens / (now - self._since)),
+        }
+        self._since = now
+        self._record(line)
+        self._require_finite(update, total)
+        speed = f"{line['tokens_per_second']:,} tokens/s"
+        self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
+
+    def _require_finite(self, update: int, total: float) -> None:
+        """Before anything is kept; `total` is of all processes, so all of them end here."""
+        if not math.isfinite(total):
+            raise self._diverged(f"the loss up to update {update} is {total}")
+
+    def _diverged(self, what: str) -> ValueError:
+        kept = f"; the last checkpoint is from before, in {self.run.checkpoints}" if self.run.last.exists() else ""
+        return ValueError(f"{what}: a lower training.rate, a longer training.warmup or a training.clip may help{kept}")
+
+    def _record(self, line: dict[str, int | float]) -> None:
+        if self.global_rank == 0:
+            self.metrics.write(line)
+            values = {name: value for name, value in line.items() if name != "update"}
+            for logger in self.loggers:
+                logger.log_metrics(values, step=int(line["update"]))
+
+    # Validation
+
+    def _validate(self, update: int) -> None:
+        """The loss and what the task measures; every process takes its part and knows the result."""
+        began = time.perf_counter()
+        self.bar.move(update, "validating …")
+        self.model.eval()
+        with torch.no_grad(), self._whole():
+            nll, score = self.validated(self.model, self.global_rank, self.trainer.world_size)
+        self.model.train()
+        self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
+        self._judge(update, score)
+        shown = self.task.shown(score)
+        self._figures = f"{shown}, best {self.task.shown(self.standing.best)}"
+        loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # a language model is measured by it
+        self.bar.say(f"update {update:,}: validation {loss}{shown}")
+        self._since += time.perf_counter() - began
+
+    @torch.no_grad()
+    def validated(self, model: Any, rank: int = 0, world: int = 1) -> tuple[float, float]:
+        """A model's loss and score on the validation set, of which each process does a part."""
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for batch in self.task.checks(self.corpora.valid, rank=rank, world=world):
+            loss = model.loss(batch.to(device))
+            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
+        pairs = self.corpora.valid_pairs
+        answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
+        if world > 1:
+            torch.distributed.all_reduce(sums)
+            shares: list[list[str]] = [[]] * world
+            torch.distributed.all_gather_object(shares, answers)
+            answers = [""] * len(pairs)
+            for number, share in enumerate(shares):
+                answers[number::world] = share
+        nll, count = sums.tolist()
+        return nll / count, self.task.score(answers, pairs, nll / count)
+
+    def _judge(self, update: int, score: float) -> None:
+        standing = self.standing
+        if score > standing.best:
+            weights = self._weights()
+            if self.global_rank == 0:
+                self.snapshots.take_best(update, weights)
+            standing.best, standing.best_update, standing.poor, standing.since_cut = score, update, 0, 0
+            return
+        standing.poor += 1
+        standing.since_cut += 1
+        if standing.since_cut >= self.settings.hold:
+            standing.cuts, standing.since_cut = standing.cuts + 1, 0
+        if self._patience_is_over():
+            self.trainer.should_stop = True
+
+    def _patience_is_over(self) -> bool:
+        return 0 < self.settings.patience <= self.standing.poor
+
+    # State
+
+    def save(self) -> None:
+        """The checkpoint, whole or not at all; then what only the previous one spoke of goes."""
+        unfinished = self.run.last.with_name("last.ckpt.unfinished")
+        self.trainer.save_checkpoint(unfinished)
+        if self.global_rank == 0:
+            unfinished.replace(self.run.last)
+            self.snapshots.forget(self.trainer.global_step, self.standing.best_update)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        states = [rng_state.save()]
+        if self.trainer.world_size > 1:
+            states = states * self.trainer.world_size
+            torch.distributed.all_gather_object(states, rng_state.save())
+        sums = None if self._sums is None else self._sums.cpu()
+        checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        state = checkpoint["regard"]
+        self.standing = Standing(**state["standing"])
+        self._chance = state["chance"]
+        self._sums = state["sums"]  # on the CPU: the module is moved to its device later
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """The parameters in one piece, where FSDP has spread them."""
+        wrapped = self.trainer.strategy.model
+        if isinstance(wrapped, FullyShardedDataParallel):
+            return FullyShardedDataParallel.summon_full_params(wrapped, writeback=False)
+        return nullcontext()
+
+    def _weights(self) -> dict[str, Tensor]:
+        """All of them, on every process. A finite loss may still have had gradients that are not."""
+        with self._whole():
+            weights = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
+        return weights

@@ -1,0 +1,154 @@
+"""The pairs a recipe names, split by split."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from hashlib import blake2b
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from ...data import Pair, Pairs
+from ...data.text_lines import text
+from ..recipe.data_section import Digits, Files, Generated, Phrases, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..recipe.data_section import Data, Photos
+
+Split = Literal["train", "valid", "test"]
+
+
+class Corpus:
+    """The files of a split, one after the other; each iteration reads them anew. `row` counts through all of them.
+
+    Where the sources are names of files, they start at `root`. `keeps` says which rows belong to the split.
+    """
+
+    def __init__(
+        self, parts: list[Pairs], root: Path | None = None, keeps: Callable[[int], bool] = lambda row: True
+    ) -> None:
+        self.parts, self.root, self.keeps = parts, root, keeps
+
+    def __iter__(self) -> Iterator[Pair]:
+        row = -1
+        for row, pair in enumerate(chain.from_iterable(self.parts)):
+            if self.keeps(row):
+                yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
+        if row < 0 and self.skipped:
+            first = next(message for part in self.parts for message in part.first.values())
+            raise ValueError(f"all {self.skipped:,} rows are bad and were skipped, so none is left; the first: {first}")
+
+    @property
+    def skipped(self) -> int:
+        """Bad rows left out in the latest iteration."""
+        return sum(part.skipped for part in self.parts)
+
+
+def read(data: Data, split: Split, source: str = "text") -> Corpus:
+    """What the recipe names for a split; `source` is the kind of what its source side is."""
+    if isinstance(data, Files):
+        root, every = None if source == "text" else folder(data.root), data.hold_out
+        if not every or split == "test":
+            return Corpus(list(_files(data, split)), root)
+        return Corpus(list(_files(data, "train")), root, lambda row: _held_out(row, every) == (split == "valid"))
+    if isinstance(data, Generated):
+        return Corpus([_generated(data, split)])
+    if isinstance(data, Text | Phrases):
+        return Corpus([Pairs([_running(data, split)])])
+    from ...data.corpora import photos, spoken_digits
+
+    if isinstance(data, Digits):
+        return Corpus([Pairs(list(spoken_digits.pairs(_there(data), split, data.left_out)))])
+    return Corpus([Pairs(list(photos.pairs(_there(data), split, data.language)))])
+
+
+def running(file: Path) -> Corpus:
+    """A whole file as running text, as that of a recipe is read."""
+    whole = text(file)
+    if not whole.strip():
+        raise ValueError(f"{file} holds no text")
+    return Corpus([Pairs([Pair("nothing", whole, 0)])])
+
+
+def check(data: Data) -> None:
+    """A file that is missing is told before there is a run's folder."""
+    if isinstance(data, Generated | Phrases):
+        return
+    for split in get_args(Split):
+        read(data, split)
+
+
+def _files(data: Files, split: Split) -> Iterator[Pairs]:
+    root = folder(data.root)
+    for source in getattr(data, split):
+        files = [_found(root / name, split, data.root) for name in ([source] if isinstance(source, str) else source)]
+        if len(files) == 2:
+            yield Pairs(files[0], target=files[1], on_bad=data.on_bad)
+        else:
+            yield Pairs(files[0], columns=tuple(data.columns), on_bad=data.on_bad)
+
+
+def _held_out(row: int, every: int) -> bool:
+    """One row, drawn by a hash, of each `every` rows: as many of every part of a sorted file, and none in step with it.
+
+    The number of the row decides alone, so every process, resumed run and training seed has the same.
+    """
+    block, place = divmod(row, every)
+    drawn = blake2b(str(block).encode(), digest_size=8).digest()
+    return int.from_bytes(drawn, "little") % every == place
+
+
+def _found(file: Path, split: str, root: str) -> Path:
+    if not file.exists():
+        raise ValueError(
+            f"data.{split}: there is no {file.absolute()}; data.root is {root!r}, from where the command is run: "
+            "set it (or REGARD_DATA) to the folder that holds the corpora"
+        )
+    return file
+
+
+def _there(data: Digits | Photos) -> Path:
+    return _found(folder(data.root) / data.folder, "folder", data.root)
+
+
+def _running(data: Text | Phrases, split: Split) -> Pair:
+    """A stream of text as one pair without a source; its end validates, and is the test too: there is no third."""
+    if isinstance(data, Phrases):
+        from ...data.corpora.phrasebook import pairs
+
+        whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed))
+    else:
+        root = folder(data.root)
+        whole = "".join(text(_found(root / name, "files", data.root)) for name in data.files)
+    cut = int(len(whole) * (1 - data.held_out))
+    part = whole[:cut] if split == "train" else whole[cut:]
+    if not part.strip():
+        raise ValueError(f"the text has {len(whole):,} characters, and none is left for data.{split}; give more text")
+    return Pair("nothing", part, 0)
+
+
+def folder(root: str) -> Path:
+    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        name, fallback = match[1], match[3]
+        found = os.environ.get(name) or fallback
+        if found is None:
+            raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
+        return found
+
+    return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
+
+
+def _generated(data: Generated, split: Split) -> Pairs:
+    module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
+    if split == "train":
+        return Pairs(list(module.pairs(data.train, seed=data.seed)))
+    # Both from what training never sees, and none in both.
+    held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test"))
+    return Pairs(held_out[: data.test] if split == "test" else held_out[data.test :])

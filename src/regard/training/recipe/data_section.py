@@ -1,0 +1,175 @@
+"""What a recipe learns from: [data], and how its source side is read, [source]."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .strict_section import Count, Positive, Section
+
+Source = str | Annotated[list[str], Field(min_length=2, max_length=2)]
+ROOT = Field(
+    default="${REGARD_DATA:-../shared/data}",
+    description="where the paths below start, from where the command is run; ${NAME:-else} is read",
+)
+
+
+class Material(Section):
+    """What every kind of data has."""
+
+    longest: Positive = Field(
+        default=256, description="pairs with more tokens than this on a side are left out, and counted"
+    )
+    tokenised: bool = Field(default=False, description="the text is already split by spaces: BLEU counts those tokens")
+    on_bad: Literal["error", "skip"] = Field(
+        default="error", description="what a bad row does: stop, or be skipped and counted"
+    )
+
+
+class Files(Material):
+    """Pairs from files: TSV, CSV, JSONL, Parquet, a `datasets` folder, or two line-aligned files; plain, gz or xz.
+
+    Where the source is a picture or a sound, its column names a file, and the path starts at `root` too.
+    """
+
+    kind: Literal["files"] = "files"
+    root: str = ROOT
+    train: list[Source] = Field(description="corpora: a file, or [source file, target file], lines side by side")
+    valid: list[Source]
+    hold_out: Count = Field(
+        default=0, description="where `valid` is empty: one row of so many of `train`, at random, validates instead"
+    )
+    test: list[Source] = Field(default=[])
+    columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
+        default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
+    )
+
+    @model_validator(mode="after")
+    def _validates(self) -> Files:
+        if self.hold_out == 1:
+            raise ValueError("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
+        if bool(self.valid) == bool(self.hold_out):
+            raise ValueError(
+                f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
+                "one row of 10 of `train`, say; one of them"
+            )
+        return self
+
+
+Made = Annotated[Positive, Field(le=10_000_000)]  # all of them are held in memory
+
+
+class Generated(Material):
+    """Pairs that we make ourselves, as many as wanted; nothing to download."""
+
+    train: Made = Field(default=20_000, description="how many pairs")
+    valid: Made = 200
+    test: Made = 1000
+    seed: Count = Field(default=0, description="of what is made; the same pairs for every training seed")
+    tokenised: bool = True
+
+
+class PhraseBook(Generated):
+    """Pairs with gold alignments from regard's own English–French grammar."""
+
+    kind: Literal["phrasebook"] = "phrasebook"
+
+
+class Opinions(Generated):
+    """Small reviews from a grammar of ours: positive, negative or neutral."""
+
+    kind: Literal["opinions"] = "opinions"
+
+
+class Tones(Generated):
+    """Sounds of ours: a tone in noise that rises, falls or stays."""
+
+    kind: Literal["tones"] = "tones"
+
+
+class Scenes(Generated):
+    """Pictures of ours: coloured shapes in places, and what is said of them."""
+
+    kind: Literal["scenes"] = "scenes"
+
+
+class Digits(Material):
+    """The Free Spoken Digit Dataset."""
+
+    kind: Literal["digits"] = "digits"
+    root: str = ROOT
+    folder: str = "digits"
+    left_out: str = Field(default="", description="a speaker who is heard in the test alone; else the official split")
+
+
+class Photos(Material):
+    """Photographs with captions (Flickr8k's official split), five in English, or one in another language."""
+
+    kind: Literal["photos"] = "photos"
+    root: str = ROOT
+    folder: str = "photos"
+    language: Literal["en", "de", "fr"] = Field(default="en", description="de and fr are Multi30k's, one a picture")
+
+
+class Text(Material):
+    """Running text for a language model, cut into windows."""
+
+    kind: Literal["text"] = "text"
+    root: str = ROOT
+    files: Annotated[list[str], Field(min_length=1)]
+    held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
+    longest: Positive = Field(default=256, description="tokens of a window")
+
+
+class Phrases(Material):
+    """The English side of the phrase book as running text, a sentence a line."""
+
+    kind: Literal["phrases"] = "phrases"
+    sentences: Positive = 20_000
+    seed: Count = 0
+    held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
+    longest: Positive = Field(default=64, description="tokens of a window")
+
+
+Data = Annotated[
+    Files | PhraseBook | Opinions | Tones | Scenes | Digits | Photos | Text | Phrases, Field(discriminator="kind")
+]
+
+
+class OfText(Section):
+    """Words, tokenised."""
+
+    kind: Literal["text"] = "text"
+
+
+class OfPictures(Section):
+    """Pictures, each squeezed into a square."""
+
+    kind: Literal["picture"] = "picture"
+    size: Positive = Field(default=64, description="pixels a side")
+
+
+class OfSounds(Section):
+    """Sounds, in one channel at one rate."""
+
+    kind: Literal["sound"] = "sound"
+    rate: Literal[8000] = Field(default=8000, description="samples a second, to which every sound is brought")
+
+
+class OfNothing(Section):
+    """A language model reads nothing but what it wrote."""
+
+    kind: Literal["none"] = "none"
+
+
+Reads = Annotated[OfText | OfPictures | OfSounds | OfNothing, Field(discriminator="kind")]
+
+
+def reader(reads: OfText | OfPictures | OfSounds | OfNothing) -> Any:
+    """What reads the source, as the recipe says; None for text, whose tokenizer is learned."""
+    from ...data.source_reader import made
+
+    if isinstance(reads, OfText):
+        return None
+    return made(reads.kind, {name: value for name, value in reads.model_dump().items() if name != "kind"})

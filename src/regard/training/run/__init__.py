@@ -1,0 +1,1 @@
+"""Run: the folder of a training run and the files in it."""

@@ -1,0 +1,85 @@
+"""results.json of a run: what it scored, by the name of what it was evaluated on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..score.bleu import Bin, Score
+from ..score.label_scores import Label
+from ..score.task_evaluation import Figures
+from ..score.translation_evaluation import Evaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+NAME = "results.json"
+LARGEST = 1 << 24  # bytes; a file that large was not written by us
+
+
+def record(run: Path, data: str, evaluation: Evaluation | Figures) -> Path:
+    """Adds an evaluation to a run's results, in place of an earlier one on the same data."""
+    file = run / NAME
+    known = _read(file) if file.exists() else {}
+    known[data] = evaluation.to_dict()
+    unfinished = file.with_name(f"{NAME}.unfinished")
+    unfinished.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.replace(file)
+    return file
+
+
+def load(run: Path) -> dict[str, Evaluation | Figures]:
+    """What a run scored, by data."""
+    file = run / NAME
+    if not file.is_file():
+        raise ValueError(f"{run} has no {NAME}; make it with: regard evaluate {run}")
+    try:
+        return {data: _evaluation(values) for data, values in _read(file).items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} was not written by this version of regard ({error}); evaluate again") from error
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a comparison."""
+
+    run: str
+    data: str
+    evaluation: Evaluation | Figures
+
+
+def compare(runs: Iterable[Path]) -> list[Row]:
+    """Runs side by side, grouped by what they were evaluated on."""
+    runs = list(runs)
+    whole = [run.resolve() for run in runs]
+    alike = {run.name for run in whole if len({other for other in whole if other.name == run.name}) > 1}
+    names = [str(run) if full.name in alike else full.name for run, full in zip(runs, whole, strict=True)]
+    rows = [
+        Row(name, data, evaluation)
+        for run, name in zip(runs, names, strict=True)
+        for data, evaluation in load(run).items()
+    ]
+    order = {data: i for i, data in enumerate(dict.fromkeys(row.data for row in rows))}
+    return sorted(rows, key=lambda row: order[row.data])
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if file.stat().st_size > LARGEST:
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; that is no {NAME} of ours")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{file} holds a {type(found).__name__}, not results by data; remove it and evaluate again")
+    return found
+
+
+def _evaluation(values: dict[str, Any]) -> Evaluation | Figures:
+    if "task" in values:
+        labels = {name: Label(**label) for name, label in values.get("labels", {}).items()}
+        return Figures(**{**values, "labels": labels})
+    scored = {name: Score(**values[name]) for name in ("bleu", "tokenised_bleu", "chrf")}
+    return Evaluation(**{**values, **scored, "by_length": [Bin(**each) for each in values["by_length"]]})

@@ -1,0 +1,1 @@
+"""Scores: metrics of translations, captions, labels, and the evaluation of a model."""

@@ -1,0 +1,49 @@
+"""What a classifier takes for what: precision, recall and F1 of each label."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ...data import Pair
+
+
+@dataclass(frozen=True)
+class Label:
+    """How a label fares, in percent:
+
+        precision = right / answered,   recall = right / count,   F1 = 2 right / (answered + count)
+
+    None where there is nothing to divide by: a label that was never answered, or one that no row has.
+    """
+
+    count: int  # rows whose label it is
+    precision: float | None
+    recall: float | None
+    f1: float
+    answers: dict[str, int]  # what those rows were taken for, and how often; a row of the confusion matrix
+
+
+def by_label(answers: Sequence[str], pairs: Sequence[Pair], names: Iterable[str]) -> dict[str, Label]:
+    """Of every label that some row has or some answer is, in the order of `names`."""
+    taken: dict[str, Counter[str]] = {}
+    for answer, pair in zip(answers, pairs, strict=True):
+        taken.setdefault(pair.target, Counter())[answer] += 1
+    answered = Counter(answers)
+    order = [name for name in names if name in taken or name in answered]
+    return {name: _label(name, taken.get(name, Counter()), answered[name], order) for name in order}
+
+
+def _label(name: str, taken: Counter[str], answered: int, order: list[str]) -> Label:
+    count, right = taken.total(), taken[name]
+    return Label(
+        count,
+        100 * right / answered if answered else None,
+        100 * right / count if count else None,
+        200 * right / (answered + count),
+        {other: taken[other] for other in order if taken[other]},
+    )

@@ -1,0 +1,152 @@
+"""Evaluating a translator: what it scores on pairs, how sure it is of them, where it looks, how fast it is."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...data import Batches, Encoded
+from ...decoding import translate
+from ...models import Writer
+from ...seeing.alignment import alignment_error as aer
+from . import bleu as scores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Unpack
+
+    from torch import Tensor
+
+    from ...data import Batch, Pair, Tokenizers
+    from ...decoding.search import Settings
+    from ...decoding.translation import Engine
+    from .bleu import Bin, Score
+
+
+@dataclass
+class Evaluation:
+    """What `regard evaluate` prints and a run's results.json keeps."""
+
+    sentences: int
+    bleu: Score
+    tokenised_bleu: Score  # of the words that spaces separate; what papers on tokenised text report
+    chrf: Score
+    perplexity: float | None  # per token of the model's own vocabulary, </s> counted; None of an engine not ours
+    aer: dict[str, float]  # by layer of attention; empty without gold links or without attention
+    by_length: list[Bin]
+    tokens_per_second: float  # of translations, </s> counted
+    seconds: float  # for translating all sentences
+    search: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def best_aer(self) -> float | None:
+        return min(self.aer.values(), default=None)
+
+
+def evaluate(
+    model: Writer | Engine,
+    tokenizers: Tokenizers,
+    pairs: Iterable[Pair],
+    *,
+    tokens: int | None = None,
+    tokenised: bool = False,
+    **how: Unpack[Settings],
+) -> tuple[Evaluation, list[str]]:
+    """The scores of a model on these pairs, and its translations.
+
+    `tokenised` says that the text of the pairs is, so that BLEU by length counts its words as they stand. An engine
+    that is no model of ours can only translate. `how` are the keywords of `search`.
+    """
+    pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+    if not pairs:
+        raise ValueError("there is not one pair to evaluate on")
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    began = time.perf_counter()
+    translations = list(translate(model, tokenizers, sources, tokens=tokens, window=len(pairs), **how))
+    seconds = time.perf_counter() - began
+    written = sum(len(translation.hypotheses[0].tokens) + 1 for translation in translations)
+    texts = [translation.text for translation in translations]
+    own = model if isinstance(model, Writer) else None
+    linked = [pair for pair in pairs if pair.alignment is not None]
+    evaluation = Evaluation(
+        sentences=len(pairs),
+        bleu=scores.bleu(texts, references),
+        tokenised_bleu=scores.bleu(texts, references, tokenised=True),
+        chrf=scores.chrf(texts, references),
+        perplexity=perplexity(own, tokenizers, pairs) if own else None,
+        aer=alignment_errors(own, tokenizers, linked) if own else {},
+        by_length=scores.by_length(sources, texts, references, tokenised=tokenised),
+        tokens_per_second=written / seconds,
+        seconds=seconds,
+        search={name: value for name, value in how.items() if value is not None},
+    )
+    return evaluation, texts
+
+
+@torch.no_grad()
+def perplexity(model: Writer, tokenizers: Tokenizers, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
+    """exp(−Σ log p(y_t | y_<t, x) / T), over every token of every target, </s> counted."""
+    loss = count = 0.0
+    for batch in _forced(model, tokenizers, pairs, tokens):
+        found = model.loss(batch)
+        loss, count = loss + float(found.nll), count + float(found.tokens)
+    try:
+        return math.exp(loss / count)
+    except OverflowError:  # past 709 nats a token
+        return math.inf
+
+
+def alignment_errors(
+    model: Writer, tokenizers: Tokenizers, pairs: list[Pair], *, tokens: int = 4096
+) -> dict[str, float]:
+    """The AER of the words each target word looks at most as the model reads the reference, for each attention layer.
+
+    Heads of one layer are averaged first; an RNN has one layer. Without attention, or without pairs, there is none.
+    """
+    found: dict[str, list[aer.Links]] = {}
+    for weights in alignments(model, tokenizers, pairs, tokens=tokens):
+        for number, layer in enumerate(weights, 1):
+            name = f"layer {number}" if len(weights) > 1 else "attention"
+            found.setdefault(name, []).append(aer.link(layer))
+    sure = [aer.parse(pair.alignment) for pair in pairs]
+    possible = [aer.parse(pair.possible) for pair in pairs]
+    return {name: aer.error(links, sure, possible) for name, links in found.items()}
+
+
+@torch.no_grad()
+def alignments(model: Writer, tokenizers: Tokenizers, pairs: list[Pair], *, tokens: int = 4096) -> list[Tensor]:
+    """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
+    found: list[Tensor | None] = [None] * len(pairs)
+    numbered = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+    for batch in _forced(model, tokenizers, numbered, tokens):
+        weights = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True).weights
+        if weights is None:
+            return []
+        layers = getattr(model.config.decoder, "layers", 1) if weights.shape[1] > 1 else 1
+        weights = weights.unflatten(1, (layers, -1)).mean(2).float().cpu()  # [batch, layers, target, places]
+        for i, row in enumerate(batch.rows.tolist()):
+            target = tokenizers.target.words(batch.target[i, 1 : batch.target_lengths[i] - 1].tolist())
+            source = tokenizers.source.words(batch.source[i, : batch.source_lengths[i] - 1].tolist())
+            found[row] = aer.words(weights[i], target, source)
+    return [weights for weights in found if weights is not None]
+
+
+def _forced(model: Writer, tokenizers: Tokenizers, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
+    """Batches of like length on the model's device, the model in evaluation mode meanwhile."""
+    encoded = Encoded.build(pairs, tokenizers)
+    widest = max([*encoded.source_lengths.tolist(), *encoded.target_lengths.tolist()], default=1)
+    device = next(model.parameters()).device
+    training = model.training
+    model.eval()
+    try:
+        for batch in Batches(encoded, tokens=max(tokens, widest)):
+            yield batch.to(device)
+    finally:
+        model.train(training)

@@ -1,0 +1,49 @@
+"""Captioning: BLEU-4 over all the captions that people gave a picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..score.caption_metrics import bleu, chrf, cider
+from ..score.caption_pointing import pointing
+from .translate_task import Translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...data import Pair, Tokenizers
+
+
+class Caption(Translate):
+    """Several pairs may have one picture: it is described once, and all of them are its references."""
+
+    measure: ClassVar[str] = "BLEU"
+    command: ClassVar[str] = "regard caption --model FOLDER picture.png"
+    tag: ClassVar[str] = "image-to-text"
+
+    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+        once = list({pair.source: pair for pair in pairs}.values())
+        said = dict(zip((pair.source for pair in once), super().answers(model, tokenizers, once), strict=True))
+        return [said[pair.source] for pair in pairs]
+
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        return bleu(*gathered(answers, pairs))[3]
+
+    def figures(
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: Tokenizers
+    ) -> dict[str, float]:
+        captions, references = gathered(answers, pairs)
+        figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}
+        figures |= {"CIDEr-D": cider(captions, references), "chrF": chrf(captions, references)}
+        if self.recipe.data.kind == "scenes":
+            looked = pointing(model, tokenizers, pairs)
+            figures |= {} if looked is None else {"pointing": looked}
+        return {**figures, "loss": nll}
+
+
+def gathered(answers: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
+    """One caption for each picture, and everything it may be compared with."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for answer, pair in zip(answers, pairs, strict=True):
+        found.setdefault(pair.source, (answer, []))[1].append(pair.target)
+    return [answer for answer, _ in found.values()], [references for _, references in found.values()]

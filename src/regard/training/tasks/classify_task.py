@@ -1,0 +1,44 @@
+"""Classifying: the share of labels that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from ...data.tfidf import idf
+from ...models.classifier import Classifier
+from .task import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...data import Encoded, Pair, Tokenizers
+
+
+class Classify(Task):
+    measure: ClassVar[str] = "accuracy"
+    command: ClassVar[str] = 'regard classify --model FOLDER "A sentence, or a file of sound"'
+
+    @property
+    def tag(self) -> str:
+        return {"text": "text-classification", "sound": "audio-classification"}[self.recipe.source.kind]
+
+    def model(self, tokenizers: Tokenizers, train: Encoded) -> Classifier:
+        words = tokenizers.source_size
+        model = Classifier(self.recipe.classifier(words, len(tokenizers.target.names)))
+        if model.static is not None:
+            model.static.idf.copy_(torch.from_numpy(idf(train, words)))
+        return model
+
+    def amount(self, encoded: Encoded) -> str:
+        return f"{len(encoded):,} examples"
+
+    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+        from ...decoding.classification import classify
+
+        return [found.label for found in classify(model, tokenizers, [pair.source for pair in pairs])]
+
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        right = sum(answer == pair.target for answer, pair in zip(answers, pairs, strict=True))
+        return 100 * right / max(len(pairs), 1)

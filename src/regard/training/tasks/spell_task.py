@@ -1,0 +1,25 @@
+"""Spelling what was said: the rate of wrong characters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from ..score.error_rate import error_rate
+from .translate_task import Translate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...data import Pair
+
+
+class Spell(Translate):
+    measure: ClassVar[str] = "error rate"
+    command: ClassVar[str] = "regard classify --model FOLDER sound.wav"
+    tag: ClassVar[str] = "automatic-speech-recognition"
+
+    def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
+        return -100 * error_rate(answers, [pair.target for pair in pairs])
+
+    def shown(self, score: float) -> str:
+        return f"{self.measure} {-score:.2f} %"

@@ -1,0 +1,79 @@
+"""Labels: which word each token is part of, and which tokens are special, as far as tokens alone tell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...seeing.alignment.word_weights import grouped
+from ...seeing.analysis.token_kinds import MARKS, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SPECIAL = re.compile(r"\[[A-Z]+\d*\]|</?[a-z]+>|<\|.+\|>|<(start|end)_of_\w+>")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The tokens along one side of a matrix."""
+
+    tokens: list[str]
+    words: list[int]
+    """The number of each token's word; a special token is a word of its own."""
+    special: list[bool]
+
+    @classmethod
+    def of(cls, tokens: Sequence[str]) -> Labels:
+        """By the marks tokenizers leave: ## before a piece that goes on, ▁ or Ġ before one that begins."""
+        special = [SPECIAL.fullmatch(token) is not None for token in tokens]
+        goes_on = any(token.startswith("##") for token in tokens)
+        begins = any(token[:1] in MARKS[:2] for token in tokens if token)
+        words, word = [], -1
+        for at, token in enumerate(tokens):
+            if goes_on:
+                new = not token.startswith("##")
+            elif begins:
+                new = token[:1] in MARKS[:2] and (at == 0 or tokens[at - 1] not in MARKS)
+            else:
+                new = True
+            if at == 0 or new or special[at] or special[at - 1]:
+                word += 1
+            words.append(word)
+        return cls(list(tokens), words, special)
+
+    @classmethod
+    def of_text(cls, text: Text) -> Labels:
+        """By what the tokenizer said."""
+        if text.words is None:
+            return cls.of(text.tokens)
+        return cls(text.tokens, grouped(text)[0], [word is None for word in text.words])
+
+    @classmethod
+    def numbers(cls, count: int) -> Labels:
+        """Where nobody gave tokens: their places."""
+        return cls([str(at) for at in range(count)], list(range(count)), [False] * count)
+
+    def fit(self, count: int) -> Labels:
+        """For so many rows: a search may look one step further than it keeps, and padding has no names."""
+        more = count - len(self.tokens)
+        if more <= 0:
+            return Labels(self.tokens[:count], self.words[:count], self.special[:count])
+        last = self.words[-1] if self.words else -1
+        return Labels(
+            [*self.tokens, *[""] * more],
+            [*self.words, *range(last + 1, last + 1 + more)],
+            [*self.special, *[True] * more],
+        )
+
+    def text(self) -> Text:
+        """What head patterns are about, where only the tokens are known: equal tokens get equal numbers."""
+        numbers = {token: at for at, token in enumerate(dict.fromkeys(self.tokens))}
+        plain = Text.plain([numbers[token] for token in self.tokens], self.tokens)
+        delimiters = torch.tensor(self.special)
+        delimiters[0] = False
+        words: list[int | None] = [None if odd else word for odd, word in zip(self.special, self.words, strict=True)]
+        return Text(plain.ids, plain.tokens, delimiters, plain.punctuation & ~torch.tensor(self.special), words=words)

@@ -1,0 +1,1 @@
+"""HTTP: the viewer's server, its routes, and its limits."""

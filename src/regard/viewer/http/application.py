@@ -1,0 +1,120 @@
+"""App: the HTTP API of the viewer, and its page."""
+
+from __future__ import annotations
+
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+
+from ... import __version__
+from .guard import LOOPBACK, Guard
+from .jobs import Work
+from .responses import Gone, Refused, json_response
+from .routes import call_routes, model_routes, trace_routes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from ..data.library import Shelf
+
+STATIC = Path(__file__).parents[1] / "static"
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
+    """The application: `/` is the page, `/api/…` what it asks, described at `/api/openapi.json`."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        for _ in shelf.coming:
+            app.state.work.models.submit(shelf.catch_up)
+        yield
+        app.state.work.close()
+
+    app = FastAPI(
+        title="regard",
+        version=__version__,
+        description="The attention of models: traces, calls, tiles, statistics, patterns, translations.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # both come with scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.work = Work(shelf)
+    for routes in (trace_routes, call_routes, model_routes):
+        app.include_router(routes.router, prefix="/api")
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(Gone, _gone)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _status)
+    app.add_exception_handler(Exception, _broken)
+    app.add_api_route("/", _page, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/static/{name:path}", _file, methods=["GET"], include_in_schema=False)
+    app.add_middleware(Guard, hosts=hosts, token=token)
+    return app
+
+
+def files() -> dict[str, Path]:
+    """The page's files by name. A request names one of these; what it says is never a path."""
+    return {
+        path.relative_to(STATIC).as_posix(): path
+        for path in sorted(STATIC.rglob("*"))
+        if path.is_file() and path.suffix in TYPES
+    }
+
+
+async def _page() -> Response:
+    return _sent(STATIC / "index.html")
+
+
+async def _file(name: str) -> Response:
+    found = files().get(name)
+    if found is None:
+        raise Refused(404, f"the page has no file {name[:80]!r}")
+    return _sent(found)
+
+
+def _sent(path: Path) -> Response:
+    return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return json_response({"error": str(error)}, request, error.status)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+async def _status(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    why = {404: f"there is nothing at {request.url.path[:80]!r}; GET /api/openapi.json says what there is"}
+    told = why.get(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}")
+    answer = json_response({"error": told}, request, error.status_code)
+    for name, value in (error.headers or {}).items():
+        answer.headers[name] = value
+    return answer
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """What nobody foresaw. Where it happened is in the server's log, not in the answer."""
+    return json_response(
+        {"error": f"the server made a mistake: {type(error).__name__}; its log says where"}, request, 500
+    )
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    said = []
+    for one in error.errors()[:5]:
+        where = ".".join(str(x) for x in one["loc"][1:]) or "the request"
+        said.append(f"{where}: {re.sub(r'^Value error, ', '', one['msg'])}")
+    return json_response({"error": "; ".join(said)}, request, 422)

@@ -1,0 +1,152 @@
+"""Work: a request's computations, done at the desk while somebody waits for them; when nobody does, they end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..data.tile_pyramid import HeadMap
+from . import limits
+from .byte_cache import Cache
+from .responses import Array, Gone, Refused
+from .worker import URGENT, USUAL, Busy, Desk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fastapi import Request
+
+    from ..data.library import Shelf
+    from ..data.tile_pyramid import Pool, Tile
+    from ..data.trace_view import Shown
+
+T = TypeVar("T")
+PATIENCE = 0.5
+"""Seconds after which a tile is given as far as it is computed."""
+
+
+@dataclass
+class Work:
+    """What the routes share."""
+
+    shelf: Shelf
+    desk: Desk = field(default_factory=lambda: Desk("numbers"))
+    models: Desk = field(default_factory=lambda: Desk("models"))
+    maps: Cache[HeadMap] = field(default_factory=lambda: Cache(limits.MEMORY))
+    answers: Cache[Array] = field(default_factory=lambda: Cache(limits.MEMORY // 4))
+
+    def __post_init__(self) -> None:
+        self.shelf.on_drop = self._forget
+
+    def close(self) -> None:
+        self.desk.close()
+        self.models.close()
+
+    async def do(self, request: Request, work: Callable[[], T], urgency: int = USUAL, desk: Desk | None = None) -> T:
+        """Wait for its turn and for the result; if the client goes first, its turn never comes."""
+        try:
+            future = (desk or self.desk).submit(work, urgency)
+        except Busy as error:
+            raise Refused(503, str(error)) from None
+        waited: asyncio.Future[T] = asyncio.wrap_future(future)
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            both: set[asyncio.Future[Any]] = {waited, gone}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not waited.done():
+                raise Gone
+            return waited.result()
+        finally:
+            gone.cancel()
+            future.cancel()
+            waited.cancel()  # what comes of it after all nobody need look at
+
+    async def run(self, request: Request, work: Callable[[], T]) -> T:
+        """The same for what a model does, which ends too; what it cannot do is the request's mistake."""
+        left = threading.Event()
+
+        def tried() -> T:
+            self.shelf.left = left
+            try:
+                return work()
+            except Refused:
+                raise
+            except (ValueError, OSError) as error:
+                raise Refused(422, " ".join(str(error).split())) from None
+            finally:
+                self.shelf.left = None
+
+        try:
+            return await self.do(request, tried, desk=self.models)
+        finally:
+            left.set()
+
+    def map(self, trace: Shown, call: int, entry: int, head: int) -> HeadMap:
+        """What is known of one head; at the desk only."""
+        key = trace.id, call, entry, head
+        found = self.maps.get(key)
+        if found is None:
+            found = HeadMap(trace.weights(call, entry)[head])
+            self.keep(self.maps, key, found, found.nbytes)
+        return found
+
+    def keep(self, cache: Cache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
+        """As long as there is the trace it is of: a map holds its queries and keys."""
+        cache.put(key, value, size)
+        if key[0] not in self.shelf.traces:  # looked at last: it may go meanwhile
+            self._forget(key[0])
+
+    def _forget(self, id: str) -> None:
+        for cache in (self.maps, self.answers):
+            cache.drop(lambda key: key[0] == id)
+
+    async def know(self, request: Request, trace: Shown, call: int, entry: int, heads: list[int], rows: range) -> None:
+        """Find the row states of these heads a band at a time, so that it can end between them."""
+        for head in heads:
+
+            def look(head: int = head) -> tuple[HeadMap, list[int]]:
+                found = self.map(trace, call, entry, head)
+                # Fewer are found quickly with the weights themselves.
+                return found, found.unknown(rows) if len(rows) > found.band else []
+
+            found, unknown = await self.do(request, look)  # held, since what is kept may be dropped meanwhile
+            for band in unknown:
+                await self.do(request, partial(found.know, band))
+
+    async def tile(
+        self, request: Request, trace: Shown, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
+    ) -> Array:
+        key = (trace.id, call, entry, head, tile, pool, type)
+        kept = self.answers.get(key)
+        if kept is not None:
+            return kept
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+
+        def step(last: bool) -> Array | None:
+            found = self.map(trace, call, entry, head)
+            missing = found.missing(tile)
+            if missing and not last:
+                found.walk(missing[0])
+                self.keep(self.maps, (trace.id, call, entry, head), found, found.nbytes)
+                return None
+            edges = found.edges(tile)
+            note = "" if edges == tile.edges else f"cells moved to multiples of {found.block}"
+            share = 1 - len(missing) / len(found.bands(tile.rows))
+            return Array.of(found.tile(tile, pool), type, share, note)
+
+        answer = await self.do(request, lambda: step(False), URGENT)
+        while answer is None:
+            last = loop.time() > until
+            answer = await self.do(request, lambda last=last: step(last), URGENT if last else USUAL)  # type: ignore[misc]
+        if answer.computed == 1:
+            self.keep(self.answers, key, answer, len(answer.data))
+        return answer
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

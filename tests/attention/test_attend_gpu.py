@@ -1,0 +1,145 @@
+"""attend() and Weights on a GPU against the formula in float64 on the CPU: devices, masks, backends, gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import regard as r
+from regard import attend
+from regard.attention.energy_matrix import Scores
+from regard.attention.weights import Weights
+from tests.support.attention_cases import city_block
+
+pytestmark = pytest.mark.gpu
+CUDA = torch.device("cuda")
+
+MASKS = {
+    "none": None,
+    "causal": r.causal(),
+    "padding": r.padding([90, 40]),  # made on the CPU; it follows the inputs
+    "both": r.causal() & r.padding([90, 40]),
+    "window": r.causal() & r.window(20),
+    "empty": r.padding([0, 90]),
+}
+
+
+def _inputs(queries: int = 100, keys: int = 90, width: int = 64) -> list[torch.Tensor]:
+    sizes = ((2, 4, queries, width), (2, 2, keys, width), (2, 2, keys, width))
+    return [torch.randn(size, device=CUDA, requires_grad=True) for size in sizes]
+
+
+def _agree(tensors: list[torch.Tensor], **how: object) -> None:
+    z, w = attend(*tensors, weights=True, **how)
+    assert z.device.type == "cuda"
+    energy = how.get("energy", r.ScaledDot())
+    if isinstance(energy, torch.nn.Module):
+        energy = _twin(energy)
+    exact = [x.detach().double().cpu().requires_grad_() for x in tensors]
+    rest = {name: x for name, x in how.items() if name not in ("energy", "backend")}
+    truth = attend(*exact, energy=energy, backend="reference", **rest)
+    torch.testing.assert_close(z.double().cpu(), truth, rtol=2e-4, atol=2e-4)
+    assert w.fidelity(tensors[2].detach(), z.detach()).max() < 1e-3
+    direction = torch.randn_like(z)
+    mine = torch.autograd.grad(z, tensors, direction)
+    for a, b in zip(mine, torch.autograd.grad(truth, exact, direction.double().cpu()), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=2e-3, atol=2e-3)
+
+
+def _twin(energy: torch.nn.Module) -> torch.nn.Module:
+    import copy
+
+    return copy.deepcopy(energy).double().cpu()
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("energy", ["additive", "gaussian", "function"])
+def test_our_paths(energy: str, mask: str) -> None:
+    torch.manual_seed(0)
+    how = {"additive": r.Additive(64, 64, 64).to(CUDA), "gaussian": r.Gaussian(4.0), "function": city_block}[energy]
+    _agree(_inputs(), energy=how, mask=MASKS[mask], backend="fused")
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+def test_sdpa(mask: str) -> None:
+    torch.manual_seed(0)
+    _agree(_inputs(), mask=MASKS[mask], backend="sdpa")
+
+
+def test_flex_is_chosen_for_structured_masks_and_agrees() -> None:
+    torch.manual_seed(0)
+    long = torch.randn(1, 1, 1024, 64, device=CUDA)
+    assert r.explain(long, long, long, mask=MASKS["window"]).backend == "flex"
+    short = _inputs()
+    assert r.explain(*short, mask=MASKS["window"]).backend == "sdpa"  # finding blocks would take longer
+    _agree(short, mask=MASKS["window"], backend="flex")
+
+
+def test_module_compiles_whole_and_keeps_the_fused_op() -> None:
+    torch.manual_seed(0)
+    energy = r.Additive(64, 64, 64).to(CUDA)
+    x = torch.randn(4, 512, 64, device=CUDA)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return attend(x, x, x, energy=energy, mask=r.causal())
+
+    with torch.no_grad():
+        assert r.explain(x, x, x, energy=energy, mask=r.causal()).backend == "fused"
+        torch.testing.assert_close(torch.compile(function, fullgraph=True)(x), function(x))
+
+
+UNCOVERED = {
+    "additive": (lambda: r.Additive(64, 64, 48).to(CUDA), r.Softmax(), r.causal()),
+    "additive, entmax": (lambda: r.Additive(64, 64, 16).to(CUDA), r.Entmax(1.5), None),
+    "bias": (lambda: r.Modified(r.ScaledDot(), r.Bias(torch.randn(1, KEYS, device=CUDA))), r.Softmax(), None),
+    "gaussian": (lambda: r.Gaussian(8.0), r.Softmax(), r.window(500)),
+    "inverse distance": (r.InverseDistance, r.Proportional(), None),
+    "mask of holes": (r.ScaledDot, r.Softmax(), ~r.window(100)),
+}
+"""What the statistics kernels leave to blocks of the formula."""
+
+QUERIES, KEYS = 7777, 8191
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+def test_what_has_no_kernel_is_answered_in_linear_memory(name: str) -> None:
+    """Two matrices of 243 MiB each, asked in far less; single rows against float64."""
+    torch.manual_seed(0)
+    make, normalize, mask = UNCOVERED[name]
+    energy = make()
+    q, k = (torch.randn(2, t, 64, device=CUDA) for t in (QUERIES, KEYS))
+    rows = [0, 1, 4000, QUERIES - 1]
+    with torch.no_grad():
+        _, w = attend(q, k, k, energy=energy, normalize=normalize, mask=mask, backend="fused", weights=True)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        found = w.stats(entropy=True, top=4, received=True)
+        assert torch.cuda.max_memory_allocated() - before < 320 << 20
+        wide = _twin(energy) if isinstance(energy, torch.nn.Module) else energy
+        if isinstance(wide, r.Modified):
+            wide = r.Modified(r.ScaledDot(), r.Bias(energy.modifiers[0].bias.double().cpu()))
+        scores = replace(Scores.of(q.double().cpu(), k.double().cpu(), wide), mask=mask)
+        truth = Weights(scores, normalize).rows(rows).dense()
+    torch.testing.assert_close(
+        found.entropy[:, rows].double().cpu(), -torch.xlogy(truth, truth).sum(-1), rtol=1e-4, atol=1e-4
+    )
+    torch.testing.assert_close(found.top.values[:, rows].double().cpu(), truth.topk(4).values, rtol=1e-4, atol=1e-6)
+    seen = (found.received.double().sum(-1) - QUERIES).abs().max()
+    assert seen < 1e-3 * QUERIES, "every row's weights sum to one"
+
+
+def test_a_second_derivative_is_refused_not_wrong() -> None:
+    x = torch.randn(2, 3, 8, device=CUDA, requires_grad=True)
+    z = attend(x, x, x, energy=r.Additive(8, 8, 8).to(CUDA), backend="fused")
+    (slope,) = torch.autograd.grad(z.square().sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative"):
+        torch.autograd.grad(slope.sum(), x)
+
+
+def test_a_mask_on_the_wrong_device_is_refused() -> None:
+    x = torch.randn(5, 8, device=CUDA)
+    with pytest.raises(ValueError, match="is on cpu, the inputs are on cuda"):
+        attend(x, x, x, mask=torch.ones(5, 5, dtype=torch.bool))

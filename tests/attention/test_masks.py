@@ -1,0 +1,134 @@
+"""Masks: what each says, how they compose, how they draw themselves, and the intervals kernels skip by."""
+
+import pytest
+import torch
+
+import regard as r
+from regard.attention.block_indices import unravel
+from tests.support.attention_cases import masks
+
+CPU = torch.device("cpu")
+
+
+def _seen(mask: r.Mask, queries: int, keys: int, batch: tuple[int, ...] = ()) -> list:
+    return mask.dense(batch, queries, keys, CPU).expand(*batch, queries, keys).int().tolist()
+
+
+def test_what_each_says() -> None:
+    assert _seen(r.causal(), 3, 3) == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert _seen(r.causal(2), 2, 4) == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert _seen(r.window(2), 3, 4) == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1]]
+    assert _seen(r.causal() & r.window(2), 3, 3) == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
+    assert _seen(r.padding([1, 3]), 1, 3, (2,)) == [[[1, 0, 0]], [[1, 1, 1]]]
+    assert _seen(r.padding(2), 2, 3) == [[1, 1, 0], [1, 1, 0]]
+    assert _seen(r.causal() | r.prefix(2), 3, 3) == [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    assert _seen(r.documents([0, 0, 1]), 3, 3) == [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
+    assert _seen(~r.documents([0, 0, 1]), 3, 3) == [[0, 0, 1], [0, 0, 1], [1, 1, 0]]
+    assert _seen(r.window(1, center=torch.tensor([0.5, 2.0])), 2, 4) == [[1, 1, 0, 0], [0, 0, 1, 0]]
+    assert _seen(r.dense(torch.tensor([[True, False]])), 1, 2) == [[1, 0]]
+
+
+def test_algebra() -> None:
+    a, b = r.causal(), r.window(2)
+    for x, y in (
+        (~(a & b), ~a | ~b),
+        (~(a | b), ~a & ~b),
+        (~~a, a),
+        (a & b, b & a),
+        (a & b | a, a),
+    ):
+        assert _seen(x, 6, 7) == _seen(y, 6, 7)
+
+
+@pytest.mark.parametrize("name", [name for name, mask in masks().items() if mask is not None])
+def test_intervals_say_the_same_as_the_rule(name: str) -> None:
+    mask = masks()[name]
+    batch = unravel(torch.arange(6), (2, 3))
+    i, j = torch.arange(5)[:, None], torch.arange(7)
+    found = mask.bounds(batch, i, 7)
+    if found is None:
+        assert name in ("unordered documents", "not", "dense", "dense column")
+        return
+    start, stop = found
+    assert ((j >= start) & (j < stop)).expand(6, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7))
+    assert mask.dense((2, 3), 5, 7, CPU).expand(2, 3, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7).view(2, 3, 5, 7))
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_centers_in_half_precision_do_not_round_the_places_of_keys(kind: torch.dtype) -> None:
+    center = torch.tensor([1000.0, 776.0, 2008.0, 5984.0])  # which bfloat16 and float16 have
+    half, full = r.window(2, center=center.to(kind)), r.window(2, center=center)
+    assert half.dense((), 4, 8192, CPU).equal(full.dense((), 4, 8192, CPU))
+    start, stop = half.bounds((), torch.arange(4)[:, None], 8192)
+    assert [*zip(start.flatten().tolist(), stop.flatten().tolist(), strict=True)] == [
+        (999, 1002),
+        (775, 778),
+        (2007, 2010),
+        (5983, 5986),
+    ]
+
+
+def test_a_mask_stays_what_it_was_made_of() -> None:
+    given = [torch.tensor(x) for x in ([2, 3], [2, 3], [0, 0, 1, 1], [0, 0, 1, 1], [1, 2, 3, 0])]
+    lengths, size, ids, keys, center = given
+    made = [r.padding(lengths), r.prefix(size), r.documents(ids, keys), r.window(1, center=center)]
+    before = [_seen(mask, 4, 4, (2,)) for mask in made]
+    for tensor in given:
+        tensor.add_(1)
+    ids[0] = 5
+    assert [_seen(mask, 4, 4, (2,)) for mask in made] == before
+
+
+def test_what_is_held_by_reference_is_known_however_deep() -> None:
+    a, b = torch.ones(3, 3).triu(1).bool(), torch.zeros(3, 3).bool()
+    mask = ~(r.causal() & r.dense(a)) | (r.padding(2) & r.dense(b))
+    assert [x is y for x, y in zip(mask.tensors(), (a, b), strict=True)] == [True, True]
+    copied, before = mask.placed(torch.clone), _seen(mask, 3, 3)
+    assert _seen(copied, 3, 3) == before
+    a.fill_(True)
+    assert _seen(mask, 3, 3) != before
+    assert _seen(copied, 3, 3) == before
+
+
+def test_print_draws() -> None:
+    assert str(r.causal()).splitlines()[:3] == ["causal()", "█·······", "██······"]
+    both = r.causal() & r.padding([2, 3])  # drawn for the first entry, whose length is 2
+    assert str(both).splitlines() == ["(causal() & padding([2, 3]))", "█··", "██·", "██·"]
+    assert "window(2)" in repr(~r.window(2))
+    assert str(r.documents([0, 0, 1])).splitlines()[1:] == ["██·", "██·", "··█"]
+    assert r.causal().draw((), 2, 3) == "█··\n██·"
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (
+            r.padding([3, 3, 3]),
+            r"padding has lengths of leading shape \[3\]; the attention's leading shape is \[2, 3\]",
+        ),
+        (r.documents([0, 1]), "ids for 2 queries, there are 5"),
+        (r.documents([0] * 5, torch.zeros(6, dtype=torch.long)), "ids for 6 keys, there are 7"),
+        (torch.ones(5, 6, dtype=torch.bool), r"mask of shape \[5, 6\] does not broadcast"),
+        (torch.ones(7, dtype=torch.bool), r"mask of shape \[7\]"),
+        (r.window(2, center=torch.zeros(4)), "one per query"),
+        (r.causal() & ~r.padding([1] * 3), "padding has lengths"),
+    ],
+)
+def test_a_mask_that_does_not_fit(mask, words: str) -> None:
+    q, k, v = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4), torch.randn(2, 3, 7, 4)
+    with pytest.raises(ValueError, match=words):
+        r.attend(q, k, v, mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: r.dense(torch.zeros(3, 3)), "boolean tensor"),
+        (lambda: r.padding([1.5]), "whole lengths"),
+        (lambda: r.documents(torch.zeros(3)), "whole ids"),
+        (lambda: r.causal() & torch.ones(3, 3, dtype=torch.bool), r"wrap a boolean tensor as dense\(tensor\)"),
+    ],
+)
+def test_wrong_kinds(make, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        make()

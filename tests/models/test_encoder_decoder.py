@@ -1,0 +1,345 @@
+"""Translators: every encoder under every decoder, against PyTorch's Transformer and the papers' equations."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+import torch
+from torch import nn
+
+from regard.layers import MultiHead
+from regard.models import Writer, config
+from regard.training.run.checkpoint_average import Snapshots
+from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
+
+GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
+
+
+def translator(encoder: config.Encoder, decoder: config.Decoder, **settings: object) -> Writer:
+    torch.manual_seed(7)
+    made = config.Writer(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
+    return Writer(made).double().eval()
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_forward_and_step_agree(encoder: str, decoder: str) -> None:
+    """Also with two beams that swap places at every step, and when a sentence leaves half-way."""
+    model, pairs = translator(ENCODERS[encoder], DECODERS[decoder]), batch()
+    with torch.no_grad():
+        whole = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
+        state = model.decoder.start(model.encode(pairs.source, pairs.source_lengths), beams=2, steps=6)
+        chosen = torch.arange(3)
+        for t in range(6):
+            if t == 3:
+                chosen = torch.tensor([0, 2])
+                state = state.keep(chosen)
+            tokens = pairs.target[chosen, t].repeat_interleave(2)
+            features, state, maps = model.decoder.step(tokens, state, weights=True)
+            for beam in (0, 1):
+                torch.testing.assert_close(features[beam::2], whole.features[chosen, t])
+                if whole.weights is not None:
+                    assert maps is not None
+                    torch.testing.assert_close(maps[beam::2], whole.weights[chosen, :, t])
+            state = state.reorder(torch.arange(len(tokens)).view(-1, 2).flip(1).flatten())
+    if whole.weights is not None and "local-p" not in decoder:
+        torch.testing.assert_close(whole.weights.sum(-1), torch.ones_like(whole.weights[..., 0]))
+
+
+def test_a_transformer_drops_weights_of_every_attention() -> None:
+    encoder, decoder = ENCODERS["Transformer"], DECODERS["Transformer"]
+    assert isinstance(encoder, config.TransformerEncoder)
+    assert isinstance(decoder, config.TransformerDecoder)
+    some = {"dropout": 0.0, "attention_dropout": 0.4}
+    model, pairs = translator(replace(encoder, **some), replace(decoder, **some)), batch()
+    found = [part.dropout for part in model.modules() if isinstance(part, MultiHead)]
+    assert found == [0.4] * (encoder.layers + 2 * decoder.layers)
+    given = (pairs.source, pairs.source_lengths, pairs.target[:, :-1])
+    assert torch.equal(model(*given).features, model(*given).features)
+    model.train()
+    assert not torch.equal(model(*given).features, model(*given).features)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_what_is_known_can_be_read_at_once(decoder: str) -> None:
+    """Twice two tokens, then one by one: as if each had been a step, for both beams."""
+    model, pairs = translator(TRANSFORMER, DECODERS[decoder]), batch()
+    with torch.no_grad():
+        whole = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1])
+        state = model.decoder.start(model.encode(pairs.source, pairs.source_lengths), beams=2, steps=6)
+        rows = pairs.target.repeat_interleave(2, 0)
+        state = model.decoder.read(rows[:, 2:4], model.decoder.read(rows[:, :2], state))
+        for t in (4, 5):
+            features, state, _ = model.decoder.step(rows[:, t], state)
+            for beam in (0, 1):
+                torch.testing.assert_close(features[beam::2], whole.features[:, t])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("encoder", ["bidirectional GRU", "Transformer"])
+def test_padding_changes_nothing(encoder: str, decoder: str) -> None:
+    """The loss of a batch is the sum of its sentences' losses, each computed alone; so are the gradients."""
+    model, pairs = translator(ENCODERS[encoder], DECODERS[decoder]), batch()
+    together = model.loss(pairs, smoothing=0.1)
+    gradient = torch.autograd.grad(together.total, list(model.parameters()))
+    alone, summed = 0.0, [torch.zeros_like(g) for g in gradient]
+    for row, (s, t) in enumerate(zip(pairs.source_lengths.tolist(), pairs.target_lengths.tolist(), strict=True)):
+        one = type(pairs)(
+            pairs.source[row : row + 1, :s],
+            pairs.source_lengths[row : row + 1],
+            pairs.target[row : row + 1, :t],
+            pairs.target_lengths[row : row + 1],
+            pairs.rows[row : row + 1],
+        )
+        loss = model.loss(one, smoothing=0.1).total
+        alone += loss.item()
+        for total, g in zip(summed, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+            total += g
+    assert together.total.item() == pytest.approx(alone)
+    assert together.tokens.item() == int((pairs.target_lengths - 1).sum())
+    for got, want in zip(gradient, summed, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def _copy_attention(theirs: nn.MultiheadAttention, ours: nn.Module) -> None:
+    q, k, v = theirs.in_proj_weight.chunk(3)
+    ours.query.weight.copy_(q)
+    ours.key_value.weight.copy_(torch.cat([k, v]))
+    ours.query.bias.copy_(theirs.in_proj_bias[:WIDTH])
+    ours.key_value.bias.copy_(theirs.in_proj_bias[WIDTH:])
+    ours.output.load_state_dict(theirs.out_proj.state_dict())
+
+
+def _copy_layer(theirs: nn.Module, ours: nn.Module, names: dict[str, str]) -> None:
+    _copy_attention(theirs.self_attn, ours.attention)
+    if hasattr(theirs, "multihead_attn"):
+        _copy_attention(theirs.multihead_attn, ours.cross)
+    ours.feed_forward[0].load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward[3].load_state_dict(theirs.linear2.state_dict())
+    for own, other in names.items():
+        getattr(ours, own).norm.load_state_dict(getattr(theirs, other).state_dict())
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_transformer_is_pytorchs(norm: str) -> None:
+    settings = {"width": WIDTH, "heads": 2, "hidden": 16, "layers": 2, "norm": norm, "dropout": 0.0}
+    model = translator(config.TransformerEncoder(**settings), config.TransformerDecoder(**settings))  # type: ignore[arg-type]
+    theirs = nn.Transformer(
+        WIDTH, 2, 2, 2, 16, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64
+    )
+    if norm == "post":  # PyTorch closes with a norm in both cases; published post-norm does not
+        theirs.encoder.norm = theirs.decoder.norm = None
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_(std=0.3)
+        around = {"around_attention": "norm1", "around_feed_forward": "norm2"}
+        for a, b in zip(theirs.encoder.layers, model.encoder.layers, strict=True):
+            _copy_layer(a, b, around)
+        around = {"around_attention": "norm1", "around_cross": "norm2", "around_feed_forward": "norm3"}
+        for a, b in zip(theirs.decoder.layers, model.decoder.layers, strict=True):
+            _copy_layer(a, b, around)
+        if norm == "pre":
+            model.encoder.norm.load_state_dict(theirs.encoder.norm.state_dict())
+            model.decoder.norm.load_state_dict(theirs.decoder.norm.state_dict())
+        pairs = batch()
+        source = model.encoder.positions(model.encoder.embedding(pairs.source) * WIDTH**0.5)
+        target = model.decoder.positions(model.decoder.embedding(pairs.target) * WIDTH**0.5)
+        closed = torch.arange(pairs.source.shape[1]) >= pairs.source_lengths[:, None]
+        want = theirs(
+            source,
+            target,
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(pairs.target.shape[1], dtype=torch.float64),
+            tgt_is_causal=True,
+            src_key_padding_mask=closed,
+            memory_key_padding_mask=closed,
+        )
+        got = model(pairs.source, pairs.source_lengths, pairs.target).features
+    torch.testing.assert_close(got, want)
+
+
+def test_bahdanau_is_the_papers_equations() -> None:
+    """One step after the other, written out: e = w·tanh(W s + U h), α = softmax(e), c = Σ α h, s' = GRU([y; c], s)."""
+    model, pairs = translator(GRU, DECODERS["Bahdanau"]), batch(sentences=1)
+    decoder = model.decoder
+    with torch.no_grad():
+        got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
+        notes = model.encode(pairs.source, pairs.source_lengths)
+        h, s = notes.vectors[0], torch.tanh(decoder.bridges[0](notes.summary[0]))
+        cell = decoder.cells[0]
+        for t, token in enumerate(pairs.target[0, :-1]):
+            y = decoder.embedding.weight[token]
+            e = torch.stack(
+                [
+                    decoder.energy.weight
+                    @ torch.tanh(decoder.energy.query.weight @ s + decoder.energy.key.weight @ h_j)
+                    for h_j in h
+                ]
+            )
+            alpha = torch.exp(e) / torch.exp(e).sum()
+            c = sum(a * h_j for a, h_j in zip(alpha, h, strict=True))
+            given = cell.early @ y + cell.late @ c + cell.bias
+            recalled = cell.recall @ s + cell.recall_bias
+            r, z = (torch.sigmoid(given[i : i + WIDTH] + recalled[i : i + WIDTH]) for i in (0, WIDTH))
+            n = torch.tanh(given[2 * WIDTH :] + r * recalled[2 * WIDTH :])
+            s = (1 - z) * n + z * s
+            feature = torch.tanh(decoder.join(torch.cat([s, y, c])))
+            torch.testing.assert_close(got.weights[0, 0, t], alpha)
+            torch.testing.assert_close(got.features[0, t], feature)
+
+
+@pytest.mark.parametrize("kind", ["Luong dot", "Luong general", "Luong local-p"])
+def test_luong_is_the_papers_equations(kind: str) -> None:
+    """s' = cell([y; h̃], s), a = softmax(s' W h), c = Σ a h, h̃' = tanh(W_c [c; s']); local-p as in section 3.2."""
+    settings = DECODERS[kind]
+    assert isinstance(settings, config.RecurrentDecoder)
+    model = translator(GRU, config.RecurrentDecoder(**{**settings.__dict__, "layers": 1, "cell": "gru"}))
+    decoder, pairs = model.decoder, batch(sentences=1)
+    with torch.no_grad():
+        got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
+        notes = model.encode(pairs.source, pairs.source_lengths)
+        h, s = notes.vectors[0], torch.tanh(decoder.bridges[0](notes.summary[0]))
+        cell, fed = nn.GRUCell(8 + WIDTH, WIDTH).double(), torch.zeros(WIDTH, dtype=torch.float64)
+        ours = decoder.cells[0]
+        for own, other in (("weight_hh", "recall"), ("bias_ih", "bias"), ("bias_hh", "recall_bias")):
+            getattr(cell, own).copy_(getattr(ours, other))
+        cell.weight_ih.copy_(torch.cat([ours.early, ours.late], 1))
+        for t, token in enumerate(pairs.target[0, :-1]):
+            s = cell(torch.cat([decoder.embedding.weight[token], fed]), s)
+            e = h @ (s if "dot" in kind else decoder.energy.weight.mT @ s)
+            scale = torch.ones(len(h), dtype=torch.float64)
+            if "local" in kind:
+                p = len(h) * torch.sigmoid(decoder.local.outer(torch.tanh(decoder.local.inner(s)))).float().double()
+                away = torch.arange(len(h)) - p
+                e = e.masked_fill(away.abs() > 2, -torch.inf)
+                scale = torch.exp(-(away**2) / (2 * 1.0**2))  # σ = D/2 = 1
+            a = torch.softmax(e, 0) * scale
+            fed = torch.tanh(decoder.join(torch.cat([a @ h, s])))
+            torch.testing.assert_close(got.weights[0, 0, t], a, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(got.features[0, t], fed, rtol=1e-6, atol=1e-6)
+
+
+def test_label_smoothing_is_pytorchs() -> None:
+    model, pairs = translator(GRU, DECODERS["Bahdanau"]), batch()
+    logits = model.readout(model(pairs.source, pairs.source_lengths, pairs.target[:, :-1]).features)
+    want = nn.functional.cross_entropy(
+        logits.flatten(0, 1), pairs.target[:, 1:].flatten(), ignore_index=0, reduction="sum", label_smoothing=0.1
+    )
+    loss = model.loss(pairs, smoothing=0.1)
+    assert loss.total.item() == pytest.approx(want.item(), rel=1e-12)
+    assert loss.nll.item() == pytest.approx(model.loss(pairs).total.item(), rel=1e-12)
+    assert not loss.nll.requires_grad
+
+
+@pytest.mark.parametrize("tied", ["none", "decoder", "all"])
+def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path, tied: str) -> None:
+    model, pairs = translator(TRANSFORMER, DECODERS["Transformer"], tied=tied).float(), batch()
+    model.save_pretrained(tmp_path, card="# A model\n")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    loaded = Writer.from_pretrained(tmp_path)
+    assert loaded.config == model.config
+    assert loaded.loss(pairs).total.item() == model.loss(pairs).total.item()
+    if tied == "all":
+        assert loaded.encoder.embedding.weight is loaded.decoder.output.weight
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+@pytest.mark.parametrize("mask", [0o022, 0o027])
+def test_who_may_read_a_file_may_read_the_weights(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path / "model")
+        Snapshots(tmp_path, 1).take(1, {"x": torch.zeros(1)})
+        assert os.umask(mask) == mask  # asking for it changed nothing
+    finally:
+        os.umask(before)
+    written = [*(tmp_path / "model").iterdir(), *tmp_path.glob("*.safetensors")]
+    assert len(written) == 3
+    assert {S_IMODE(file.stat().st_mode) for file in written} == {0o666 & ~mask}
+
+
+def test_weights_that_may_not_be_read_are_not_called_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path)
+    really = Path.open
+
+    def refused(path: Path, *how: object, **more: object) -> object:
+        if path.name == "model.safetensors":  # chmod does not keep root out
+            raise PermissionError(13, "Permission denied", str(path))
+        return really(path, *how, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*model\.safetensors'"):
+        Writer.from_pretrained(tmp_path)
+
+
+def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no config\.json"):
+        Writer.from_pretrained(tmp_path)
+    model = translator(GRU, DECODERS["Bahdanau"])
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no model\.safetensors"):
+        Writer.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ValueError, match="does not hold the weights"):
+        Writer.from_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**written, "colour": "red"}))
+    with pytest.raises(ValueError, match="colour"):
+        Writer.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**written, "model_type": "bert"}))
+    with pytest.raises(ValueError, match="bert"):
+        Writer.from_pretrained(tmp_path)
+
+
+def test_parts_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="'general'"):
+        translator(GRU, config.RecurrentDecoder(attention="luong", energy="dot", width=WIDTH + 1))
+    with pytest.raises(ValueError, match="luong"):
+        translator(GRU, config.RecurrentDecoder(scope="local-m"))
+    with pytest.raises(ValueError, match="equally wide"):
+        translator(GRU, config.RecurrentDecoder(attention="luong", embedding=8, width=WIDTH), tied="decoder")
+    with pytest.raises(ValueError, match="one vocabulary"):
+        Writer(config.Writer(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
+    with pytest.raises(ValueError, match="learned 4 positions"):
+        translator(TRANSFORMER, DECODERS["Transformer, learned"], longest=4).loss(batch())
+
+
+def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
+    from regard.models import cross_entropy as loss
+
+    torch.manual_seed(0)
+    f, w = (torch.randn(n, 6, dtype=torch.float64, requires_grad=True) for n in (50, 11))
+    y = torch.randint(0, 11, (50,))
+    want = nn.functional.cross_entropy(f @ w.mT, y, reduction="sum", label_smoothing=0.2)
+    wanted = torch.autograd.grad(want, (f, w))
+    for rows in (7, 50, 1000):
+        total, _ = loss._CrossEntropy.apply(f, w, y, None, 0.2, rows, True)
+        torch.testing.assert_close(total, want)
+        for got, other in zip(torch.autograd.grad(total, (f, w)), wanted, strict=True):
+            torch.testing.assert_close(got, other)
+    real = torch.rand(50) < 0.5  # as on a GPU, where padding is multiplied by 0
+    want = nn.functional.cross_entropy(f[real] @ w.mT, y[real], reduction="sum", label_smoothing=0.2)
+    total, _ = loss._CrossEntropy.apply(f, w, y, real.double(), 0.2, 7, True)
+    torch.testing.assert_close(total, want)
+    for got, other in zip(torch.autograd.grad(total, (f, w)), torch.autograd.grad(want, (f, w)), strict=True):
+        torch.testing.assert_close(got, other)
+
+
+def test_scoring_computes_no_gradients() -> None:
+    """Validation and perplexity need the loss alone: one product with the vocabulary, not three."""
+    model, pairs = translator(GRU, DECODERS["Bahdanau"]), batch()
+    turned = [VOCABULARY, int((pairs.target_lengths - 1).sum())]  # of the product that gives the matrix's gradient
+
+    def products(learns: bool) -> int:
+        with torch.set_grad_enabled(learns), torch.profiler.profile(record_shapes=True) as watched:
+            model.loss(pairs)
+        return sum("mm" in event.name and turned in (event.input_shapes or []) for event in watched.events())
+
+    assert products(learns=True)
+    assert not products(learns=False)

@@ -1,0 +1,142 @@
+"""The heatmap in the terminal: with colours, without, wide and narrow."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+import torch
+from rich.cells import cell_len
+from rich.color import Color
+from rich.console import Console
+
+from regard.seeing.drawing import terminal_heatmap
+from regard.seeing.drawing.terminal_heatmap import heatmap, luminance
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    Colours = Literal["standard", "256", "truecolor"]
+
+WEIGHTS = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 1.0]])
+ROWS, COLS = ["a", "long"], ["x", "y", "z"]
+
+
+def console(width: int, colours: Colours | None, *, no_color: bool = False) -> Console:
+    return Console(
+        width=width, file=io.StringIO(), color_system=colours, force_terminal=colours is not None, no_color=no_color
+    )
+
+
+def drawn(picture: RenderableType, width: int = 80, colours: Colours | None = None, *, no_color: bool = False) -> str:
+    screen = console(width, colours, no_color=no_color)
+    screen.print(picture)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def test_without_colour_it_is_shaded_and_numbered() -> None:
+    assert drawn(heatmap(WEIGHTS, ROWS, COLS)).splitlines() == [
+        "        x      y      z   ",
+        "   a ▒ 0.50 ▒ 0.50    ·   ",
+        "long   0.10 ░ 0.20 █ 1.00 ",
+    ]
+
+
+def test_narrow_it_is_shaded_under_upright_labels() -> None:
+    assert drawn(heatmap(WEIGHTS, ROWS, ["x", "yes", "no"]), width=12).splitlines() == [
+        "       y   ",
+        "       e n ",
+        "     x s o ",
+        "   a ▒▒▒▒· ",
+        "long   ░░██",
+    ]
+
+
+@pytest.mark.parametrize("colours", ["256", "truecolor"])
+def test_colours_paint_the_ground(colours: Colours) -> None:
+    text = drawn(heatmap(WEIGHTS, ROWS, COLS), colours=colours)
+    assert text.count("\x1b[") >= 5
+    assert "48;5;" in text if colours == "256" else "48;2;" in text
+    assert not set(text) & set("░▒▓█")
+    assert all(number in text for number in ("0.50", "0.10", "0.20", "1.00"))
+
+
+@pytest.mark.parametrize(("colours", "no_color"), [("truecolor", True), ("standard", False)])
+def test_no_color_and_few_colours_are_shaded(colours: Colours, no_color: bool) -> None:
+    text = drawn(heatmap(WEIGHTS, ROWS, COLS), colours=colours, no_color=no_color)
+    assert "48;" not in text
+    assert "█ 1.00" in text
+
+
+def test_brightness_rises_along_the_ramp() -> None:
+    ramp = [luminance(Color.from_rgb(*stop)) for stop in terminal_heatmap.RAMP]
+    steps = [luminance(Color.from_ansi(stop)) for stop in terminal_heatmap.STEPS]
+    for brightness in (ramp, steps):
+        assert brightness == sorted(set(brightness))
+
+
+def test_the_letters_stand_out_from_the_ground() -> None:
+    weights = torch.linspace(0.01, 1, 50)[None]
+    labels = [""] * 50
+    for colours in ("256", "truecolor"):
+        screen = console(400, colours)
+        for segment in screen.render(heatmap(weights, [""], labels)):
+            if segment.style is None or segment.style.bgcolor is None:
+                continue
+            assert segment.style.color is not None
+            dark, light = sorted(luminance(colour) for colour in (segment.style.color, segment.style.bgcolor))
+            assert (light + 0.05) / (dark + 0.05) > 3.0
+
+
+def test_the_scale_is_the_largest_weight() -> None:
+    small, large = (drawn(heatmap(WEIGHTS * scale, ROWS, COLS), width=12) for scale in (1e-6, 1.0))
+    assert small == large
+
+
+def test_all_zeros_are_dots() -> None:
+    text = drawn(heatmap(torch.zeros(2, 3), ROWS, COLS), colours="truecolor")
+    assert text.count("·") == 6
+
+
+@pytest.mark.parametrize("width", [80, 24])
+def test_every_line_is_equally_long_whatever_the_labels(width: int) -> None:
+    labels = ["[bold]", "two\nlines", "漢字", "internationalization"]
+    lines = drawn(heatmap(torch.rand(4, 4), labels, labels), width).splitlines()
+    assert len(set(map(cell_len, lines))) == 1
+
+
+def test_labels_are_cut_and_never_break_the_line() -> None:
+    labels = ["[bold]", "two\nlines", "漢字", "internationalization"]
+    lines = drawn(heatmap(torch.rand(4, 4), labels, labels)).splitlines()
+    assert len(lines) == 5
+    assert lines[0].split() == ["[bold]", "two·lin…", "漢字", "interna…"]
+    assert lines[4].startswith("international…")
+
+
+def test_too_wide_a_matrix_is_cut_with_a_sign() -> None:
+    lines = drawn(heatmap(torch.rand(1, 40), ["row"], [""] * 40), width=30).splitlines()
+    assert all(len(line) <= 30 for line in lines)
+    assert lines[-1].endswith("…")
+
+
+def test_large_numbers_keep_their_columns() -> None:
+    header, row = drawn(heatmap(torch.tensor([[123.0, 0.5]]), ["r"], ["a", "b"])).splitlines()
+    assert len(header) == len(row)
+
+
+@pytest.mark.parametrize(
+    ("weights", "rows", "message"),
+    [
+        (WEIGHTS, ["only one"], r"weights are \[2, 3\], with 1 and 3 labels"),
+        (WEIGHTS[None], ROWS, r"\[1, 2, 3\]"),
+        (torch.zeros(0, 3), [], r"\[0, 3\]"),
+        (WEIGHTS - 1, ROWS, "finite weights ≥ 0, found -0.5"),
+        (WEIGHTS * torch.nan, ROWS, "found nan"),
+        (WEIGHTS / 0, ROWS, "found"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(weights: torch.Tensor, rows: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        heatmap(weights, rows, COLS)

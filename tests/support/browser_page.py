@@ -1,0 +1,35 @@
+"""Opening the page at a state, and reading what a view drew."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.viewer.http.server import Server
+
+
+def link(server: Server, **state: Any) -> str:
+    """The address of a view: its state, as JSON, after #."""
+    return f"{server.url}#{'&'.join(f'{key}={quote(json.dumps(value))}' for key, value in state.items())}"
+
+
+def look(page: Page, server: Server, until: str = "true", **state: Any) -> Any:
+    """Open a view and give what it drew, once `until`, JavaScript over `drawn`, is true."""
+    page.goto("about:blank")  # another part after # alone would not load the page anew
+    page.goto(link(server, **state))
+    return drawn(page, until)
+
+
+def drawn(page: Page, until: str = "true") -> Any:
+    """What the view that is open drew, once `until` is true."""
+    page.wait_for_function(f"() => {{ const drawn = window.regard?.drawn(); return drawn && ({until}); }}")
+    return page.evaluate("regard.drawn()")
+
+
+def settle(page: Page) -> None:
+    """Wait for two frames: what was asked for is drawn."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -1,0 +1,108 @@
+"""What the viewer's tests share: small traces of known weights, and a way to ask the API without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regard
+
+pytest.importorskip("fastapi", reason="needs the extra `view`")
+
+from regard.viewer.data.library import Shelf
+from regard.viewer.data.trace_view import Shown
+from regard.viewer.http.application import make
+from regard.viewer.http.in_process import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from fastapi import FastAPI
+
+    from regard.seeing import Seen
+    from regard.viewer.http.in_process import Answer
+
+T = TypeVar("T")
+WORDS = ["[CLS]", "the", "red", "car", "and", "the", "blue", "car", "stand", "still", "##ness", ".", "[SEP]"]
+
+
+class Layer(nn.Module):
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return regard.attend(q, k, v, **self.options)
+
+
+class Model(nn.Module):
+    """Layers that all attend with the same queries, keys and values, each in its own way."""
+
+    def __init__(self, *options: dict[str, Any]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(one) for one in options)
+
+    def forward(self, *inputs: torch.Tensor) -> None:
+        for layer in self.layers:
+            layer(*inputs)
+
+
+def seen_of(*options: dict[str, Any], length: int = len(WORDS), heads: int = 3, width: int = 8, batch: int = 2) -> Seen:
+    """One call for each of these options of `attend`; unless given, one plain and one causal."""
+    torch.manual_seed(0)
+    model = Model(*(options or ({}, {"mask": regard.causal()})))
+    with torch.no_grad(), regard.watch(model) as seen:
+        model(*(torch.randn(batch, heads, length, width) for _ in range(3)))
+    if length == len(WORDS):
+        seen.tokens = [WORDS for _ in range(batch)]
+    return seen
+
+
+def app_of(*seen: Seen) -> tuple[FastAPI, str]:
+    """The application with these traces, and the path of the first."""
+    shown = [Shown.of(one) for one in seen]
+    return make(Shelf(shown)), f"/api/traces/{shown[0].id}"
+
+
+def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
+    """What a coroutine gives, in a thread of its own: in this one Playwright's loop may be running."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, asyncio.wait_for(question, seconds)).result()
+
+
+def get(app: FastAPI, path: str) -> Answer:
+    return answered(ask(app, "GET", path))
+
+
+def post(app: FastAPI, path: str, body: Any) -> Answer:
+    return answered(ask(app, "POST", path, json.dumps(body).encode()))
+
+
+def json_of(answer: Answer) -> Any:
+    assert answer.status in (200, 201), answer.body
+    return json.loads(answer.body)
+
+
+def array_of(answer: Answer) -> torch.Tensor:
+    """The numbers of an answer; weights, where they came as bytes."""
+    assert answer.status in (200, 202), answer.body
+    told = answer.array
+    assert told is not None
+    numbers = torch.from_numpy(np.frombuffer(answer.body, dtype=f"<{np.dtype(told['type']).str[1:]}").copy())
+    numbers = numbers.view(told["shape"]).float()
+    if told["type"] == "uint8":
+        peaks = torch.tensor(told["peaks"]).view(-1, *[1] * (max(numbers.dim(), 3) - 1))
+        numbers = (peaks * (numbers.view(-1, *numbers.shape[-2:]) / 255).square()).view(numbers.shape)
+    return numbers
+
+
+def error_of(answer: Answer, status: int) -> str:
+    assert answer.status == status, (answer.status, answer.body)
+    return str(json.loads(answer.body)["error"])

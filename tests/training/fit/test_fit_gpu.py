@@ -1,0 +1,77 @@
+"""On a GPU: training in CUDA graphs says what training without them says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.models import Writer, config
+from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("encoder", ["bidirectional GRU", "LSTMN, 2 layers", "Transformer"])
+def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch, encoder: str, decoder: str) -> None:
+    """Float32 on the GPU, recorded and replayed, beside float64 on the CPU; several shapes share one memory."""
+    from regard.training.fit.cuda_graphs import Graphs
+
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its RNNs round to ten bits unless told not to
+    torch.manual_seed(7)
+    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS[encoder], DECODERS[decoder])
+    exact = Writer(made).double()
+    model = Writer(made).cuda()
+    model.load_state_dict(exact.state_dict())
+    graphs = Graphs(model, smoothing=0.1)
+    for seed, (places, targets) in enumerate([(6, 7), (9, 5), (6, 7), (9, 5)]):
+        pairs = batch(sentences=5, places=places, targets=targets, seed=seed)
+        want = exact.loss(pairs, smoothing=0.1)
+        wanted = torch.autograd.grad(want.total, list(exact.parameters()))
+        model.zero_grad()
+        got = graphs(pairs.to("cuda"))
+        (got.total / got.tokens).backward()
+        torch.testing.assert_close(got.total.item(), want.total.item(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(got.nll.item(), want.nll.item(), rtol=1e-5, atol=1e-5)
+        assert got.tokens.item() == want.tokens.item()
+        largest = max(g.abs().max() for g in wanted).item() / want.tokens.item()
+        for parameter, other in zip(model.parameters(), wanted, strict=True):
+            difference = (parameter.grad.double().cpu() - other / want.tokens).abs().max().item()
+            assert difference < 1e-4 * largest  # float32's rounding, through a dozen products
+    assert graphs.shapes == 2
+
+
+@pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "LSTMN, shallow", "LSTMN, deep", "Transformer"])
+def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
+    from regard.training.fit.cuda_graphs import Graphs
+
+    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
+    losses = []
+    for autocast in (None, torch.bfloat16):
+        torch.manual_seed(7)
+        model = Writer(made).cuda()
+        graphs = Graphs(model, smoothing=0.0, autocast=autocast)
+        optimizer, pairs = torch.optim.Adam(model.parameters(), lr=1e-2), batch(sentences=8).to("cuda")
+        for _ in range(150):
+            optimizer.zero_grad()
+            loss = graphs(pairs)
+            (loss.total / loss.tokens).backward()
+            optimizer.step()
+        losses.append(loss.nll.item() / loss.tokens.item())
+    assert max(losses) < 0.3, losses  # ln 20 ≈ 3.0 before training
+
+
+def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:
+    from regard.decoding import search
+
+    for decoder in ("Bahdanau", "Luong local-p", "LSTMN, deep", "Transformer", "Transformer, ALiBi"):
+        torch.manual_seed(7)
+        model = Writer(config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])).eval()
+        pairs = batch(sentences=6)
+        found = []
+        for device in ("cpu", "cuda"):
+            model.to(device)
+            with torch.no_grad():
+                notes = model.encode(pairs.source.to(device), pairs.source_lengths.to(device))
+                found.append([[h.tokens for h in best] for best in search(model, notes, beams=3, longest=12)])
+        assert found[0] == found[1], decoder

@@ -1,0 +1,228 @@
+"""A run that was killed goes on as if it had not been: the same batches, dropout, rates, validations, to the bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.models import Writer
+from regard.training import Run, fit
+from regard.training.recipe import recipe_loader
+from tests.support.tiny_training import measured, recipe_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Dropout needs the random numbers restored, the plateau the validations, 23 updates of 7 the place in the data.
+SETTINGS = [
+    "training.updates=23",
+    "training.save_every=7",
+    "training.validate_every=4",
+    "training.schedule=plateau",
+    "training.hold=1",
+    "training.cut=0.7",
+    "training.accumulate=2",
+    "training.log_every=3",
+]
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return Writer.from_pretrained(run / "model").state_dict()
+
+
+def assert_same(run: Path, other: Path) -> None:
+    assert measured(run) == measured(other)
+    theirs = weights(other)
+    for name, tensor in weights(run).items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody interrupts."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("straight")
+    file = recipe_file(folder)
+    fit(recipe_loader.load(file, SETTINGS), folder / "run")
+    return folder
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "regard", "train", *arguments]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def reaches(training: subprocess.Popen[str], run: Path, update: int) -> None:
+    ending = time.monotonic() + 120
+    while not (run / "metrics.csv").exists() or f"\n{update}," not in (run / "metrics.csv").read_text():
+        assert training.poll() is None, training.communicate()[0]
+        assert time.monotonic() < ending
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_interrupted_is_no_success(sent: signal.Signals, straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training = start(str(straight / "tiny.toml"), *SETTINGS, "training.updates=100000", "--out", str(run))
+    reaches(training, run, 3)
+    training.send_signal(sent)
+    said = training.communicate(timeout=120)[0]
+    assert training.returncode == 128 + sent, said
+    assert f"interrupted; go on with: regard train --resume {run}" in said
+
+
+def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed = start(str(straight / "tiny.toml"), *SETTINGS, "--out", str(run))
+    reaches(killed, run, 12)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    assert not (run / "model").exists()
+    assert (run / "checkpoints" / "last.ckpt").exists()
+
+    resumed = start("--resume", str(run))
+    said = resumed.communicate(timeout=120)[0]
+    assert resumed.returncode == 0, said
+    assert "going on after update 7 of 23" in said
+    assert len(measured(run)) > len([1 for row in measured(run) if int(row[0]) <= 7]), "it trained on"
+    assert_same(run, straight / "run")
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("update", [7, 8, 23])
+@pytest.mark.parametrize("moment", ["save", "save_checkpoint", "_validate", "take"])
+def test_wherever_it_dies(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: int, moment: str
+) -> None:
+    """Before the checkpoint, while it is being written, in the validation, between a snapshot and its checkpoint."""
+    import pytorch_lightning as lightning
+
+    from regard.training.fit.lightning_module import Fitting
+    from regard.training.run.checkpoint_average import Snapshots
+
+    owner = {"save_checkpoint": lightning.Trainer, "take": Snapshots}.get(moment, Fitting)
+    original = getattr(owner, moment)
+    now = [0]
+
+    def dies(self: object, *arguments: object) -> object:
+        if moment == "save_checkpoint" and now[0] >= update:
+            original(self, *arguments)  # whole, but not yet in its place
+            raise Killed
+        if now[0] >= update:
+            if moment == "take":
+                original(self, *arguments)
+            raise Killed
+        return original(self, *arguments)
+
+    def counts(self: Fitting, *arguments: object) -> None:
+        now[0] = self.trainer.global_step
+        ends(self, *arguments)
+
+    ends = Fitting.on_train_batch_end
+    recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Fitting, "on_train_batch_end", counts)
+        patch.setattr(owner, moment, dies)
+        with pytest.raises(Killed):
+            fit(recipe, tmp_path / "run")
+    fit(recipe, tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", straight / "run")
+
+
+def test_what_a_killed_run_left_half_done_is_cleared_away(straight: Path, tmp_path: Path) -> None:
+    """Killed while it encoded the corpus: nothing of that counts."""
+    recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+    run = Run.create(recipe, tmp_path / "run")
+    (run.folder / "data.unfinished" / "train").mkdir(parents=True)
+    (run.folder / "data.unfinished" / "tokenizer.source.json").write_text("{")
+    (run.checkpoints / "last.ckpt.unfinished").write_text("half")
+    (run.folder / "model.unfinished").mkdir()
+    fit(recipe, run.folder, resume=True)
+    assert_same(run.folder, straight / "run")
+    left = [path.name for path in run.folder.rglob("*.unfinished")]
+    assert left in ([], ["last.ckpt.unfinished"])
+
+
+def test_a_run_goes_on_without_its_corpora(tmp_path: Path) -> None:
+    """What it needs of them is in its folder."""
+    run = fit(recipe_loader.load(recipe_file(tmp_path), ["training.updates=2"]), tmp_path / "run")
+    before = weights(run.folder)
+    shutil.rmtree(run.model)
+    for name in ("train.tsv", "valid.tsv"):
+        (tmp_path / name).unlink()
+    fit(run.recipe, run.folder, resume=True)
+    for name, tensor in weights(run.folder).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_finished_run_stays_as_it_is(straight: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (straight / "run" / "metrics.csv").read_bytes()
+    run = Run.open(straight / "run")
+    fit(run.recipe, run.folder, resume=True)
+    assert "is finished" in capsys.readouterr().out
+    assert (straight / "run" / "metrics.csv").read_bytes() == before
+
+
+def test_a_run_goes_on_with_its_own_recipe_only(straight: Path) -> None:
+    with pytest.raises(ValueError, match="begun with another recipe"):
+        fit(recipe_loader.load(straight / "tiny.toml", ["seed=9"]), straight / "run", resume=True)
+
+
+def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(straight / "run", copy)
+    shutil.rmtree(copy / "model")
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, ...]:
+            return print, ("this ran",)
+
+    torch.save({"state_dict": {}, "evil": Evil()}, copy / "checkpoints" / "last.ckpt")
+    run = Run.open(copy)
+    with pytest.raises(Exception, match=r"weights_only|Unsupported"):
+        fit(run.recipe, run.folder, resume=True)
+
+
+def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from regard.training.run.run_folder import Run, anchored
+
+    monkeypatch.chdir(tmp_path)
+    recipe = recipe_loader.load("mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]'])
+    here = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": "."})})
+    assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
+    assert anchored(recipe).data.root == recipe.data.root  # the environment names it
+    assert anchored(recipe_loader.load("mean-opinions")) == recipe_loader.load("mean-opinions")  # nothing on disk
+
+
+def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    training = start(str(straight / "tiny.toml"), *SETTINGS, "training.updates=100000", "--out", str(run))
+    try:
+        reaches(training, run, 3)
+        before = (run / "recipe.toml").read_text(encoding="utf-8")
+        recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+            fit(recipe, run, force=True)
+        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+            fit(recipe_loader.load(run / "recipe.toml"), run, resume=True)
+        assert (run / "recipe.toml").read_text(encoding="utf-8") == before
+    finally:
+        training.kill()
+        training.communicate()
+    (run / "ctranslate2").mkdir()
+    fit(recipe, run, force=True)  # what was killed holds nothing any more
+    assert not (run / "ctranslate2").exists(), "an export of another model"

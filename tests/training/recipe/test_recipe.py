@@ -1,0 +1,343 @@
+"""Recipes: those that ship, what they inherit, what may be laid over them, and every mistake a recipe can have."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+pytest.importorskip("pydantic")
+
+from regard.models import Writer, config
+from regard.training.fit.recipe_corpus import folder, read
+from regard.training.recipe import recipe_loader
+from regard.training.recipe.recipe_errors import Mistakes
+from regard.training.recipe.recipe_toml import written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ARCHITECTURES = ("seq2seq", "bahdanau", "luong-dot", "luong-general", "luong-concat", "luong-local", "transformer")
+NAMES = [f"{architecture}-{data}" for architecture in ARCHITECTURES for data in ("phrasebook", "multi30k", "tatoeba")]
+
+
+def test_the_canon_ships() -> None:
+    assert set(NAMES) <= set(recipe_loader.shipped())
+    assert set(recipe_loader.shipped()) == set(recipe_loader.tasks())
+    assert all(recipe_loader.shipped().values()), "each says what it is"
+
+
+@pytest.mark.parametrize("name", recipe_loader.shipped())
+def test_a_shipped_recipe_written_in_full_is_the_same_recipe(name: str, tmp_path: Path) -> None:
+    recipe = recipe_loader.load(name)
+    assert recipe.name == name
+    file = tmp_path / "copy.toml"
+    file.write_text(written(recipe), encoding="utf-8")
+    assert recipe_loader.load(file) == recipe
+    assert "base" not in file.read_text(encoding="utf-8")
+
+
+def test_any_text_is_written_so_that_it_loads_again(tmp_path: Path) -> None:
+    about = 'two\nlines, a "quote", a tab\t, a return\r\nand \x7f \x00 \u2028 \x85 end'
+    recipe = recipe_loader.load("bahdanau-multi30k").model_copy(update={"about": about})
+    file = tmp_path / "bahdanau-multi30k.toml"
+    file.write_text(written(recipe), encoding="utf-8")
+    assert recipe_loader.load(file) == recipe
+
+
+def test_the_architectures_are_what_their_names_say() -> None:
+    def decoder(name: str) -> config.RecurrentDecoder:
+        part = recipe_loader.load(f"{name}-multi30k").decoder
+        assert isinstance(part, config.RecurrentDecoder)
+        return part
+
+    assert decoder("seq2seq").attention == "none"
+    assert (decoder("bahdanau").attention, decoder("bahdanau").energy) == ("bahdanau", "additive")
+    assert {name: decoder(f"luong-{name}").energy for name in ("dot", "general", "concat")} == {
+        "dot": "dot",
+        "general": "general",
+        "concat": "concat",
+    }
+    assert decoder("luong-local").scope == "local-p"
+    assert decoder("luong-dot").scope == "global"
+    tiny = recipe_loader.load("transformer-multi30k")
+    assert isinstance(tiny.encoder, config.TransformerEncoder)
+    assert (tiny.encoder.layers, tiny.encoder.width, tiny.encoder.hidden, tiny.encoder.heads) == (4, 128, 256, 4)
+
+
+def test_a_recipe_lays_its_own_over_its_bases(tmp_path: Path) -> None:
+    (tmp_path / "below.toml").write_text('base = ["bahdanau-multi30k"]\nseed = 5\n[training]\nrate = 0.5\n')
+    (tmp_path / "mine.toml").write_text('base = ["below.toml"]\n[training]\nupdates = 7\n')
+    recipe = recipe_loader.load(tmp_path / "mine.toml", ["training.clip=2.5"])
+    assert (recipe.name, recipe.seed) == ("mine", 5)
+    assert (recipe.training.rate, recipe.training.updates, recipe.training.clip) == (0.5, 7, 2.5)
+    assert recipe.data.kind == "files"
+
+
+def test_overrides_are_toml_or_plain_text() -> None:
+    given = [
+        "data.columns=[0,2]",
+        "training.precision=bf16-mixed",
+        "training.graphs=false",
+        'data.root="a b"',
+        "seed=3",
+    ]
+    recipe = recipe_loader.load("bahdanau-multi30k", given)
+    assert recipe.data.kind == "files"
+    assert (recipe.data.columns, recipe.data.root, recipe.seed) == ([0, 2], "a b", 3)
+    assert (recipe.training.precision, recipe.training.graphs) == ("bf16-mixed", False)
+
+
+def test_another_kind_of_section_starts_afresh() -> None:
+    """A Transformer encoder under an attentive RNN: the RNN's keys would be mistakes."""
+    recipe = recipe_loader.load("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64"])
+    assert recipe.encoder == config.TransformerEncoder(width=64)
+
+
+MISTAKES = {
+    "training.updtes=3": "training.updtes (command line): unknown key; did you mean updates?",
+    "encoder.cel=gru": "encoder.cel (command line): unknown key; did you mean cell?",
+    "trainign.updates=3": "trainign: unknown key; did you mean training?",
+    "data.frobnicate=3": "data.frobnicate (command line): unknown key; known are columns, ",
+    "training.rate=fast": "training.rate (command line): is 'fast'; it should be a valid number",
+    "training.updates=0": "training.updates (command line): is 0; it should be greater than or equal to 1",
+    "training.updates=1.5": "training.updates (command line): is 1.5; it should be a valid integer",
+    "data.train=a.tsv": "data.train (command line): is 'a.tsv'; it should be a list, such as [\"a.tsv\"]",
+    "training.rate=nan": "training.rate (command line): is ",
+    'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
+    "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
+    "encoder.kind=nn": "encoder: kind is 'nn'; known kinds are " + ", ".join(map(repr, config.ENCODERS)),
+    "data.kind=film": "data: kind is 'film'; known kinds are 'files', 'phrasebook'",
+    "encoder.dropout=1.0": "encoder: dropout = 1.0 is not in 0 ≤ dropout < 1",
+    "decoder.width=0": "decoder: width = 0 is too small: it is at least 1",
+    "training.schedule=warm": "training.schedule (command line): is 'warm'; it should be 'inverse-square-root', ",
+    "data.columns=[0]": "data.columns (command line): is [0]; it should be ",
+    "data.train=[7]": "data.train.0: is 7; it should be a valid string",
+    'name="../x"': "name (command line): is '../x'; it should match",
+    "tied=all tokenizer.joint=false": 'recipe: tied = "all" needs tokenizer.joint = true',
+    "tied=all encoder.embedding=32": 'recipe: tied = "all" needs embeddings of one width',
+    "encoder.kind=transformer encoder.heads=3": "encoder: heads = 3 does not divide width = 256",
+    "encoder.kind=transformer encoder.key_heads=3": "encoder: key_heads = 3 does not divide heads = 4",
+    "encoder.kind=transformer encoder.width=9 encoder.heads=3": 'encoder: positions = "sinusoidal" needs an even width',
+    "decoder.kind=transformer decoder.width=12 decoder.heads=4 decoder.positions=rotary": (
+        'decoder: positions = "rotary" needs heads of an even width, and it is 3'
+    ),
+    "decoder.scope=local-m": 'decoder: scope = "local-m" needs attention = "luong", and it is "bahdanau"',
+    "decoder.attention=luong tied=none": 'decoder: readout = "maxout" is not for attention = "luong"',
+    "decoder.attention=luong decoder.readout=plain": 'recipe: tied = "decoder" with attention = "luong" needs decoder.',
+    "decoder.energy=dot decoder.width=64": 'recipe: decoder.energy = "dot" needs a decoder as wide as the annotations',
+    "decoder.attention=none search.coverage_penalty=0.2": "recipe: search.coverage_penalty needs attention",
+    "training.schedule=inverse-square-root training.warmup=0": "recipe: training.schedule = ",
+    "training.tokens=255": "recipe: training.tokens = 255 holds no pair of data.longest = 256 tokens",
+}
+
+
+@pytest.mark.parametrize("given", MISTAKES)
+def test_a_mistake_is_named(given: str) -> None:
+    with pytest.raises(Mistakes) as caught:
+        recipe_loader.load("bahdanau-multi30k", given.split(" "))
+    title, *lines = str(caught.value).split("\n  ")
+    assert title == "recipe bahdanau-multi30k has 1 mistake:"
+    assert len(lines) == 1
+    assert lines[0].startswith(MISTAKES[given])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "told"),
+    [
+        ("mean-opinions", "head.poling=mean", "head.poling (command line): unknown key; did you mean pooling?"),
+        ("mean-opinions", "head.pooling=men", "head.pooling (command line): is 'men'; it should be 'mean'"),
+        ("soft-scenes", "decoder.warmup=5", 'warmup = 5 needs attention = "hard", and it is "soft"'),
+        ("plain-scenes", "search.coverage_penalty=0.2", "search.coverage_penalty needs attention"),
+        ("cnn-opinions", "encoder.stride=2 head.pooling=static", "weighs every word: set encoder.stride to 1"),
+        ("cnn-tones", "head.pooling=learned encoder.stride=1", 'weighs words, and source.kind is "sound"'),
+    ],
+)
+def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, told: str) -> None:
+    with pytest.raises(Mistakes, match=re.escape(told)):
+        recipe_loader.load(recipe, given.split(" "))
+
+
+def test_what_a_recipe_allows_the_model_can_be() -> None:
+    """The recipe's rules are the model's: neither is stricter about how an encoder and a decoder fit together."""
+    good = recipe_loader.load("bahdanau-phrasebook", ["decoder.readout=plain"])
+    found = {True: 0, False: 0}
+    for attention, energy, scope, embedding, tied, bidirectional in itertools.product(
+        ("none", "bahdanau", "luong"),
+        ("dot", "general"),
+        ("global", "local-m"),
+        (8, 16),
+        ("none", "all"),
+        (True, False),
+    ):
+        values = {**good.to_dict(), "tied": tied, "tokenizer": {**good.tokenizer.model_dump(), "joint": True}}
+        encoder = {"kind": "rnn", "embedding": 8, "width": 8, "bidirectional": bidirectional}
+        decoder = {"kind": "rnn", "attention": attention, "energy": energy, "scope": scope}
+        values |= {"encoder": encoder, "decoder": {**decoder, "embedding": embedding, "width": 16}}
+        parts = config.RecurrentEncoder(**encoder), config.RecurrentDecoder(**values["decoder"])
+        try:
+            with torch.device("meta"):
+                Writer(config.Writer(20, 20, *parts, tied=tied))
+            fits = True
+        except ValueError:
+            fits = False
+        try:
+            type(good).model_validate_json(json.dumps(values))
+            allowed = True
+        except ValueError:
+            allowed = False
+        assert allowed == fits, values
+        found[fits] += 1
+    assert min(found.values()) > 20
+
+
+def test_mistakes_between_sections_are_told_together() -> None:
+    with pytest.raises(Mistakes, match=r"coverage_penalty .*; training\.tokens = 9 "):
+        recipe_loader.load("seq2seq-multi30k", ["search.coverage_penalty=0.2", "training.tokens=9"])
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'base = ["bahdanau-multi30k"]\n\n[training]\nupdates = "many"\nwarmpu = 3\n\n[decoder]\nlayers = true\n'
+    )
+    with pytest.raises(Mistakes) as caught:
+        recipe_loader.load(file, ["search.beams=0"])
+    assert str(caught.value).split("\n") == [
+        f"recipe {file} has 4 mistakes:",
+        "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
+        "  training.updates (mine.toml:4): is 'many'; it should be a valid integer",
+        "  training.warmpu (mine.toml:5): unknown key; did you mean warmup?",
+        "  search.beams (command line): is 0; it should be greater than or equal to 1",
+    ]
+
+
+def test_a_missing_section_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('base = ["bahdanau"]\n')
+    with pytest.raises(Mistakes, match=r"data: is missing"):
+        recipe_loader.load(file)
+
+
+def test_an_override_that_is_none_is_named() -> None:
+    with pytest.raises(Mistakes, match=r"2 mistakes:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
+        recipe_loader.load("bahdanau-multi30k", ["fast", "=3"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed =\nx = 1\n", r"is not TOML.*line 1"),
+        ('base = "bahdanau"', r"base is 'bahdanau'; it should be a list"),
+        ('base = ["mine.toml"]', r"is based on itself"),
+        (
+            'base = ["bahdanaux"]',
+            r"\.toml: base: no recipe is called 'bahdanaux'; did you mean bahdanau\?; `regard rec",
+        ),
+        ('base = ["../../etc/passwd"]', r"no recipe is called"),
+        ('base = ["other.toml"]', r"no recipe file .*other.toml"),
+        ("x = '" + "a" * (1 << 20) + "'", r"bytes; that is no recipe"),
+    ],
+    ids=["syntax", "base", "circle", "unknown", "path", "file", "large"],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        recipe_loader.load(file)
+
+
+class TestRoot:
+    def test_is_read_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = recipe_loader.load("bahdanau-multi30k").data
+        assert data.kind == "files"
+        monkeypatch.setenv("REGARD_DATA", "/somewhere")
+        assert str(folder(data.root)) == "/somewhere"
+        monkeypatch.delenv("REGARD_DATA")
+        assert str(folder(data.root)) == "../shared/data"
+
+    def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
+        data = recipe_loader.load("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
+        with pytest.raises(ValueError, match="environment has no REGARD_NOWHERE"):
+            read(data, "train")
+        data = recipe_loader.load("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
+        with pytest.raises(ValueError, match=r"data.train: there is no .*set it \(or REGARD_DATA\)"):
+            read(data, "train")
+
+
+def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"{before}from regard.cli import main; main()", *arguments]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=120, check=False)
+
+
+def test_the_command_lists_and_prints(tmp_path: Path) -> None:
+    listed = run("recipes")
+    assert listed.returncode == 0, listed.stderr
+    *tasks, made, bases = listed.stdout.split("\n\n")
+    names = [line[2:].split()[0] for task in tasks for line in task.splitlines()[1:]]
+    assert sorted(names) == sorted(recipe_loader.shipped()), "each under its task, once"
+    assert tasks[0].startswith("Translators\n")
+    assert "* bahdanau-phrasebook " in tasks[0], "it needs no data"
+    assert "  bahdanau-multi30k " in tasks[0]
+    assert made == "* needs no data: regard makes it"
+    assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "tell", "transformer"))
+    printed = run("recipes", "luong-local-tatoeba")
+    (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
+    assert recipe_loader.load(tmp_path / "mine.toml") == recipe_loader.load("luong-local-tatoeba")
+
+
+def test_the_command_shows_a_line_for_each_mistake() -> None:
+    done = run("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        "regard: recipe bahdanau-multi30k has 2 mistakes:",
+        "  training.updtes (command line): unknown key; did you mean updates?",
+        "  sed (command line): unknown key; did you mean seed?",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "bahdanau-multi30k", "--resume", "x"]])
+def test_train_needs_a_recipe_or_a_run_and_not_both(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    done = run("recipes", before="import sys; sys.modules['pydantic'] = None; ")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "regard: this command needs pydantic; install all that regard can use with: pip install 'regard[all]'\n"
+    )
+
+
+def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
+    encoder = ["encoder.kind=cnn", "encoder.width=10", "encoder.windows=[3,4,5]", "decoder.energy=dot"]
+    assert recipe_loader.load("bahdanau-phrasebook", [*encoder, "decoder.width=30"]).decoder is not None
+    with pytest.raises(Mistakes, match=r"decoder.width is 10, and they are 30 wide"):
+        recipe_loader.load("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
+    with pytest.raises(Mistakes, match=r"encoder.width = 0 is for classifiers"):
+        recipe_loader.load("bahdanau-phrasebook", ["encoder.kind=bag"])
+
+
+def test_odd_files_are_told_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "d.toml").mkdir()
+    with pytest.raises(ValueError, match=r"d\.toml is a folder; a recipe is a file"):
+        recipe_loader.load(tmp_path / "d.toml")
+    (tmp_path / "x.toml").write_text(f'base = ["../{tmp_path.name}/x.toml"]\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="is based on itself"):
+        recipe_loader.load(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize("given", ["seed=2020-01-01", "seed=99999999999999999999999", "data.train=100000000000"])
+def test_numbers_that_cannot_be_are_refused_by_key(given: str) -> None:
+    with pytest.raises(Mistakes, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
+        recipe_loader.load("bahdanau-phrasebook", [given])

@@ -1,0 +1,66 @@
+"""Every system that ships a recipe with data of our own trains from it, learns, and shows the weights it used."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING
+
+import pytest
+
+from regard.commands.recipes import EMBEDDED
+from regard.seeing import watch
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.decoding import pretrained
+from regard.training import fit
+from regard.training.fit.recipe_corpus import read
+from regard.training.recipe import recipe_loader
+from regard.training.score.task_evaluation import figures
+from regard.training.tasks import task_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = [name for name, does in recipe_loader.tasks().items() if does.split()[1] in EMBEDDED]
+# One context vector, words in no order, or a window of them: nothing to attend with.
+WITHOUT = ("seq2seq-", "plain-", "lstm-phrases", "cnn-opinions", "bilstm-")
+SMALL = [
+    "training.updates=6",
+    "search.beams=1",  # a beam reorders a cache in place, and what was seen before can then not be computed again
+    "training.warmup=0",
+    "training.rate=0.003",
+    'training.schedule="constant"',
+    "training.tokens=1024",
+    "training.validate_every=6",
+    "training.save_every=6",
+    "training.log_every=1",
+    "training.average=1",
+    "training.accelerator=cpu",
+    "training.tensorboard=false",
+]
+
+
+def small(name: str) -> list[str]:
+    if recipe_loader.tasks()[name].endswith("phrases"):
+        return [*SMALL, "data.sentences=200"]
+    return [*SMALL, "data.train=10", "data.valid=6", "data.test=6"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> None:
+    recipe = recipe_loader.load(name, small(name))
+    run = fit(recipe, tmp_path / "run")
+    with run.metrics.open(encoding="utf-8", newline="") as file:
+        losses = [float(row["nll"]) for row in csv.DictReader(file) if row["nll"]]
+    assert min(losses[3:]) < losses[0], "it learns"
+
+    loaded = pretrained.load(run.folder)
+    assert pretrained.task_of(loaded.model) == recipe.task
+    pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
+    with watch(loaded.model) as seen:
+        found, _ = figures(task_of(recipe), loaded.model, loaded.tokenizers, pairs)
+    assert found.values["loss"] > 0
+    assert bool(len(seen)) != name.startswith(WITHOUT), "what attends is seen"
+    assert seen.faithful is not False, seen
+    assert any(call.fidelity().kept for call in seen) == bool(len(seen)), "and what is shown was measured on the output"

@@ -1,0 +1,443 @@
+"""Evaluating: perplexity and alignments pair by pair, what the command prints, results kept and compared."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from regard import cli
+from regard.data import Pair, Tokenizer, Tokenizers
+from regard.data.batch import BEGIN, END
+from regard.models import Writer, config
+from regard.seeing.alignment import alignment_error
+
+sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
+
+from regard.training.run import results_file  # noqa: E402
+from regard.training.score import bleu  # noqa: E402
+from regard.training.score.translation_evaluation import alignment_errors, alignments, evaluate, perplexity  # noqa: E402
+
+SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
+TARGETS = [
+    "l' oiseau voit un ver .",
+    "un ver",
+    "l' oiseau matinal mange le ver tardif sous le vieil arbre .",
+    "ils mangent .",
+]
+LINKS = ["0-0 1-1 2-2 3-3 4-4 5-5", "0-0 1-1", "1-2 2-1 3-3 4-4 5-6 6-5 7-7 8-8 9-9 10-10 11-11", "0-0 1-1 2-2"]
+PAIRS = [Pair(s, t, alignment=links, possible="0-1") for s, t, links in zip(SOURCES, TARGETS, LINKS, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    return Tokenizers(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
+
+
+def model(tokenizers: Tokenizers, kind: str = "transformer") -> Writer:
+    torch.manual_seed(0)
+    sizes = len(tokenizers.source), len(tokenizers.target)
+    if kind == "transformer":
+        parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
+        return Writer(
+            config.Writer(*sizes, config.TransformerEncoder(**parts), config.TransformerDecoder(**parts))
+        ).eval()
+    attention = "none" if kind == "seq2seq" else "bahdanau"
+    encoder = config.RecurrentEncoder(embedding=8, width=8)
+    return Writer(
+        config.Writer(*sizes, encoder, config.RecurrentDecoder(attention=attention, embedding=8, width=8))
+    ).eval()
+
+
+class TestForced:
+    @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
+    @torch.no_grad()
+    def test_pair_by_pair_is_the_same(self, kind: str, tokenizers: Tokenizers) -> None:
+        it = model(tokenizers, kind)
+        together = alignments(it, tokenizers, PAIRS)
+        loss = count = 0.0
+        for pair, weights in zip(PAIRS, together, strict=True):
+            source = torch.tensor([[*tokenizers.source.encode(pair.source), END]])
+            target = torch.tensor([[BEGIN, *tokenizers.target.encode(pair.target), END]])
+            decoded = it(source, torch.tensor([source.shape[1]]), target[:, :-1], weights=True)
+            logprobs = it.readout(decoded.features)[0].log_softmax(-1).gather(1, target[0, 1:, None])
+            loss, count = loss - logprobs.sum().item(), count + len(logprobs)
+            layers = 3 if kind == "transformer" else 1
+            shape = (layers, len(pair.target.split()), len(pair.source.split()))
+            assert weights.shape == shape
+            # Summed over all words of the source, what is missing to 1 went to </s>.
+            kept = decoded.weights.unflatten(1, (layers, -1)).mean(2)[0, :, :-1, :-1].sum(-1)  # [layers, pieces]
+            words = torch.tensor(tokenizers.target.words(target[0, 1:-1].tolist()))
+            for word in range(shape[1]):
+                torch.testing.assert_close(weights[:, word].sum(-1), kept[:, words == word].mean(-1))
+        assert perplexity(it, tokenizers, PAIRS) == pytest.approx(math.exp(loss / count), rel=1e-4)
+        assert perplexity(it, tokenizers, PAIRS, tokens=1) == pytest.approx(math.exp(loss / count), rel=1e-4)
+        with torch.no_grad():
+            it.decoder.output.weight *= 1e6
+        assert perplexity(it, tokenizers, PAIRS) == math.inf, "it is past what a float holds, and no crash"
+
+    def test_links_that_the_model_draws_are_no_error(self, tokenizers: Tokenizers) -> None:
+        it = model(tokenizers, "bahdanau")
+        drawn = [alignment_error.link(weights[0]) for weights in alignments(it, tokenizers, PAIRS)]
+        gold = [
+            replace(pair, alignment=" ".join(f"{i}-{j}" for i, j in links), possible=None)
+            for pair, links in zip(PAIRS, drawn, strict=True)
+        ]
+        assert alignment_errors(it, tokenizers, gold) == {"attention": 0.0}
+        assert alignment_errors(it, tokenizers, PAIRS)["attention"] > 0
+        assert list(alignment_errors(model(tokenizers), tokenizers, PAIRS)) == ["layer 1", "layer 2", "layer 3"]
+
+    def test_without_attention_there_is_no_alignment(self, tokenizers: Tokenizers) -> None:
+        assert alignment_errors(model(tokenizers, "seq2seq"), tokenizers, PAIRS) == {}
+
+
+def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: Tokenizers, tmp_path: Path) -> None:
+    it = model(tokenizers)
+    evaluation, texts = evaluate(it, tokenizers, PAIRS, beams=2)
+    assert len(texts) == evaluation.sentences == len(PAIRS)
+    assert evaluation.bleu == bleu.bleu(texts, TARGETS)
+    assert evaluation.perplexity == perplexity(it, tokenizers, PAIRS)
+    assert evaluation.best_aer == min(evaluation.aer.values())
+    assert sum(each.sentences for each in evaluation.by_length) == len(PAIRS)
+    assert evaluation.tokens_per_second > 0
+    assert evaluation.search == {"beams": 2}
+    results_file.record(tmp_path, "test", evaluation)
+    results_file.record(tmp_path, "other", evaluation)
+    assert results_file.load(tmp_path) == {"test": evaluation, "other": evaluation}
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+    without, _ = evaluate(it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS], beams=1)
+    assert without.aer == {}
+    with pytest.raises(ValueError, match="not one pair"):
+        evaluate(it, tokenizers, [])
+
+
+@pytest.fixture
+def run(tokenizers: Tokenizers, tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny-1"
+    model(tokenizers).save_pretrained(folder / "model")
+    tokenizers.save(folder / "model")
+    return folder
+
+
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+    monkeypatch.setenv("COLUMNS", "160")
+    try:
+        cli.main()
+    except SystemExit as left:
+        if left.code:
+            raise
+    return capsys.readouterr().out
+
+
+def test_evaluate_and_compare(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, picture = tmp_path / "pairs.tsv", tmp_path / "lengths.svg"
+    file.write_text(
+        "".join(f"{s}\t{t}\t{links}\n" for s, t, links in zip(SOURCES, TARGETS, LINKS, strict=True)), encoding="utf-8"
+    )
+    saved = tmp_path / "said.txt"
+    arguments = ["--columns", "0,1,2", "--tokenised", "--beams", "1", "--save", str(saved), "--save-plot", str(picture)]
+    out = command(capsys, monkeypatch, "evaluate", str(run), str(file), *arguments)
+    for word in (
+        "pairs.tsv: 4 sentences",
+        "tok:13a",
+        "tok:none",
+        "chrF",
+        "perplexity",
+        "AER, layer 3",
+        "11–15",
+        "speed",
+    ):
+        assert word in out
+    assert len(saved.read_text(encoding="utf-8").splitlines()) == 4
+    assert picture.read_text(encoding="utf-8").startswith("<?xml")
+    kept = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    assert kept[str(file)]["search"]["beams"] == 1
+    with pytest.raises(SystemExit, match="none of these runs was evaluated on test"):
+        command(capsys, monkeypatch, "compare", str(run), "--data", "test")
+    out = command(capsys, monkeypatch, "compare", str(run), str(run), "--data", str(file))
+    assert out.count("tiny-1") == 2
+    assert f"{kept[str(file)]['chrf']['value']:.2f}" in out
+    assert f"{min(kept[str(file)]['aer'].values()):.3f}" in out
+
+
+def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic")
+    from regard.training.recipe import recipe_loader, recipe_toml
+
+    recipe = recipe_loader.load("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
+    (run / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    out = command(capsys, monkeypatch, "evaluate", str(run))
+    assert "test: 12 sentences" in out
+    assert "AER, layer 1" in out
+    assert "beams 2" in out
+    out = command(capsys, monkeypatch, "evaluate", str(run), "--split", "valid", "--beams", "1")
+    assert "valid: 5 sentences" in out
+    assert "beams 1" in out
+    assert list(results_file.load(run)) == ["test", "valid"]
+
+
+def test_what_cannot_be_kept_is_shown_all_the_same(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"--save nowhere/x\.txt cannot be written"):
+        command(capsys, monkeypatch, "evaluate", str(run), "test", "--save", "nowhere/x.txt")
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device", "results.json")
+
+    (tmp_path / "test").rename(tmp_path / "valid.tsv")
+    with monkeypatch.context() as broken:
+        broken.setattr(results_file, "record", full)
+        with pytest.raises(SystemExit, match=r"cannot use results\.json: No space left"):
+            command(capsys, broken, "evaluate", str(run), "valid.tsv", "--save", "said.txt", "--beams", "1")
+    assert "valid.tsv: 4 sentences" in capsys.readouterr().out
+    assert len((tmp_path / "said.txt").read_text(encoding="utf-8").splitlines()) == 4
+    assert not (tmp_path / "said.txt.unfinished").exists()
+
+
+def test_runs_of_one_name_are_told_apart(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    command(capsys, monkeypatch, "evaluate", str(run), str(tmp_path / "p.tsv"), "--beams", "1")
+    other = shutil.copytree(run, tmp_path / "other" / run.name)
+    assert {row.run for row in results_file.compare([run, other])} == {str(run), str(other)}
+    monkeypatch.chdir(run)
+    assert {row.run for row in results_file.compare([Path()])} == {run.name}
+
+
+@pytest.fixture
+def captioner(tmp_path: Path) -> Path:
+    """A run of another task: a captioner that has learned nothing."""
+    pytest.importorskip("pydantic")
+    pytest.importorskip("PIL", reason="needs the extra `vision`")
+    from regard.data.corpora import scenes
+    from regard.data.picture_reader import Pictures
+    from regard.training.recipe import recipe_loader, recipe_toml
+
+    folder = tmp_path / "soft-1"
+    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
+    torch.manual_seed(0)
+    tell = config.TellDecoder(hidden=8, embedding=8, width=8)
+    Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), tell)).save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    recipe = recipe_loader.load("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
+    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    return folder
+
+
+def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_kept(
+    captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from regard.data.corpora import scenes
+    from regard.decoding import pretrained, translate
+
+    saved = tmp_path / "said.txt"
+    for beams in (1, 4):
+        arguments = ["--beams", str(beams), "--length-penalty", "0", "--save", str(saved)]
+        out = command(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
+        assert "test: 4 pairs, " in out
+        assert f" target tokens, beams {beams}, length penalty 0, coverage penalty 0" in out
+        assert f"wrote {saved}" in out
+        loaded, names = pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
+        said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
+        assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
+        assert results_file.load(captioner)["test"].search["beams"] == beams
+    out = command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
+    assert "valid: 3 pairs, " in out
+    assert " target tokens, beams 3" in out
+    assert "CIDEr-D" in out
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    """A run of a classifier that has learned nothing."""
+    pytest.importorskip("pydantic")
+    from regard.data import Labels
+    from regard.data.corpora import opinions
+    from regard.models.classifier import Classifier
+    from regard.training.recipe import recipe_loader, recipe_toml
+
+    folder = tmp_path / "opinions-1"
+    texts = [pair.source for pair in opinions.pairs(50)]
+    sides = Tokenizers(Tokenizer.train("word", 100, texts), Labels(sorted(opinions.LABELS)))
+    recipe = recipe_loader.load("mean-opinions", ["data.test=60", "encoder.width=8"])
+    torch.manual_seed(0)
+    it = Classifier(recipe.classifier(len(sides.source), 3))
+    it.save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    return folder
+
+
+def test_a_classifier_is_scored_label_by_label(
+    classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said.txt"
+    out = command(capsys, monkeypatch, "evaluate", str(classifier), "--save", str(said))
+    assert "test: 60 examples\n" in out
+    answers = said.read_text(encoding="utf-8").splitlines()
+    found = results_file.load(classifier)["test"]
+    kept = json.loads((classifier / "results.json").read_text(encoding="utf-8"))["test"]["labels"]
+    assert sum(label["count"] for label in kept.values()) == 60
+    assert {name: sum(label["answers"].get(name, 0) for label in kept.values()) for name in kept} == {
+        name: answers.count(name) for name in kept
+    }
+    right = sum(label.answers.get(name, 0) for name, label in found.labels.items())
+    assert found.values["accuracy"] == pytest.approx(100 * right / 60)
+    for word in ("precision", "recall", "F1", "by what the model answered"):
+        assert word in out
+    assert "opinions-1" in command(capsys, monkeypatch, "compare", str(classifier))
+
+
+def test_precision_and_recall_by_hand() -> None:
+    from regard.training.score.label_scores import by_label
+
+    truths, answers = ["a", "a", "a", "b", "c"], ["a", "a", "b", "a", "d"]
+    found = by_label(answers, [Pair("x", truth) for truth in truths], ["d", "c", "b", "a", "e"])
+    assert list(found) == ["d", "c", "b", "a"], "in the order of the model's labels; nothing is known of e"
+    assert (found["a"].count, found["a"].answers) == (3, {"b": 1, "a": 2})
+    assert found["a"].precision == found["a"].recall == found["a"].f1 == pytest.approx(200 / 3)
+    assert (found["b"].precision, found["b"].recall, found["b"].f1) == (0, 0, 0)
+    assert (found["c"].precision, found["c"].recall) == (None, 0)
+    assert (found["d"].precision, found["d"].recall, found["d"].count) == (0, None, 0)
+
+
+def test_a_file_of_nothing_is_told_as_that(
+    run: Path, classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "empty.tsv"
+    for each in (run, classifier):
+        file.write_text("", encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"empty\.tsv holds no rows"):
+            command(capsys, monkeypatch, "evaluate", str(each), str(file))
+        file.write_text("alone\n", encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"empty\.tsv:1: the line has 1 column, .* separate them\)$"):
+            command(capsys, monkeypatch, "evaluate", str(each), str(file))
+
+
+def test_a_language_model_is_scored_on_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pydantic")
+    from regard.data.source_reader import Nothing
+    from regard.training.fit.recipe_corpus import read
+    from regard.training.recipe import recipe_loader, recipe_toml
+
+    folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
+    settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]
+    recipe = recipe_loader.load("lstm-phrases", settings)
+    (held_out,) = read(recipe.data, "test")
+    sides = Tokenizers(Nothing(), Tokenizer.train("character", 100, [held_out.target]))
+    torch.manual_seed(0)
+    Writer(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
+    sides.save(folder / "model")
+    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    tokens = len(sides.target.encode(held_out.target)) + 2
+    assert f"test: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder))
+    file.write_text(held_out.target, encoding="utf-8")
+    assert f"my.txt: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder), str(file))
+    found = results_file.load(folder)
+    assert found[str(file)].values["loss"] == found["test"].values["loss"]
+    file.write_text(held_out.target[:200], encoding="utf-8")
+    command(capsys, monkeypatch, "evaluate", str(folder), str(file))
+    assert results_file.load(folder)[str(file)].values["loss"] != found["test"].values["loss"]
+    with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
+        command(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
+    file.write_text(" \n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"my\.txt holds no text"):
+        command(capsys, monkeypatch, "evaluate", str(folder), str(file))
+
+
+def test_runs_of_several_tasks_are_all_compared(
+    run: Path, captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    command(capsys, monkeypatch, "evaluate", str(run), str(tmp_path / "pairs.tsv"), "--beams", "1")
+    command(capsys, monkeypatch, "evaluate", str(captioner))
+    out = command(capsys, monkeypatch, "compare", str(run), str(captioner), "--save-plot", str(tmp_path / "a.svg"))
+    assert [word for word in out.split() if word in ("tiny-1", "soft-1", "tokenised", "BLEU-4")] == [
+        *("tokenised", "tiny-1"),
+        *("BLEU-4", "soft-1"),
+    ]
+    assert (tmp_path / "a.svg").exists()
+    with pytest.raises(SystemExit, match="none of these runs translates"):
+        command(capsys, monkeypatch, "compare", str(captioner), "--save-plot", str(tmp_path / "b.svg"))
+    assert not (tmp_path / "b.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--save-plot", "p.png"], "--save-plot is for models that translate; .* is one for `regard caption`"),
+        (["--tokens", "64"], "--tokens is for models that translate"),
+        (["pairs.tsv", "--tokenised"], "--tokenised is for models that translate"),
+        (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own pairs"),
+        (["--columns", "1,0"], "say how a FILE is written, and none is given"),
+        (["--engine", "ctranslate2"], "ctranslate2 runs Transformers that translate; .* is none: use torch"),
+    ],
+)
+def test_what_means_nothing_to_a_captioner_is_refused(
+    arguments: list[str],
+    message: str,
+    captioner: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        command(capsys, monkeypatch, "evaluate", str(captioner), *arguments)
+    assert not (captioner / "results.json").exists()
+
+
+def test_what_means_nothing_to_a_classifier_or_a_language_model_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, option in (
+        ("opinions-lstm", "--beams"),
+        ("opinions-lstm", "--coverage-penalty"),
+        ("shakespeare-transformer", "--save"),
+    ):
+        with pytest.raises(SystemExit, match=f"{option} is for models that translate or caption or spell"):
+            command(capsys, monkeypatch, "evaluate", name, option, "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "RUN/model"], "without a recipe"),
+        (["evaluate", "RUN/model", "absent.tsv"], "absent.tsv"),
+        (["compare", "RUN"], "regard evaluate"),
+        (["compare", "RUN", "--save-plot", "x.gif"], "end the name in one of them"),
+        (["evaluate", "nonsense"], "no model is called nonsense"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    message: str,
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SystemExit, match=message) as left:
+        command(capsys, monkeypatch, *(part.replace("RUN", str(run)) for part in arguments))
+    assert "\n" not in str(left.value)
+
+
+def test_a_results_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    for text, message in (("{", "not JSON"), ("[]", "holds a list"), ('{"test": {"bleu": 1}}', "this version")):
+        (tmp_path / "results.json").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            results_file.load(tmp_path)

@@ -1,0 +1,266 @@
+"""Models behind the page: what the API says of a translation, a text or a picture is what the library says."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import io
+import json
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from regard.data.picture_reader import Pictures
+from regard.decoding import pretrained
+from regard.decoding.beam_history import trail
+from regard.decoding.classification import classify
+from regard.decoding.translation import translate
+from regard.viewer.data.library import Model, Shelf, installed, model_at
+from regard.viewer.data.trace_view import Shown
+from regard.viewer.http import limits
+from regard.viewer.http.application import make
+from regard.viewer.http.in_process import ask
+from regard.viewer.http.server import serving
+from tests.support.viewer_client import answered, error_of, get, json_of, post, seen_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from regard.viewer.http.in_process import Answer
+
+SENTENCE = "My sister has a small black dog."
+NAMES = [name for name in pretrained.shipped() if name.startswith("tatoeba-")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
+    app = make(Shelf(models=installed()))
+    (told,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
+    loaded = pretrained.load(name)
+    (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True})
+    assert told["translation"] == found.text
+    assert (told["source"], told["target"]) == (found.source_pieces, found.pieces)
+    assert found.weights is not None
+    torch.testing.assert_close(torch.tensor(told["weights"]), found.weights.mean(0), atol=1e-4, rtol=0)
+    assert told["fidelity"]["kept"] is True
+    assert len(told["steps"]) == len(found.tokens)
+    # Along the translation the alternatives' log-probabilities add up to that of the whole.
+    total = 0.0
+    for step, piece in zip(told["steps"], found.pieces, strict=True):
+        total += next(x["logprob"] for x in step["alternatives"] if x["piece"] == piece)
+    assert total == pytest.approx(found.hypotheses[0].logprob, abs=1e-3)
+    # Greedily, each step's beam is what has been written.
+    (greedy,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 1}))["translations"]
+    ends = [step["beam"][0]["text"] for step in greedy["steps"]]
+    assert ends[-1] == greedy["translation"]
+    assert [step["prefix"] for step in greedy["steps"][1:]] == ends[:-1]
+
+
+def test_a_trail_ends_in_what_the_search_finds() -> None:
+    if not NAMES:
+        pytest.skip("no translator ships")
+    loaded = pretrained.load(NAMES[0])
+    (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], beams=4)
+    source = torch.tensor([found.source_tokens])
+    with torch.no_grad():
+        annotations = loaded.model.encode(source, torch.tensor([source.shape[1]]))
+    steps = trail(loaded.model.decoder, annotations, beams=4)
+    assert all(1 <= len(step) <= 4 for step in steps)
+    assert all(len(held.tokens) == at + 1 for at, step in enumerate(steps) for held in step)
+    ended = [held for step in steps for held in step if held.tokens == found.tokens]
+    assert [held.score for held in ended] == pytest.approx([found.hypotheses[0].score], abs=1e-5)
+    with pytest.raises(ValueError, match="of one sentence, got 2"):
+        trail(loaded.model.decoder, annotations.select(torch.tensor([0, 0])), beams=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "word"),
+    [
+        ("/api/translate", {"text": "a", "models": []}, 422, "models"),
+        ("/api/translate", {"text": "a", "models": ["nobody"]}, 404, "nobody"),
+        ("/api/translate", {"text": " ", "models": ["x"]}, 422, "text"),
+        ("/api/translate", {"text": "a", "models": ["x"], "beams": 17}, 422, "beams"),
+        ("/api/classify", {"text": "a", "models": ["x"]}, 404, "none is installed"),
+        ("/api/caption", {}, 404, "no model here can caption"),
+        ("/api/listen", {}, 404, "no model here can listen"),
+    ],
+)
+def test_what_no_model_can_do_is_refused(path: str, body: object, status: int, word: str) -> None:
+    app = make(Shelf(models=[Model("tatoeba", "read", "t", "t")]))
+    assert word in error_of(post(app, path, body), status)
+
+
+def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
+    assert {model.task for model in installed() if model.ours} <= {
+        "translate",
+        "classify",
+        "caption",
+        "listen",
+        "generate",
+    }
+    with pytest.raises(ValueError, match="neither trace"):
+        model_at(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    assert model_at(str(tmp_path)) == Model(tmp_path.name, "read", tmp_path.name, str(tmp_path))
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match="should be a JSON object"):
+        model_at(str(tmp_path))
+
+
+def shipped(task: str) -> Model:
+    found = [model for model in installed() if model.ours and model.task == task]
+    if not found:
+        pytest.skip(f"no model that can {task} ships")
+    return found[0]
+
+
+def upload(model: Model, path: str, content: bytes) -> Answer:
+    app = make(Shelf(models=[model]))
+    return answered(ask(app, "POST", path, content, "application/octet-stream"))
+
+
+def test_a_text_is_named_as_the_library_names_it() -> None:
+    model, text = shipped("classify"), "the soup was cold but the waiter was kind"
+    app = make(Shelf(models=[model]))
+    (told,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
+    loaded = pretrained.load(model.name)
+    (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
+    assert (told["label"], told["probabilities"]) == (found.label, pytest.approx(found.probabilities))
+    assert told["words"] == loaded.tokenizers.source.pieces([int(x) for x in found.numbers])
+    assert found.weights is not None
+    assert told["weights"] == pytest.approx(found.weights.tolist(), rel=1e-4)
+
+
+def test_a_picture_is_told_as_the_library_tells_it() -> None:
+    image, model, scene = pytest.importorskip("PIL.Image"), shipped("caption"), "scene:test:0:7"
+    packed = io.BytesIO()
+    image.fromarray(Pictures(256).encode(scene)).save(packed, "PNG")
+    told = json_of(upload(model, "/api/caption", packed.getvalue()))
+    loaded = pretrained.load(model.name)
+    (found,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
+    assert told["text"] == found.text  # though it was enlarged on its way
+    assert told["text"].split() == told["words"]
+    assert all(len(row) == told["grid"][0] * told["grid"][1] for row in told["weights"])
+    assert told["picture"].startswith("data:image/png;base64,")
+    said = error_of(upload(model, "/api/caption", b"no picture"), 422)
+    assert said.startswith("what was sent: is not a picture")
+
+
+def test_a_sound_is_heard_as_the_library_hears_it() -> None:
+    soundfile, model = pytest.importorskip("soundfile"), shipped("listen")
+    tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
+    packed = io.BytesIO()
+    soundfile.write(packed, tone, 8000, format="WAV")
+    told = json_of(upload(model, "/api/listen", packed.getvalue()))
+    assert told["seconds"] == pytest.approx(1.0, abs=0.01)
+    assert max(most for _, most in told["waveform"]) == pytest.approx(0.3, abs=0.01)
+    assert sum(told["probabilities"].values()) == pytest.approx(1.0)
+    assert told["label"] == max(told["probabilities"], key=told["probabilities"].__getitem__)
+    assert sum(told["weights"]) == pytest.approx(1.0, abs=1e-3)
+    assert "what was sent" in error_of(upload(model, "/api/listen", b"no sound"), 422)
+
+
+def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
+    model = shipped("generate")
+    app = make(Shelf(models=[model]))
+    made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
+    told = json_of(get(app, f"/api/traces/{made['id']}"))
+    given = pretrained.load(model.name).tokenizers.target.pieces(
+        pretrained.load(model.name).tokenizers.target.continued("To be")
+    )
+    assert told["tokens"][0][: told["prompt"]] == given
+    assert len(told["tokens"][0]) == len(given) + 6
+    assert {(call["queries"], call["keys"]) for call in told["calls"]} == {(len(given) + 6,) * 2}
+    assert told["faithful"] is True
+
+
+def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the third step of a search the client is gone; that step is the last."""
+    model = shipped("translate")
+    shelf = Shelf(models=[model])
+    app, decoder = make(shelf), shelf.loaded(model).model.decoder
+    step, count, third = decoder.step, 0, threading.Event()
+
+    def counted(*given: Any, **more: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            third.set()
+            assert shelf.left is not None
+            assert shelf.left.wait(20)
+        return step(*given, **more)
+
+    monkeypatch.setattr(decoder, "step", counted)
+
+    async def leave() -> Answer:
+        gone = asyncio.Event()
+        body = json.dumps({"text": SENTENCE, "models": [model.name]}).encode()
+        asked = asyncio.ensure_future(ask(app, "POST", "/api/translate", body, gone=gone))
+        assert await asyncio.to_thread(third.wait, 20)
+        gone.set()
+        return await asked
+
+    assert answered(leave()).status == 499
+    app.state.work.models.submit(lambda: None).result(20)  # whatever was begun is over
+    assert count == 3
+    monkeypatch.undo()
+    told = post(app, "/api/translate", {"text": SENTENCE, "models": [model.name]})
+    assert json_of(told)["translations"][0]["translation"]  # the next is not stopped
+
+
+def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRACES", 1)
+    shelf = Shelf([Shown.of(seen_of(), "lasting")])
+    app = make(shelf)
+    work = app.state.work
+    first, second = Shown.of(seen_of(), "first"), Shown.of(seen_of(), "second")
+    shelf.add(first)
+    kept = weakref.ref(first.seen[0].weights._kept.a)
+    for trace in list(shelf.traces):
+        for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
+            assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200
+        assert get(app, f"/api/traces/{trace}/thumbs").status == 200
+    assert (len(work.maps), len(work.answers)) == (6, 4)
+    shelf.add(second)
+    assert list(shelf.traces.values())[1:] == [second]
+    assert (len(work.maps), len(work.answers)) == (3, 2)
+    work.map(first, 0, 0, 0)  # one that was computed while it went
+    assert len(work.maps) == 3
+    del first
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_example_read_again_stays() -> None:
+    example, other = Shown.of(seen_of(), "example"), Shown.of(seen_of(), "other")
+    shelf = Shelf([example, other])
+    again = Shown.of(seen_of(), "example")
+    shelf.add(again)
+    assert again.lasting
+    assert list(shelf.traces.values()) == [other, again]
+
+
+def test_examples_come_while_the_page_is_there_already() -> None:
+    model = shipped("translate")
+    shelf = Shelf(models=[model])
+    shelf.coming = [("no such model", "", 0), (model.name, SENTENCE, 0)]
+    with serving(shelf) as server, httpx.Client(base_url=server.address) as client:
+        until = time.monotonic() + 30
+        while (about := client.get("/api/about").json())["coming"]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert [trace["model"] for trace in about["traces"]] == [model.name]
+        assert client.get("/").status_code == 200
+
+
+def test_bleu_by_length_is_the_figures() -> None:
+    curves = json_of(get(make(Shelf()), "/api/length"))["curves"]
+    longest = {one["translator"]: one["points"][-1][1] for one in curves if "phrase book" in one["data"]}
+    assert longest["seq2seq"] < 0.5 * longest["bahdanau"]  # without attention, long sentences are lost
+    assert all(len(point) == 3 for one in curves for point in one["points"])

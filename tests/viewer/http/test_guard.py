@@ -1,0 +1,185 @@
+"""Who may ask the viewer, and for how much: its own page, from this machine; others with a token."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from regard.viewer.data.library import Shelf
+from regard.viewer.data.trace_view import Shown
+from regard.viewer.http import limits
+from regard.viewer.http.byte_cache import Cache
+from regard.viewer.http.server import Server, loopback, serving
+from regard.viewer.http.worker import URGENT, Busy, Desk
+from tests.support.viewer_client import answered, seen_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    with serving(Shelf([Shown.of(seen_of())])) as server, httpx.Client(base_url=server.address) as client:
+        yield client
+
+
+def test_the_page_may_run_its_own_scripts_and_no_others(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert "//" not in answer.text.replace("http://www.w3.org", "")  # nothing from elsewhere
+    assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "2130706433"])
+def test_another_name_for_this_machine_is_not_answered(client: httpx.Client, host: str) -> None:
+    answer = client.get("/api/about", headers={"Host": host})
+    assert answer.status_code in (400, 421)
+    assert "traces" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
+    ],
+)
+def test_other_sites_cannot_start_work(client: httpx.Client, headers: dict[str, str]) -> None:
+    for method, path in (("POST", "/api/traces"), ("GET", "/api/about"), ("OPTIONS", "/api/traces")):
+        answer = client.request(method, path, headers={"Content-Type": "text/plain", **headers}, content=b"{}")
+        assert answer.status_code == 403
+        assert not any(name.startswith("access-control") for name in answer.headers)
+
+
+def test_a_link_from_elsewhere_opens_the_page(client: httpx.Client) -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert client.get("/", headers=headers).status_code == 200
+    assert client.get("/", headers=headers | {"Sec-Fetch-Dest": "iframe"}).status_code == 403
+
+
+def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = client.post("/api/traces", content=b"x" * (limits.BODY + 1))
+    assert answer.status_code == 413
+    assert "131,072" in answer.json()["error"]
+
+    def endless() -> Iterator[bytes]:  # chunked: it does not say how long it is
+        for _ in range(64):
+            yield b" " * 65536
+
+    monkeypatch.setattr(limits, "UPLOAD", limits.BODY)
+    for path in ("/api/traces", "/api/translate", "/api/caption"):
+        answer = client.post(path, content=endless(), headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        assert "past 131,072 bytes" in answer.json()["error"]
+    assert client.get("/api/about").status_code == 200
+
+
+def test_unchanged_answers_are_not_sent_again(client: httpx.Client) -> None:
+    root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
+    path = f"{root}/calls/0/tile?top=0&left=0&bottom=13&right=13&height=13&width=13"
+    first = client.get(path)
+    again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+def test_bytes_and_json_are_packed(client: httpx.Client) -> None:
+    root = f"/api/traces/{client.get('/api/traces').json()[0]['id']}"
+    assert client.get(root).headers["content-encoding"] == "gzip"
+    assert client.get(f"{root}/thumbs").headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in client.get(f"{root}/thumbs", headers={"Accept-Encoding": "identity"}).headers
+
+
+def test_others_need_the_token() -> None:
+    server = Server(Shelf([Shown.of(seen_of())]), host="0.0.0.0")
+    assert server.token
+    assert server.token in server.url
+    transport = httpx.ASGITransport
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as client:
+            for path in ("/", "/api/about", "/static/main.js", "/?token=wrong", "/?token="):
+                assert (await client.get(path)).status_code == 401
+            into = await client.get(f"/?token={server.token}")
+            assert into.status_code == 303
+            assert server.token not in into.headers["location"]
+            assert "HttpOnly" in into.headers["set-cookie"]
+            assert "SameSite=Lax" in into.headers["set-cookie"]
+            assert (await client.get("/api/about")).status_code == 200  # by the cookie
+            for site in ("same-site", "cross-site"):  # which may come with what another site causes
+                assert (await client.post("/api/traces", headers={"Sec-Fetch-Site": site})).status_code == 403
+                assert (await client.get("/api/about", headers={"Sec-Fetch-Site": site})).status_code == 403
+            bearer = {"Authorization": f"Bearer {server.token}"}
+            async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as other:
+                assert (await other.get("/api/about", headers=bearer)).status_code == 200
+
+    answered(tried())
+
+
+def test_only_loopback_goes_without_a_token() -> None:
+    assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
+    assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
+
+
+def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
+    try:
+        server = Server(Shelf(), host="127.0.0.2")
+    except ValueError:
+        pytest.skip("this system has one loopback address")
+
+    async def tried() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            assert (await client.get("/api/about")).status_code == 200
+            assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
+
+    answered(tried())
+
+
+def test_a_port_that_is_taken_is_one_clear_line() -> None:
+    first = Server(Shelf())
+    port = int(first.address.rsplit(":", 1)[1])
+    with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
+        Server(Shelf(), port=port)
+
+
+def test_the_desk_refuses_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING", 3)
+    desk, go = Desk("test"), threading.Event()
+    first = desk.submit(go.wait)
+    while not first.running():
+        pass
+    waiting = [desk.submit(lambda: 1) for _ in range(3)]
+    with pytest.raises(Busy, match="3 requests wait"):
+        desk.submit(lambda: 1)
+    assert waiting[1].cancel()
+    assert desk.waiting == 2
+    assert desk.submit(lambda: 2, URGENT).cancel()  # who no longer waits takes nobody's place
+    last = desk.submit(lambda: 3)
+    with pytest.raises(Busy, match="3 requests wait"):
+        desk.submit(lambda: 1)
+    go.set()
+    assert (waiting[0].result(5), waiting[2].result(5), last.result(5)) == (1, 1, 3)
+    desk.close()
+
+
+def test_the_cache_holds_so_many_bytes() -> None:
+    cache: Cache[str] = Cache(10)
+    cache.put("a", "A", 4)
+    cache.put("b", "B", 4)
+    assert cache.get("a") == "A"  # wanted last, so b goes first
+    cache.put("c", "C", 5)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.bytes) == ("A", None, "C", 9)
+    cache.put("d", "D", 11)
+    assert cache.get("d") is None
+    cache.put("a", "AA", 5)
+    assert cache.bytes == 10
+    cache.drop(lambda key: key == "a")
+    assert (cache.get("a"), cache.get("c"), cache.bytes) == (None, "C", 5)

@@ -1,0 +1,1 @@
+"""Tools that write documentation: pages, tables, pictures."""

@@ -1,0 +1,194 @@
+"""Pictures of every view for docs/viewer.md, light and dark: `python -m tools.screenshots [VIEW …]`.
+
+They are of real traces: MiniLM, SmolLM2 reading docs/tour.md and writing on, the translators, the captioner and the
+classifier that ship, and a small listener that learns tones here. It takes a few minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page
+
+    from regard.viewer.data.library import Shelf
+
+DOCS = Path(__file__).parent.parent / "docs"
+FOLDER = DOCS / "viewer"
+SIZE = {"width": 1280, "height": 800}
+LARGEST = 150_000
+"""Bytes of a picture."""
+SENTENCE = "The cat sat on the mat because it was tired, and the dog let it sleep."
+PROMPT = "Attention is a way to look things up. A query meets keys that carry values, and"
+SCENE, TONE = "scene:test:0:3", "tone:rising:31"
+POINTS = {
+    "table": "points", "energy": "Gaussian", "normalize": "Softmax", "query": "4.2, 3.1",
+    "parameters": {"sigma": 1.2, "temperature": 1, "alpha": 1.5},
+    "rows": [
+        {"key": "1.2, 1.4", "value": "8"}, {"key": "2.1, 4.6", "value": "14"}, {"key": "4.6, 2.2", "value": "21"},
+        {"key": "5.4, 4.9", "value": "12"}, {"key": "7.6, 1.3", "value": "17"}, {"key": "8.3, 4.1", "value": "5"},
+    ],
+}  # fmt: skip
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    torch.set_num_threads(2)
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        place = Path(made)
+        shelf, traces = shelved(place)
+        scenes = views(traces, place)
+        unknown = sorted(set(wanted) - {name for name, _, _ in scenes})
+        if unknown:
+            raise SystemExit(f"there is no view {', '.join(unknown)}; there are {', '.join(x for x, _, _ in scenes)}")
+        take([scene for scene in scenes if not wanted or scene[0] in wanted], shelf)
+
+
+def shelved(place: Path) -> tuple[Shelf, dict[str, str]]:
+    """What there is to look at, and the ids of the traces."""
+    from regard.viewer.data.library import Shelf, installed, model_at
+
+    listener(place / "tones")
+    models = [model for model in installed() if model.task != "listen"]  # digits are other people's voices
+    shelf = Shelf(models=[*models, model_at(str(place / "tones"))])
+    page = (DOCS / "tour.md").read_text(encoding="utf-8")[:9000]
+    read = {
+        "short": shelf.read("minilm", SENTENCE),
+        "long": shelf.read("smollm2", page),
+        "written": shelf.read("smollm2", PROMPT, generate=40),
+    }
+    for trace in read.values():
+        trace.lasting = True
+    return shelf, {name: trace.id for name, trace in read.items()}
+
+
+def listener(folder: Path) -> None:
+    """One that tells rising, falling and steady tones apart, learned here: the sounds are ours."""
+    from regard.data import Batches, Encoded, Tokenizers
+    from regard.data.corpora import tones
+    from regard.data.label_set import Labels
+    from regard.data.sound_reader import Sounds
+    from regard.models import Classifier, config
+
+    torch.manual_seed(0)
+    sides = Tokenizers(Sounds(), Labels(tones.SHAPES))
+    encoded = Encoded.build(tones.pairs(600), sides)
+    encoder = config.ConvolutionEncoder(reads="sound")
+    model = Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for epoch in range(10):
+        for batch in Batches(encoded, sentences=32, seed=0, epoch=epoch):
+            loss = model.loss(batch)
+            optimizer.zero_grad()
+            (loss.total / loss.tokens).backward()
+            optimizer.step()
+    model.save_pretrained(folder)
+    sides.save(folder)
+
+
+def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any], Callable[[Page], None]]]:
+    """Each picture's name, the state it opens, and what is done then."""
+    import soundfile
+    from PIL import Image
+
+    from regard.data.corpora import scenes, tones
+    from regard.data.sound_reader import Sounds
+
+    Image.fromarray(scenes.picture(SCENE)).resize((384, 384), Image.Resampling.NEAREST).save(place / "scene.png")
+    soundfile.write(place / "tone.wav", Sounds().encode(TONE), tones.RATE, subtype="PCM_16")
+
+    def wait(page: Page) -> None:
+        page.wait_for_timeout(2500)
+
+    def tiles(page: Page) -> None:
+        page.wait_for_function("() => regard.drawn()?.pending === 0", timeout=120_000)
+        page.wait_for_timeout(400)
+
+    def translated(page: Page) -> None:
+        page.wait_for_function("() => regard.drawn()?.length === 2", timeout=60_000)
+        page.locator(".sentence.target .word").nth(5).hover()
+
+    def told(page: Page) -> None:
+        page.set_input_files("input[type=file]", place / "scene.png")
+        page.wait_for_selector(".strip-word canvas")
+        page.locator(".strip-word").nth(2).click()
+        page.mouse.move(2, 2)
+
+    def heard(page: Page) -> None:
+        page.set_input_files("input[type=file]", place / "tone.wav")
+        page.wait_for_selector(".heard")
+
+    def pointed(page: Page) -> None:
+        tiles(page)
+        page.mouse.move(560, 480)
+
+    short, long, written = (traces[name] for name in ("short", "long", "written"))
+    close = {"x": 1500, "y": 1508, "scale": 17}
+    two = {"other": {"trace": long, "call": "18", "head": 6}}
+    return [
+        ("lookup", {"view": "lookup", "lookup": POINTS}, wait),
+        ("translate", {"view": "translate"}, translated),
+        ("heads", {"view": "heads", "trace": short, "call": "4", "pins": ["q9"]}, wait),
+        ("model", {"view": "model", "trace": short}, wait),
+        ("neuron", {"view": "neuron", "trace": short, "call": "2", "query": 8}, wait),
+        ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before
+        ("map-close", {"view": "map", "trace": long, "call": "0", "head": 4, "map": close}, pointed),
+        ("map-two", {"view": "map", "trace": long, "call": "17", "head": 3, "map": two}, tiles),
+        ("generation", {"view": "generation", "trace": written, "call": "17", "step": 20}, wait),
+        ("picture", {"view": "picture"}, told),
+        ("sound", {"view": "sound"}, heard),
+        ("read", {"view": "read"}, wait),
+    ]
+
+
+def take(scenes: list[tuple[str, dict[str, Any], Callable[[Page], None]]], shelf: Shelf) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from regard.viewer.http.server import serving
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as playwright, serving(shelf) as server:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            context = browser.new_context(viewport=SIZE, color_scheme=scheme)
+            for name, state, act in scenes:
+                page = context.new_page()
+                link = "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items())
+                page.goto(f"{server.url}#{link}")
+                page.wait_for_selector("[aria-selected=true]")
+                act(page)
+                page.wait_for_timeout(600)
+                save(page.screenshot(), FOLDER / f"{name}-{scheme}.png")
+                page.close()
+        browser.close()
+
+
+def save(screenshot: bytes, path: Path) -> None:
+    """As few colours as it takes to be small; the eye sees no difference on a page like this."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(screenshot)) as image:
+        whole = image.convert("RGB")
+    for colours in (256, 128, 64, 32):
+        packed = io.BytesIO()
+        whole.quantize(colours, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+        if packed.tell() <= LARGEST:
+            break
+    path.write_bytes(packed.getvalue())
+    print(f"{path.relative_to(DOCS.parent)}: {packed.tell():,} bytes, {colours} colours")
+
+
+if __name__ == "__main__":
+    main()
