@@ -1,6 +1,6 @@
 """Captioners in docs/results.md: scenes and photographs, three seeds each, from training runs of ours.
 
-    python -m benchmarks.caption_results run [WORDS …]  train and evaluate what is missing (all WORDS in the name)
+    python -m benchmarks.caption_results run [WORDS …]  train and evaluate what is missing (names with WORDS)
     python -m benchmarks.caption_results list | section
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`, in a process of its own; `--jobs` runs several at a

@@ -1,6 +1,6 @@
 """Classifiers and spellers in docs/results.md: SST-5, SST-2, TREC, opinions, spoken digits, from training runs of ours.
 
-    python -m benchmarks.classification_results run [WORDS …]  train and evaluate what is missing (all WORDS in the name)
+    python -m benchmarks.classification_results run [WORDS …]  train and evaluate what is missing (names with WORDS)
     python -m benchmarks.classification_results list | section
 
 A run is `regard train RECIPE …` followed by `regard evaluate RUN`. `--jobs` keeps several at work, each in a process

@@ -1,6 +1,6 @@
 """Translators in docs/results.md: Multi30k, Tatoeba, alignments, the phrase book; three seeds each.
 
-    python -m benchmarks.translation_results run [WORDS …]  train and evaluate what is missing (all WORDS in the name)
+    python -m benchmarks.translation_results run [WORDS …]  train and evaluate what is missing (names with WORDS)
     python -m benchmarks.translation_results list | section
 
 `--jobs` runs several at a time; three fill a GPU, more gain nothing. All but the phrase book need ../shared/data (or
