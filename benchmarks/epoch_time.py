@@ -11,26 +11,26 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from regard.data import Batches, Encoded
+from regard.data import Batches, EncodedCorpus
 from regard.training import fit
-from regard.training.fit.data_module import Corpora
+from regard.training.fit.data_module import DataModule
 from regard.training.recipe import recipe_loader
 from regard.training.run.run_folder import Run
-from regard.training.tasks import task_of
+from regard.training.tasks import recipe_task
 
 EPOCHS = 3
 
 
 def seconds(name: str, folder: Path) -> list[float]:
     """Of each epoch, from the speeds that metrics.csv holds."""
-    first = Run.create(recipe_loader.load(name), folder / "first")
-    Corpora(first, task_of(first.recipe), lambda line: None).prepare_data()
-    encoded = Encoded.load(first.data / "train")
+    first = Run.create(recipe_loader.load_recipe(name), folder / "first")
+    DataModule(first, recipe_task(first.recipe), lambda line: None).prepare_data()
+    encoded = EncodedCorpus.load(first.data / "train")
     tokens = int((encoded.target_lengths - 1).sum())  # <s> is not predicted
     length = len(Batches(encoded, tokens=first.recipe.training.tokens, fixed_shapes=True))
     last = EPOCHS * length
     told = [f"training.{key}={last}" for key in ("updates", "validate_every", "save_every")]
-    recipe = recipe_loader.load(name, [*told, f"training.log_every={length}", "training.tensorboard=false"])
+    recipe = recipe_loader.load_recipe(name, [*told, f"training.log_every={length}", "training.tensorboard=false"])
     run = Run.create(recipe, folder / "run")
     shutil.copytree(first.data, run.data)
     fit(recipe, run.folder, resume=True)

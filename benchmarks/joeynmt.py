@@ -19,7 +19,7 @@ import torch
 from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.decoding import search
 from regard.models import Writer, config
-from regard.training.fit.cuda_graphs import Graphs
+from regard.training.fit.cuda_graphs import CudaGraphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ def main() -> None:
         # As `regard train` does it: mixed precision in CUDA graphs on a GPU, plain float32 on a CPU.
         on_gpu = device.type == "cuda"
         loss_of = (
-            Graphs(model, smoothing=0.1, autocast=torch.bfloat16) if on_gpu else partial(model.loss, smoothing=0.1)
+            CudaGraphs(model, smoothing=0.1, autocast=torch.bfloat16) if on_gpu else partial(model.loss, smoothing=0.1)
         )
 
         def our_loss(batch: Batch, loss_of: Callable[[Batch], Loss] = loss_of) -> torch.Tensor:

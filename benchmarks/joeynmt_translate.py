@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from regard.data import Tokenizers
+    from regard.data import TokenizerPair
 
 BEAMS, ALPHA = 5, 1.0
 
@@ -135,7 +135,9 @@ def batches(lengths: list[int], tokens: int) -> list[list[int]]:
     return made
 
 
-def their_texts(joey: Any, tokenizers: Tokenizers, sentences: list[str], device: torch.device, half: bool) -> list[str]:
+def their_texts(
+    joey: Any, tokenizers: TokenizerPair, sentences: list[str], device: torch.device, half: bool
+) -> list[str]:
     """JoeyNMT's translations of sentences, in batches of like length as ours are."""
     from joeynmt.batch import Batch
     from joeynmt.search import search

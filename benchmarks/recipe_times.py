@@ -26,7 +26,7 @@ CORES = 2
 
 
 def experiments() -> list[Experiment]:
-    own = [name for name, does in recipe_loader.tasks().items() if does.split()[1] in EMBEDDED]
+    own = [name for name, does in recipe_loader.recipe_tasks().items() if does.split()[1] in EMBEDDED]
     return [Experiment("minutes", name, (), 1) for name in own]
 
 

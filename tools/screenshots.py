@@ -76,15 +76,15 @@ def shelved(place: Path) -> tuple[Shelf, dict[str, str]]:
 
 def listener(folder: Path) -> None:
     """One that tells rising, falling and steady tones apart, learned here: the sounds are ours."""
-    from regard.data import Batches, Encoded, Tokenizers
+    from regard.data import Batches, EncodedCorpus, TokenizerPair
     from regard.data.corpora import tones
-    from regard.data.label_set import Labels
-    from regard.data.sound_reader import Sounds
+    from regard.data.label_set import LabelSet
+    from regard.data.sound_reader import SoundReader
     from regard.models import Classifier, config
 
     torch.manual_seed(0)
-    sides = Tokenizers(Sounds(), Labels(tones.SHAPES))
-    encoded = Encoded.build(tones.pairs(600), sides)
+    sides = TokenizerPair(SoundReader(), LabelSet(tones.SHAPES))
+    encoded = EncodedCorpus.build(tones.pairs(600), sides)
     encoder = config.ConvolutionEncoder(reads="sound")
     model = Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
@@ -104,10 +104,10 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
     from PIL import Image
 
     from regard.data.corpora import scenes, tones
-    from regard.data.sound_reader import Sounds
+    from regard.data.sound_reader import SoundReader
 
     Image.fromarray(scenes.picture(SCENE)).resize((384, 384), Image.Resampling.NEAREST).save(place / "scene.png")
-    soundfile.write(place / "tone.wav", Sounds().encode(TONE), tones.RATE, subtype="PCM_16")
+    soundfile.write(place / "tone.wav", SoundReader().encode(TONE), tones.RATE, subtype="PCM_16")
 
     def wait(page: Page) -> None:
         page.wait_for_timeout(2500)

@@ -26,16 +26,16 @@ GRID = 4
 @pytest.fixture(scope="module")
 def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned a scene by heart."""
-    from regard.data import Batches, Encoded, Tokenizer, Tokenizers
+    from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
     from regard.data.corpora import scenes
-    from regard.data.picture_reader import Pictures
+    from regard.data.picture_reader import PictureReader
     from regard.models import Writer, config
 
     folder = tmp_path_factory.mktemp("models") / "captioner"
     torch.set_num_threads(1)
     pairs = list(scenes.pairs(1))
-    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
-    (batch,) = Batches(Encoded.build(pairs, sides), sentences=1)
+    sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
+    (batch,) = Batches(EncodedCorpus.build(pairs, sides), sentences=1)
     torch.manual_seed(0)
     decoder = config.TellDecoder(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
     model = Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8, dropout=0), decoder))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from regard.data import Labels, Tokenizer, Tokenizers
+from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
 from regard.decoding import pretrained
 from regard.decoding.classification import classify
 from regard.models import Classifier, config
 from regard.seeing.drawing.shaded_text import by_word
-from regard.viewer.data.token_labels import Labels as Marked
+from regard.viewer.data.token_labels import LabelSet as Marked
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
     made = tmp_path_factory.mktemp("classifiers")
     torch.manual_seed(0)
     tokenizer = Tokenizer.train("bpe", 300, [pair.source for pair in opinions.pairs(200)], lowercase=True)
-    words = Tokenizers(tokenizer, Labels(opinions.LABELS))
+    words = TokenizerPair(tokenizer, LabelSet(opinions.LABELS))
     reads = config.RecurrentEncoder(embedding=8, width=8)
     for how in ("attention", "last"):
         Classifier(config.Classifier(len(words.source), 3, reads, config.Head(how, hidden=8))).save_pretrained(

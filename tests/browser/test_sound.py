@@ -23,19 +23,19 @@ soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One that names tones and one that spells them, neither of which has learned anything."""
-    from regard.data import Tokenizer, Tokenizers
+    from regard.data import Tokenizer, TokenizerPair
     from regard.data.corpora import tones
-    from regard.data.label_set import Labels
-    from regard.data.sound_reader import Sounds
+    from regard.data.label_set import LabelSet
+    from regard.data.sound_reader import SoundReader
     from regard.models import Classifier, Writer, config
 
     made = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     encoder = config.ConvolutionEncoder(reads="sound")
-    namer = Tokenizers(Sounds(), Labels(tones.SHAPES))
+    namer = TokenizerPair(SoundReader(), LabelSet(tones.SHAPES))
     Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).save_pretrained(made / "namer")
     namer.save(made / "namer")
-    speller = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
+    speller = TokenizerPair(SoundReader(), Tokenizer.train("character", 40, tones.SHAPES))
     below = config.RecurrentEncoder(reads="sound", width=16)
     decoder = config.RecurrentDecoder(width=16, embedding=8)
     Writer(config.Writer(0, len(speller.target), below, decoder)).save_pretrained(made / "speller")
@@ -46,10 +46,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from regard.data.corpora import tones
-    from regard.data.sound_reader import Sounds
+    from regard.data.sound_reader import SoundReader
 
     path = tmp_path_factory.mktemp("sounds") / "tone.wav"
-    soundfile.write(path, Sounds().encode("tone:rising:11"), tones.RATE, subtype="PCM_16")
+    soundfile.write(path, SoundReader().encode("tone:rising:11"), tones.RATE, subtype="PCM_16")
     return path
 
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.commands.caption import CAPTIONER
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
-from regard.data.picture_reader import FORMATS, Pictures
+from regard.data.picture_reader import FORMATS, PictureReader
 from regard.decoding.pretrained import shipped
 from regard.models import Writer, config
 from regard.seeing.drawing.picture_overlay import WORDS, most, save_looks, veiled
@@ -29,7 +29,7 @@ SMALL = {"hidden": 8, "embedding": 8, "width": 8}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Captioners that have learned nothing, with all that the commands need."""
     made = tmp_path_factory.mktemp("models")
-    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(200))))
+    sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(200))))
     torch.manual_seed(0)
     for attention in ("none", "soft"):
         decoder = config.TellDecoder(attention=attention, **SMALL)  # type: ignore[arg-type]

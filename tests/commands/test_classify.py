@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.commands.classify import OF_SOUND, OF_TEXT
-from regard.data import Labels, Tokenizer, Tokenizers
+from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
-from regard.data.sound_reader import Sounds
+from regard.data.sound_reader import SoundReader
 from regard.decoding.pretrained import shipped
 from regard.models import Classifier, Writer, config
 from regard.seeing.drawing.shaded_text import bars, by_word
@@ -28,20 +28,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     texts = [pair.source for pair in opinions.pairs(200)]
-    words = Tokenizers(Tokenizer.train("bpe", 300, texts, lowercase=True), Labels(opinions.LABELS))
+    words = TokenizerPair(Tokenizer.train("bpe", 300, texts, lowercase=True), LabelSet(opinions.LABELS))
     reads = config.RecurrentEncoder(embedding=8, width=8)
     for how in ("attention", "last", "max"):
         head = config.Head(how, hidden=8)
         Classifier(config.Classifier(len(words.source), 3, reads, head)).save_pretrained(made / how)
         words.save(made / how)
     hears = config.RecurrentEncoder(reads="sound", embedding=8, width=8)
-    sounds = Tokenizers(Sounds(), Labels([str(n) for n in range(10)]))
+    sounds = TokenizerPair(SoundReader(), LabelSet([str(n) for n in range(10)]))
     Classifier(config.Classifier(0, 10, hears, config.Head(hidden=8))).save_pretrained(made / "sound")
     sounds.save(made / "sound")
-    apart = Tokenizers(Tokenizer.train("word", 300, texts), Labels(opinions.LABELS))
+    apart = TokenizerPair(Tokenizer.train("word", 300, texts), LabelSet(opinions.LABELS))
     Classifier(config.Classifier(len(apart.source), 3, reads, config.Head(hidden=8))).save_pretrained(made / "words")
     apart.save(made / "words")
-    letters = Tokenizers(Sounds(), Tokenizer.train("character", 40, tones.SHAPES))
+    letters = TokenizerPair(SoundReader(), Tokenizer.train("character", 40, tones.SHAPES))
     decoder = config.RecurrentDecoder(embedding=8, width=8)
     Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
     letters.save(made / "spell")

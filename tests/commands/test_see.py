@@ -281,14 +281,14 @@ def test_a_text_without_tokens_is_refused(folder: str) -> None:
 def test_a_translator_of_ours_is_seen_as_it_translates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from regard.data import Tokenizer, Tokenizers
+    from regard.data import Tokenizer, TokenizerPair
     from regard.models import Writer, config
 
     both = Tokenizer.train("bpe", 60, ["the bird sees a worm .", "the late worm sees the early bird ."])
     torch.manual_seed(0)
     encoder, decoder = config.RecurrentEncoder(embedding=16, width=8), config.RecurrentDecoder(embedding=16, width=16)
     Writer(config.Writer(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
-    Tokenizers(both, both).save(tmp_path)
+    TokenizerPair(both, both).save(tmp_path)
     out = run(monkeypatch, capsys, "see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
     assert "cross" in out
     assert "strongest links" in out

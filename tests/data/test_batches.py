@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from regard.data import BEGIN, END, PAD, Batch, Batches, Encoded, Pair, Pairs, Tokenizers
+from regard.data import BEGIN, END, PAD, Batch, Batches, EncodedCorpus, Pair, PairReader, TokenizerPair
 from regard.data.batches import LADDER
 from regard.data.corpora import phrasebook
-from regard.data.encoded_corpus import About
+from regard.data.encoded_corpus import CorpusInfo
 from tests.support.paths import SHARED
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ EXAMPLES = int(os.environ.get("REGARD_EXAMPLES", "60"))
 
 
 @cache
-def book() -> tuple[list[Pair], Tokenizers]:
+def book() -> tuple[list[Pair], TokenizerPair]:
     pairs = list(phrasebook.pairs(600, seed=9))
-    return pairs, Tokenizers.train("bpe", 400, pairs)
+    return pairs, TokenizerPair.train("bpe", 400, pairs)
 
 
 @cache
-def encoded() -> Encoded:
-    return Encoded.build(*book())
+def encoded() -> EncodedCorpus:
+    return EncodedCorpus.build(*book())
 
 
-def made_up(lengths: list[tuple[int, int]]) -> Encoded:
+def made_up(lengths: list[tuple[int, int]]) -> EncodedCorpus:
     """Pairs of these lengths, whose ids say which pair they are of; row n of the corpus is pair n, times ten."""
     source = [np.array([*[4 + i] * (s - 1), END]) for i, (s, _) in enumerate(lengths)]
     target = [np.array([BEGIN, *[4 + i] * (t - 2), END]) for i, (_, t) in enumerate(lengths)]
@@ -52,7 +52,7 @@ def made_up(lengths: list[tuple[int, int]]) -> Encoded:
         "target_lengths": np.array([t for _, t in lengths], np.int32),
         "rows": np.arange(len(lengths), dtype=np.int64) * 10,
     }
-    return Encoded(arrays, About())
+    return EncodedCorpus(arrays, CorpusInfo())
 
 
 def same(one: Batch, two: Batch) -> bool:
@@ -77,7 +77,7 @@ def test_encoded_holds_every_pair_with_its_specials() -> None:
 def test_long_pairs_are_dropped_and_counted() -> None:
     pairs, tokenizers = book()
     widths = np.maximum(encoded().source_lengths, encoded().target_lengths - 1)
-    short = Encoded.build(pairs, tokenizers, longest=20)
+    short = EncodedCorpus.build(pairs, tokenizers, longest=20)
     assert short.dropped == (widths > 20).sum() > 0
     assert short.rows.tolist() == np.flatnonzero(widths <= 20).tolist()
     assert max(short.source_lengths.max(), short.target_lengths.max() - 1) == 20
@@ -85,15 +85,15 @@ def test_long_pairs_are_dropped_and_counted() -> None:
 
 def test_encoded_on_disk_is_the_same_and_mapped(tmp_path: Path) -> None:
     pairs, tokenizers = book()
-    stored = Encoded.build(Pairs(pairs), tokenizers, longest=30, folder=tmp_path / "corpus")
-    held = Encoded.build(pairs, tokenizers, longest=30)
+    stored = EncodedCorpus.build(PairReader(pairs), tokenizers, longest=30, folder=tmp_path / "corpus")
+    held = EncodedCorpus.build(pairs, tokenizers, longest=30)
     assert isinstance(stored.source, np.memmap)
     assert stored.dropped == held.dropped
     for name in ("source", "target", "source_lengths", "target_lengths", "rows"):
         assert np.array_equal(getattr(stored, name), getattr(held, name))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
     with pytest.raises(ValueError, match="is there already"):
-        Encoded.build(pairs, tokenizers, folder=tmp_path / "corpus")
+        EncodedCorpus.build(pairs, tokenizers, folder=tmp_path / "corpus")
     sent = pickle.dumps(stored)
     assert len(sent) < 1000, "a worker process is sent the folder's name, not the corpus"
     for copy in (pickle.loads(sent), pickle.loads(pickle.dumps(held))):
@@ -105,20 +105,20 @@ def test_a_build_that_fails_leaves_nothing_that_loads(tmp_path: Path) -> None:
     pairs, tokenizers = book()
     bad = [*pairs[:5], Pair("", "x")]
     with pytest.raises(ValueError, match="source side is empty"):
-        Encoded.build(Pairs(bad), tokenizers, folder=tmp_path / "corpus")
+        EncodedCorpus.build(PairReader(bad), tokenizers, folder=tmp_path / "corpus")
     assert not (tmp_path / "corpus").exists()
     with pytest.raises(ValueError, match=r"holds no encoded corpus \(encoded.json is missing\)"):
-        Encoded.load(tmp_path / "corpus")
-    whole = Encoded.build(pairs, tokenizers, folder=tmp_path / "corpus")
+        EncodedCorpus.load(tmp_path / "corpus")
+    whole = EncodedCorpus.build(pairs, tokenizers, folder=tmp_path / "corpus")
     assert len(whole) == len(pairs)
     target = tmp_path / "corpus" / "target.bin"
     target.write_bytes(target.read_bytes()[:-4])
     with pytest.raises(ValueError, match=r"target.bin should have [\d,]+ bytes; remove .*corpus and encode"):
-        Encoded.load(tmp_path / "corpus")
+        EncodedCorpus.load(tmp_path / "corpus")
 
 
 def test_an_empty_corpus_has_no_batches(tmp_path: Path) -> None:
-    nothing = Encoded.build([], book()[1], folder=tmp_path / "nothing")
+    nothing = EncodedCorpus.build([], book()[1], folder=tmp_path / "nothing")
     for fixed in (False, True):
         assert list(Batches(nothing, tokens=100, fixed_shapes=fixed)) == []
 
@@ -287,9 +287,9 @@ def test_bad_requests() -> None:
     not (DATA / "multi30k").exists(), reason="needs ../shared/data/multi30k, which is not in the repository"
 )
 def test_a_real_corpus_comes_back() -> None:
-    pairs = list(Pairs(DATA / "multi30k" / "val.lc.norm.tok.en-de-fr.tsv.xz", columns=(0, 2)))
-    tokenizers = Tokenizers.train("bpe", 2000, pairs)
-    corpus = Encoded.build(pairs, tokenizers)
+    pairs = list(PairReader(DATA / "multi30k" / "val.lc.norm.tok.en-de-fr.tsv.xz", columns=(0, 2)))
+    tokenizers = TokenizerPair.train("bpe", 2000, pairs)
+    corpus = EncodedCorpus.build(pairs, tokenizers)
     back = [tokenizers.target.decode(corpus[i][1].tolist()) for i in range(len(pairs))]
     assert back == [pair.target for pair in pairs]
     batches = Batches(corpus, tokens=2048)

@@ -10,18 +10,18 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from regard.data import Encoded, Labels, Pair, Tokenizer, Tokenizers
+from regard.data import EncodedCorpus, LabelSet, Pair, Tokenizer, TokenizerPair
 
 
 def test_they_are_sorted_numbers_as_numbers() -> None:
-    assert Labels.train(["10", "9", "-1"]).names == ["-1", "9", "10"]
-    assert Labels.train(["b", "a b"]).names == ["a b", "b"]
-    assert Labels.train(["²", "3", "--5"]).names == ["--5", "3", "²"]  # digits to Unicode, no numbers to Python
+    assert LabelSet.train(["10", "9", "-1"]).names == ["-1", "9", "10"]
+    assert LabelSet.train(["b", "a b"]).names == ["a b", "b"]
+    assert LabelSet.train(["²", "3", "--5"]).names == ["--5", "3", "²"]  # digits to Unicode, no numbers to Python
 
 
 def test_one_number_spelt_in_several_ways_has_one_order() -> None:
     """Of a set, whose order another process draws anew."""
-    code = "from regard.data import Labels; print(*Labels.train(['1', '01', '001', '0001', '-2']).names)"
+    code = "from regard.data import LabelSet; print(*LabelSet.train(['1', '01', '001', '0001', '-2']).names)"
     for seed in "123":
         done = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True
@@ -31,19 +31,19 @@ def test_one_number_spelt_in_several_ways_has_one_order() -> None:
 
 def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:
     known = [Pair("a word", "good", 0), Pair("another", "bad", 1)]
-    sides = Tokenizers(Tokenizer.train("word", 20, [pair.source for pair in known]), Labels.train(["good", "bad"]))
+    sides = TokenizerPair(Tokenizer.train("word", 20, [pair.source for pair in known]), LabelSet.train(["good", "bad"]))
     pairs = [*known, Pair("a word", "middling", 2, "reviews.tsv:3")]
     with pytest.raises(
         ValueError, match=r"reviews\.tsv:3: no label is called 'middling'; the training data knows bad, go"
     ):
-        Encoded.build(pairs, sides)
+        EncodedCorpus.build(pairs, sides)
     with pytest.raises(ValueError, match="is called 'ab ab ab ab ab ab ab ab ab ab ab ab ab a…'; the training"):
-        Encoded.build([Pair("a word", "ab " * 20, 0)], sides)
-    encoded = Encoded.build(pairs, sides, on_bad="skip")
+        EncodedCorpus.build([Pair("a word", "ab " * 20, 0)], sides)
+    encoded = EncodedCorpus.build(pairs, sides, on_bad="skip")
     assert encoded.rows.tolist() == [0, 1]
     assert "middling" in encoded.about.unreadable[0]
 
 
 def test_one_label_is_no_choice() -> None:
     with pytest.raises(ValueError, match="a classifier needs 2"):
-        Labels(["only"])
+        LabelSet(["only"])

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import Pair, Pairs
-from regard.data.pair import Bad
+from regard.data import Pair, PairReader
+from regard.data.pair import RowProblem
 from regard.data.text_lines import LONGEST, lines
 
 ENGLISH = ["the cat sleeps", "a red car", "thank you"]
 FRENCH = ["le chat dort", "une voiture rouge", "merci"]
 
 
-def sides(pairs: Pairs) -> list[tuple[str, str]]:
+def sides(pairs: PairReader) -> list[tuple[str, str]]:
     return [(pair.source, pair.target) for pair in pairs]
 
 
@@ -32,7 +32,7 @@ def test_tsv_by_number_plain_and_compressed(tmp_path: Path, suffix: str) -> None
     file = tmp_path / f"pairs.tsv{suffix}"
     data = "".join(f"{i}\t{en}\t{fr}\n" for i, (en, fr) in enumerate(WANTED)).encode()
     file.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](data))
-    pairs = Pairs(file, columns=(1, 2))
+    pairs = PairReader(file, columns=(1, 2))
     assert sides(pairs) == WANTED
     assert sides(pairs) == WANTED, "a second reading gives the same"
     assert [(pair.row, pair.where) for pair in pairs] == [(i, f"{file}:{i + 1}") for i in range(3)]
@@ -41,17 +41,17 @@ def test_tsv_by_number_plain_and_compressed(tmp_path: Path, suffix: str) -> None
 def test_tsv_by_header_name(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("fr\tid\ten\n" + "".join(f"{fr}\t7\t{en}\n" for en, fr in WANTED), encoding="utf-8")
-    pairs = Pairs(file, columns=("en", "fr"))
+    pairs = PairReader(file, columns=("en", "fr"))
     assert sides(pairs) == WANTED
     assert next(iter(pairs)).where == f"{file}:2"
     with pytest.raises(ValueError, match=r"pairs.tsv:1: the header has no column 'de'; it has fr, id, en"):
-        list(Pairs(file, columns=("en", "de")))
+        list(PairReader(file, columns=("en", "de")))
     (tmp_path / "empty.tsv").touch()
-    assert sides(Pairs(tmp_path / "empty.tsv", columns=("en", "fr"))) == []
+    assert sides(PairReader(tmp_path / "empty.tsv", columns=("en", "fr"))) == []
     with pytest.raises(ValueError, match="all numbers or all names"):
-        list(Pairs(file, columns=("en", 0)))
+        list(PairReader(file, columns=("en", 0)))
     with pytest.raises(ValueError, match="counted from 0"):
-        list(Pairs(file, columns=(0, -1)))
+        list(PairReader(file, columns=(0, -1)))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
@@ -59,33 +59,33 @@ def test_csv_with_quotes_commas_and_breaks(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"pairs.csv{suffix}"
     data = '\ufeffid,text,label\r\n1,"a, b",x\r\n2,"she said ""yes""\r\nand left","y"\r\n3,it\'s 5" wide,z'.encode()
     file.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](data))
-    pairs = Pairs(file, columns=("text", "label"))
+    pairs = PairReader(file, columns=("text", "label"))
     assert sides(pairs) == [("a, b", "x"), ('she said "yes"\nand left', "y"), ("it's 5\" wide", "z")]
     assert sides(pairs) == sides(pairs), "a second reading gives the same"
     assert [pair.where for pair in pairs] == [f"{file}:{n}" for n in (2, 3, 5)], "the line a row begins in"
-    assert sides(Pairs(file, columns=(1, 2))) == [("text", "label"), *sides(pairs)]
+    assert sides(PairReader(file, columns=(1, 2))) == [("text", "label"), *sides(pairs)]
     with pytest.raises(ValueError, match="the header has no column 'texts'; it has id, text, label"):
-        list(Pairs(file, columns=("texts", "label")))
+        list(PairReader(file, columns=("texts", "label")))
 
 
 def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text('a,b\nc,"d\ne,f\ng,h\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: .* \(a quote that opens must close"):
-        list(Pairs(file))
-    pairs = Pairs(file, on_bad="skip")
+        list(PairReader(file))
+    pairs = PairReader(file, on_bad="skip")
     assert sides(pairs) == [("a", "b")]
     assert pairs.reasons == {"not CSV": 1}
     monkeypatch.setattr("regard.data.file_formats.LONGEST", 12)  # a row over many lines fills no memory either
     file.write_text('a,b\nc,"d\n' + "e,f\n" * 20, encoding="utf-8")
     with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: it has more than 12 characters"):
-        list(Pairs(file))
+        list(PairReader(file))
 
 
 def test_a_bad_line_within_quotes_spoils_its_own_row(tmp_path: Path) -> None:
     file = tmp_path / "pairs.csv"
     file.write_bytes(b'a,b\n"c\ncaf\xe9",d\ne,f\n')
-    pairs = Pairs(file, on_bad="skip")
+    pairs = PairReader(file, on_bad="skip")
     assert sides(pairs) == [("a", "b"), ("e", "f")]
     assert pairs.first == {"undecodable bytes": f"{file}:3: byte 4 of the line, 0xe9, is not UTF-8"}
 
@@ -94,7 +94,7 @@ def test_line_ends_and_marks_of_other_systems(tmp_path: Path) -> None:
     """A byte-order mark and \\r\\n are not text; U+2028 is, and ends no line."""
     file = tmp_path / "pairs.tsv"
     file.write_bytes("\ufeffthe\u2028cat\tle chat\r\na dog\tun chien".encode())
-    assert sides(Pairs(file)) == [("the\u2028cat", "le chat"), ("a dog", "un chien")]
+    assert sides(PairReader(file)) == [("the\u2028cat", "le chat"), ("a dog", "un chien")]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
@@ -106,31 +106,31 @@ def test_a_line_too_long_takes_no_other_with_it(tmp_path: Path, monkeypatch: pyt
         first, second, third = lines(file)
         assert second == "next"
         assert first == third
-        assert first == "x" * length if length <= 4 else isinstance(first, Bad)
+        assert first == "x" * length if length <= 4 else isinstance(first, RowProblem)
 
 
 def test_two_line_aligned_files(tmp_path: Path) -> None:
     en, fr = tmp_path / "text.en", tmp_path / "text.fr.gz"
     en.write_text("\n".join(ENGLISH), encoding="utf-8")
     fr.write_bytes(gzip.compress("\n".join(FRENCH).encode()))
-    assert sides(Pairs(en, target=fr)) == WANTED
-    assert sides(Pairs([en, en], target=[fr, fr])) == WANTED * 2
+    assert sides(PairReader(en, target=fr)) == WANTED
+    assert sides(PairReader([en, en], target=[fr, fr])) == WANTED * 2
     with pytest.raises(ValueError, match="one file for each source file"):
-        Pairs([en, en], target=fr)
+        PairReader([en, en], target=fr)
     with pytest.raises(ValueError, match="leave it out"):
-        Pairs(en, target=fr, columns=(0, 1))
+        PairReader(en, target=fr, columns=(0, 1))
 
 
 def test_jsonl_with_keys_within_keys(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl.xz"
     rows = [{"translation": {"en": en, "fr": fr}, "id.x": en} for en, fr in WANTED]
     file.write_bytes(lzma.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
-    assert sides(Pairs(file, columns=("translation.en", "translation.fr"))) == WANTED
-    assert sides(Pairs(file, columns=("id.x", "translation.fr"))) == WANTED, "a dot may also be part of a key"
+    assert sides(PairReader(file, columns=("translation.en", "translation.fr"))) == WANTED
+    assert sides(PairReader(file, columns=("id.x", "translation.fr"))) == WANTED, "a dot may also be part of a key"
     with pytest.raises(ValueError, match="say the names of its columns"):
-        list(Pairs(file))
+        list(PairReader(file))
     with pytest.raises(ValueError, match="say the names of its columns"):
-        list(Pairs(file, columns=(0, 1)))
+        list(PairReader(file, columns=(0, 1)))
 
 
 def test_parquet(tmp_path: Path) -> None:
@@ -142,24 +142,24 @@ def test_parquet(tmp_path: Path) -> None:
         {"other": list(range(many)), "en": ["one"] * many, "t": [{"fr": f"un {i}"} for i in range(many)]}
     )
     parquet.write_table(table, file)
-    found = list(Pairs(file, columns=("en", "t.fr")))
+    found = list(PairReader(file, columns=("en", "t.fr")))
     assert [pair.target for pair in found] == [f"un {i}" for i in range(many)]
     assert found[-1].where == f"{file}:{many}"
     with pytest.raises(ValueError, match="has no column 'de'; it has other, en, t"):
-        list(Pairs(file, columns=("en", "de")))
+        list(PairReader(file, columns=("en", "de")))
     parquet.write_table(arrow.table({"en": ["one", None, 3 * "x"], "n": [1, 2, 3]}), file)
     with pytest.raises(ValueError, match=r"parquet:1: column 'n' is 1, not text"):
-        list(Pairs(file, columns=("en", "n")))
-    skipped = Pairs(file, columns=("en", "en"), on_bad="skip")
+        list(PairReader(file, columns=("en", "n")))
+    skipped = PairReader(file, columns=("en", "en"), on_bad="skip")
     assert len(list(skipped)) == 2
     assert skipped.reasons == {"empty side": 1}
     raw = arrow.array([b"fine", b"caf\xe9"], arrow.binary()).view(arrow.string())
     parquet.write_table(arrow.table({"en": raw}), file)
     with pytest.raises(ValueError, match="parquet:2: the row is not UTF-8"):
-        list(Pairs(file, columns=("en", "en")))
+        list(PairReader(file, columns=("en", "en")))
     file.write_bytes(b"not parquet at all")
     with pytest.raises(ValueError, match="is not a Parquet file"):
-        list(Pairs(file, columns=("en", "fr")))
+        list(PairReader(file, columns=("en", "fr")))
 
 
 def test_a_folder_of_datasets(tmp_path: Path) -> None:
@@ -168,32 +168,32 @@ def test_a_folder_of_datasets(tmp_path: Path) -> None:
     whole = datasets.Dataset.from_dict(rows)
     whole.save_to_disk(str(tmp_path / "one"))
     columns = ("translation.en", "translation.fr")
-    assert sides(Pairs(tmp_path / "one", columns=columns)) == WANTED
+    assert sides(PairReader(tmp_path / "one", columns=columns)) == WANTED
     datasets.DatasetDict({"train": whole, "test": whole}).save_to_disk(str(tmp_path / "splits"))
     with pytest.raises(ValueError, match=r"holds several splits; name one: .*splits.train, .*splits.test"):
-        list(Pairs(tmp_path / "splits", columns=columns))
-    assert sides(Pairs(tmp_path / "splits" / "train", columns=columns)) == WANTED
+        list(PairReader(tmp_path / "splits", columns=columns))
+    assert sides(PairReader(tmp_path / "splits" / "train", columns=columns)) == WANTED
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="is not a folder that `save_to_disk` of `datasets` wrote"):
-        list(Pairs(tmp_path / "empty", columns=columns))
+        list(PairReader(tmp_path / "empty", columns=columns))
 
 
 def test_several_files_are_one_corpus(tmp_path: Path) -> None:
     for name in ("a.tsv", "b.tsv"):
         (tmp_path / name).write_text(f"{name}\tx\n", encoding="utf-8")
-    listed = Pairs([tmp_path / "a.tsv", tmp_path / "b.tsv"])
+    listed = PairReader([tmp_path / "a.tsv", tmp_path / "b.tsv"])
     assert [(pair.source, pair.row) for pair in listed] == [("a.tsv", 0), ("b.tsv", 1)]
-    generated = Pairs(tmp_path / name for name in ("a.tsv", "b.tsv"))
+    generated = PairReader(tmp_path / name for name in ("a.tsv", "b.tsv"))
     assert sides(generated) == sides(generated) == sides(listed), "the files, unlike their names, can be read again"
 
 
 def test_pairs_that_are_there_already() -> None:
     given = [Pair("a", "b"), Pair(" ", "c")]
-    pairs = Pairs(given, on_bad="skip")
+    pairs = PairReader(given, on_bad="skip")
     assert sides(pairs) == sides(pairs) == [("a", "b")]
     assert pairs.first == {"empty side": "pair 2: the source side is empty"}
-    assert sides(Pairs([])) == []
-    once = Pairs(pair for pair in (given[0], given[0]))
+    assert sides(PairReader([])) == []
+    once = PairReader(pair for pair in (given[0], given[0]))
     assert sides(once) == [("a", "b")] * 2
     with pytest.raises(ValueError, match="gives them once; pass a list"):
         list(once)
@@ -233,9 +233,9 @@ def test_a_bad_row_is_an_error_or_skipped_and_counted(
     file.write_bytes(content)
     columns = ("0", "1") if name.endswith("jsonl") else (0, 1)
     with pytest.raises(ValueError, match=f"^{re.escape(str(tmp_path))}.*{message}") as raised:
-        list(Pairs(file, columns=columns))
+        list(PairReader(file, columns=columns))
     assert raised.value.__notes__ == ["on_bad='skip' leaves such rows out"]
-    pairs = Pairs(file, columns=columns, on_bad="skip")
+    pairs = PairReader(file, columns=columns, on_bad="skip")
     found = list(pairs)
     assert [pair.row for pair in found] == ([0, 2] if content.count(b"\n") > 1 else [])
     assert pairs.skipped == 1
@@ -248,12 +248,12 @@ def test_files_of_different_lengths(tmp_path: Path) -> None:
     en, fr = tmp_path / "text.en", tmp_path / "text.fr"
     en.write_text("a\nb\nc\nd\n", encoding="utf-8")
     fr.write_text("x\n\n", encoding="utf-8")
-    pairs = Pairs(en, target=fr, on_bad="skip")
+    pairs = PairReader(en, target=fr, on_bad="skip")
     assert sides(pairs) == [("a", "x")]
     assert pairs.reasons == {"differing line counts": 2, "empty side": 1}
     assert pairs.first["empty side"] == f"{fr}:2: the target side is empty", "the file to mend is named"
     with pytest.raises(ValueError, match=r"text.en:3: .*text.fr ends after 2 lines, .*text.en does not"):
-        list(Pairs([en], target=[_lines(tmp_path, "x\ny\n")]))
+        list(PairReader([en], target=[_lines(tmp_path, "x\ny\n")]))
 
 
 def _lines(folder: Path, text: str) -> Path:
@@ -265,17 +265,17 @@ def _lines(folder: Path, text: str) -> Path:
 def test_gold_links(tmp_path: Path) -> None:
     file = tmp_path / "gold.tsv"
     file.write_text("a cat\tun chat\t0-0 1-1\t0-1\na cat\tun chat\t\t\n", encoding="utf-8")
-    assert [(pair.alignment, pair.possible) for pair in Pairs(file, columns=(0, 1, 2, 3))] == [
+    assert [(pair.alignment, pair.possible) for pair in PairReader(file, columns=(0, 1, 2, 3))] == [
         ("0-0 1-1", "0-1"),
         ("", ""),
     ]
-    assert next(iter(Pairs(file))).alignment is None
+    assert next(iter(PairReader(file))).alignment is None
     file.write_text("a cat\tun chat\t0-0 1-2\t\n", encoding="utf-8")
     with pytest.raises(ValueError, match="link 1-2 points past the end: the sides have 2 and 2 words"):
-        list(Pairs(file, columns=(0, 1, 2)))
+        list(PairReader(file, columns=(0, 1, 2)))
     file.write_text("a cat\tun chat\t0:0\t\n", encoding="utf-8")
     with pytest.raises(ValueError, match="'0:0' is no link"):
-        list(Pairs(file, columns=(0, 1, 2)))
+        list(PairReader(file, columns=(0, 1, 2)))
 
 
 def test_damaged_archives_say_where(tmp_path: Path) -> None:
@@ -284,25 +284,25 @@ def test_damaged_archives_say_where(tmp_path: Path) -> None:
         file = tmp_path / name
         file.write_bytes(packed[: len(packed) // 2])
         with pytest.raises(ValueError, match=rf"{name}:\d+: the file is damaged from here on"):
-            list(Pairs(file, on_bad="skip"))
+            list(PairReader(file, on_bad="skip"))
         file.write_bytes(b"this is not an archive")
         with pytest.raises(ValueError, match=rf"{name}:1: the file is damaged from here on"):
-            list(Pairs(file))
+            list(PairReader(file))
 
 
 def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such file"):
-        Pairs(tmp_path / "nowhere.tsv")
+        PairReader(tmp_path / "nowhere.tsv")
     file = tmp_path / "pairs.doc"
     file.touch()
     with pytest.raises(ValueError, match=r"pairs.doc: no reader knows this kind of file; known are .tsv, .txt, .csv"):
-        Pairs(file)
+        PairReader(file)
     with pytest.raises(ValueError, match=r"got \('a', 'b'\)"):
-        Pairs([("a", "b")])  # type: ignore[list-item]
+        PairReader([("a", "b")])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="'ignore'"):
-        Pairs(file, on_bad="ignore")  # type: ignore[arg-type]
+        PairReader(file, on_bad="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="columns are those of"):
-        Pairs(file, columns=(0,))
+        PairReader(file, columns=(0,))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux's /proc")

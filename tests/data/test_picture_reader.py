@@ -15,12 +15,12 @@ from PIL import Image
 
 from regard.data import source_reader
 from regard.data.corpora import scenes
-from regard.data.picture_reader import Pictures
+from regard.data.picture_reader import PictureReader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-READ = Pictures(32)
+READ = PictureReader(32)
 
 
 def halves(mode: str = "RGB") -> Image.Image:
@@ -106,7 +106,7 @@ def test_pictures_in_a_zip(tmp_path: Path) -> None:
 
 def test_scenes_are_drawn() -> None:
     name = "scene:train:0:1"
-    drawn, larger = Pictures(64).encode_batch([name])[0], Pictures(96).encode_batch([name])[0]
+    drawn, larger = PictureReader(64).encode_batch([name])[0], PictureReader(96).encode_batch([name])[0]
     assert (drawn == scenes.picture(name)).all()
     assert larger.shape == (96, 96, 3)
 
@@ -179,7 +179,7 @@ def test_the_usual_formats_are_read_whatever_the_name(tmp_path: Path, name: str)
 def test_how_pictures_are_read_is_saved(tmp_path: Path) -> None:
     source_reader.save(READ, tmp_path)
     again = source_reader.load(tmp_path)
-    assert isinstance(again, Pictures)
+    assert isinstance(again, PictureReader)
     assert (again.size, again.shape) == (32, (32, 32, 3))
     for size in (0, "64", 1_000_000):
         (tmp_path / source_reader.READER).write_text(json.dumps({"kind": "picture", "size": size}))

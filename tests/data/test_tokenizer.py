@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.data import BEGIN, END, PAD, UNKNOWN, Pair, Tokenizer, Tokenizers
+from regard.data import BEGIN, END, PAD, UNKNOWN, Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
 
 if TYPE_CHECKING:
@@ -109,23 +109,23 @@ def test_lowercase() -> None:
 
 
 def test_joint_and_separate_sides(tmp_path: Path) -> None:
-    joint = Tokenizers.train("word", 2000, BOOK)
+    joint = TokenizerPair.train("word", 2000, BOOK)
     assert joint.joint
     assert len(joint.source) > 700
     joint.save(tmp_path)
-    assert Tokenizers.load(tmp_path).joint
-    apart = Tokenizers.train("word", 2000, BOOK, joint=False)
+    assert TokenizerPair.load(tmp_path).joint
+    apart = TokenizerPair.train("word", 2000, BOOK, joint=False)
     assert not apart.joint
     assert max(len(apart.source), len(apart.target)) < len(joint.source)
     assert UNKNOWN in apart.source.encode("voiture")
     apart.save(tmp_path)  # over the joint one
     assert sorted(file.name for file in tmp_path.iterdir()) == ["tokenizer.source.json", "tokenizer.target.json"]
-    again = Tokenizers.load(tmp_path)
+    again = TokenizerPair.load(tmp_path)
     assert not again.joint
     assert again.target.encode("une voiture rouge") == apart.target.encode("une voiture rouge")
     (tmp_path / "tokenizer.target.json").unlink()
     with pytest.raises(ValueError, match=r"neither tokenizer.json nor tokenizer.source.json and tokenizer.target.json"):
-        Tokenizers.load(tmp_path)
+        TokenizerPair.load(tmp_path)
 
 
 def test_bad_requests(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"a vocabulary of 10 is too small .* ask for at least \d\d"):
         Tokenizer.train("bpe", 10, TEXTS)
     with pytest.raises(ValueError, match="no text to train"):
-        Tokenizers.train("bpe", 100, list[Pair]())
+        TokenizerPair.train("bpe", 100, list[Pair]())
     file = tmp_path / "tokenizer.json"
     file.write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match=r"tokenizer.json is not a tokenizer.json"):

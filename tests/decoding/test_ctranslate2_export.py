@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from regard import cli
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
 from regard.decoding import CTranslate2, Sample, ctranslate2_export, export_ctranslate2, pretrained, translate
 from regard.models import Writer, config
@@ -43,9 +43,9 @@ TEXTS = [f"{a} {b} {c} {d} ." for a in WORDS[:2] for b in WORDS[2:6] for c in WO
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> Tokenizers:
+def tokenizers() -> TokenizerPair:
     both = Tokenizer.train("bpe", 120, TEXTS)
-    return Tokenizers(both, both)
+    return TokenizerPair(both, both)
 
 
 def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int = 0, **part: object) -> Writer:
@@ -66,7 +66,9 @@ def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int =
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("tied", ["none", "all"])
-def test_greedy_translations_are_the_same_tokens(norm: str, tied: str, tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_greedy_translations_are_the_same_tokens(
+    norm: str, tied: str, tokenizers: TokenizerPair, tmp_path: Path
+) -> None:
     model = transformer(len(tokenizers.source), norm=norm, tied=tied)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [*TEXTS, " ".join(TEXTS[:6]), ""]
@@ -79,14 +81,14 @@ def test_greedy_translations_are_the_same_tokens(norm: str, tied: str, tokenizer
 @pytest.mark.skipif(pretrained.DEFAULT not in pretrained.shipped(), reason="the Transformer does not ship yet")
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
     folder, _ = pretrained.find(pretrained.DEFAULT)
-    model, tokenizers = Writer.from_pretrained(folder), Tokenizers.load(folder)
+    model, tokenizers = Writer.from_pretrained(folder), TokenizerPair.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
     ours, theirs = (list(translate(it, tokenizers, texts, beams=1)) for it in (model, engine))
     assert [t.tokens for t in ours] == [t.tokens for t in theirs]
 
 
-def test_longest_cuts_both_alike(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_longest_cuts_both_alike(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     model = transformer(len(tokenizers.source))
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     ours, theirs = (list(translate(it, tokenizers, TEXTS[:9], beams=1, longest=3)) for it in (model, engine))
@@ -94,7 +96,7 @@ def test_longest_cuts_both_alike(tokenizers: Tokenizers, tmp_path: Path) -> None
     assert max(len(t.tokens) for t in ours) == 4  # with </s>
 
 
-def test_beams_n_best_and_samples_run(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_beams_n_best_and_samples_run(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     model = transformer(len(tokenizers.source))
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     (several,) = translate(engine, tokenizers, TEXTS[:1], beams=4, best=3)
@@ -110,7 +112,7 @@ def test_beams_n_best_and_samples_run(tokenizers: Tokenizers, tmp_path: Path) ->
         list(translate(engine, tokenizers, TEXTS[:1], weights=True))
 
 
-def test_the_folder_stands_alone_and_nothing_is_left_beside_it(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_the_folder_stands_alone_and_nothing_is_left_beside_it(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     folder = export_ctranslate2(transformer(len(tokenizers.source)), tokenizers, tmp_path / "fast")
     assert [path.name for path in tmp_path.iterdir()] == ["fast"]
     assert {"model.bin", "config.json", "tokenizer.json", "shared_vocabulary.json"} <= {
@@ -131,21 +133,21 @@ def test_the_folder_stands_alone_and_nothing_is_left_beside_it(tokenizers: Token
     ],
 )
 def test_other_transformers_are_refused_with_the_reason(
-    part: dict[str, object], reason: str, tokenizers: Tokenizers, tmp_path: Path
+    part: dict[str, object], reason: str, tokenizers: TokenizerPair, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         export_ctranslate2(transformer(len(tokenizers.source), **part), tokenizers, tmp_path / "fast")
     assert not (tmp_path / "fast").exists()
 
 
-def test_rnns_are_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_rnns_are_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     small = config.RecurrentEncoder(embedding=8, width=8), config.RecurrentDecoder(embedding=8, width=8)
     model = Writer(config.Writer(len(tokenizers.source), len(tokenizers.source), *small))
     with pytest.raises(ValueError, match="CTranslate2 runs Transformers; this model's encoder is of kind 'rnn'"):
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 
 
-def test_what_reads_sound_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_what_reads_sound_is_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     encoder = config.TransformerEncoder(reads="sound", width=16, heads=2, layers=1, hidden=16)
     decoder = config.TransformerDecoder(width=16, heads=2, layers=1, hidden=16)
     model = Writer(config.Writer(0, len(tokenizers.source), encoder, decoder))
@@ -153,7 +155,7 @@ def test_what_reads_sound_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> 
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 
 
-def test_a_folder_without_a_model_is_refused(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="regard export"):
         CTranslate2(tmp_path, tokenizers)
 
@@ -162,7 +164,7 @@ def test_a_folder_without_a_model_is_refused(tokenizers: Tokenizers, tmp_path: P
 def test_devices_are_named_as_pytorch_names_them(
     name: str,
     expected: tuple[str, int],
-    tokenizers: Tokenizers,
+    tokenizers: TokenizerPair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -175,7 +177,7 @@ def test_devices_are_named_as_pytorch_names_them(
 
 
 def test_a_model_that_ships_is_written_into_the_current_folder(
-    tokenizers: Tokenizers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shipped, here = tmp_path / "shipped", tmp_path / "here"
     here.mkdir()

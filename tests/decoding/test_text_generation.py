@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import regard
 from regard.commands import app
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Tokenizer, TokenizerPair
 from regard.data.batch import END, UNKNOWN
-from regard.data.source_reader import Nothing
+from regard.data.source_reader import EmptyReader
 from regard.decoding import Sample, generate
 from regard.models import Writer, config
 
@@ -171,7 +171,7 @@ class TestCommand:
     @pytest.fixture
     def folder(self, tokenizer: Tokenizer, tmp_path: Path) -> str:
         writer(tokenizer).save_pretrained(tmp_path)
-        Tokenizers(Nothing(), tokenizer).save(tmp_path)
+        TokenizerPair(EmptyReader(), tokenizer).save(tmp_path)
         return str(tmp_path)
 
     def test_writes_the_prompt_and_what_follows(self, tokenizer: Tokenizer, folder: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard import cli
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Tokenizer, TokenizerPair
 from regard.data.batch import BEGIN, END
 from regard.decoding import Hypothesis, Sample, Translation, pretrained, search, translate
 from regard.models import Writer, config
@@ -34,9 +34,9 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> Tokenizers:
+def tokenizers() -> TokenizerPair:
     both = Tokenizer.train("bpe", 80, TEXTS)
-    return Tokenizers(both, both)
+    return TokenizerPair(both, both)
 
 
 ENCODERS = {
@@ -67,7 +67,7 @@ def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> Writer:
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.no_grad()
-def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: int, tokenizers: Tokenizers) -> None:
+def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: int, tokenizers: TokenizerPair) -> None:
     """What search says of a hypothesis, by cached steps reordered and dropped, is what teacher forcing says of it."""
     it = model(len(tokenizers.source), "transformer" if decoder in ("transformer", "alibi") else "rnn", decoder)
     for found in translate(it, tokenizers, TEXTS, beams=beams, best=beams, weights=True, longest=15):
@@ -84,7 +84,7 @@ def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: i
                 torch.testing.assert_close(h.weights, decoded.weights[0], rtol=1e-3, atol=1e-4)
 
 
-def test_learned_positions_end_a_translation(tokenizers: Tokenizers) -> None:
+def test_learned_positions_end_a_translation(tokenizers: TokenizerPair) -> None:
     torch.manual_seed(1)
     size = len(tokenizers.source)
     decoder = config.TransformerDecoder(width=16, heads=2, hidden=32, layers=1, positions="learned")
@@ -97,7 +97,7 @@ def test_learned_positions_end_a_translation(tokenizers: Tokenizers) -> None:
 
 
 @pytest.mark.parametrize("decoder", ["bahdanau", "transformer"])
-def test_batches_and_windows_change_nothing(decoder: str, tokenizers: Tokenizers) -> None:
+def test_batches_and_windows_change_nothing(decoder: str, tokenizers: TokenizerPair) -> None:
     it = model(len(tokenizers.source), decoder=decoder)
     expected = [next(translate(it, tokenizers, [text], beams=3)) for text in TEXTS]
     for tokens, window in ((10_000, 100), (40, 100), (1, 3), (10_000, 2)):
@@ -109,7 +109,7 @@ def test_batches_and_windows_change_nothing(decoder: str, tokenizers: Tokenizers
         )
 
 
-def test_it_reads_no_further_than_its_window_and_answers_before_the_end(tokenizers: Tokenizers) -> None:
+def test_it_reads_no_further_than_its_window_and_answers_before_the_end(tokenizers: TokenizerPair) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -135,7 +135,7 @@ class Recording:
         return [[Hypothesis(source[-2::-1], 0.0, 0.0)] for source in sources]
 
 
-def test_batches_hold_like_lengths_and_no_more_than_asked(tokenizers: Tokenizers) -> None:
+def test_batches_hold_like_lengths_and_no_more_than_asked(tokenizers: TokenizerPair) -> None:
     engine = Recording()
     found = list(translate(engine, tokenizers, TEXTS * 5, tokens=60))
     assert [t.hypotheses[0].tokens for t in found] == [t.source_tokens[-2::-1] for t in found]
@@ -145,14 +145,14 @@ def test_batches_hold_like_lengths_and_no_more_than_asked(tokenizers: Tokenizers
     assert TEXTS[0] in {tokenizers.source.decode(source) for source in engine.batches[0]}
 
 
-def test_an_answer_goes_out_as_soon_as_it_is_the_next(tokenizers: Tokenizers) -> None:
+def test_an_answer_goes_out_as_soon_as_it_is_the_next(tokenizers: TokenizerPair) -> None:
     engine = Recording()
     answers = translate(engine, tokenizers, TEXTS, tokens=1)
     for number, _ in zip(range(1, 4), answers, strict=False):
         assert len(engine.batches) <= number
 
 
-def test_empty_lines_stay_empty(tokenizers: Tokenizers) -> None:
+def test_empty_lines_stay_empty(tokenizers: TokenizerPair) -> None:
     engine = Recording()
     assert [t.text for t in translate(engine, tokenizers, ["", "   ", ""])] == ["", "", ""]
     assert engine.batches == []
@@ -161,12 +161,12 @@ def test_empty_lines_stay_empty(tokenizers: Tokenizers) -> None:
     assert second.hypotheses[0].tokens == [], "what one caller changes, another sees"
 
 
-def test_too_long_a_sentence_is_named(tokenizers: Tokenizers) -> None:
+def test_too_long_a_sentence_is_named(tokenizers: TokenizerPair) -> None:
     with pytest.raises(ValueError, match=r"sentence 2 has [\d,]+ tokens; at most 2,048"):
         list(translate(Recording(), tokenizers, ["a worm", "worm " * 3000]))
 
 
-def test_a_model_in_training_stays_in_training(tokenizers: Tokenizers) -> None:
+def test_a_model_in_training_stays_in_training(tokenizers: TokenizerPair) -> None:
     it = model(len(tokenizers.source)).train()
     list(translate(it, tokenizers, TEXTS[:2], beams=2))
     assert it.training
@@ -174,7 +174,7 @@ def test_a_model_in_training_stays_in_training(tokenizers: Tokenizers) -> None:
         search(it, it.encode(torch.tensor([[5, END]]), torch.tensor([2])))
 
 
-def test_samples_and_n_best_differ_from_one_another(tokenizers: Tokenizers) -> None:
+def test_samples_and_n_best_differ_from_one_another(tokenizers: TokenizerPair) -> None:
     it = model(len(tokenizers.source))
     (drawn,) = translate(it, tokenizers, TEXTS[:1], beams=5, best=5, sample=Sample(seed=1))
     (ranked,) = translate(it, tokenizers, TEXTS[:1], beams=5, best=5)
@@ -184,7 +184,7 @@ def test_samples_and_n_best_differ_from_one_another(tokenizers: Tokenizers) -> N
 
 
 @pytest.fixture(scope="module")
-def folder(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tokenizers: TokenizerPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run as `regard train` leaves it."""
     run = tmp_path_factory.mktemp("run")
     model(len(tokenizers.source)).save_pretrained(run / "model")
@@ -228,7 +228,7 @@ class TestCommand:
     def test_arguments(
         self,
         folder: Path,
-        tokenizers: Tokenizers,
+        tokenizers: TokenizerPair,
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -271,7 +271,7 @@ class TestCommand:
             run(capsys, monkeypatch, "translate", "--model", str(folder), "--best", "4", "--beams", "2", TEXTS[0])
 
     def test_n_best_that_look_the_same_are_one(
-        self, tokenizers: Tokenizers, capsys: pytest.CaptureFixture[str]
+        self, tokenizers: TokenizerPair, capsys: pytest.CaptureFixture[str]
     ) -> None:
         from regard.commands.translate import _print
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import conv1d, cross_entropy
 
 import regard
-from regard.data import Batches, Encoded, Labels, Pair, Tokenizer, Tokenizers
+from regard.data import Batches, EncodedCorpus, LabelSet, Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
 from regard.data.tfidf import idf
 from regard.layers import pooling
@@ -118,8 +118,8 @@ def test_max_pooling_and_the_shares_of_places() -> None:
 
 def test_tfidf_is_counted_and_the_classifier_is_linear_in_it() -> None:
     texts = ["a b a", "b c", "b"]
-    sides = Tokenizers(Tokenizer.train("word", 10, texts), Labels(["no", "yes"]))
-    encoded = Encoded.build([Pair(text, "no", row) for row, text in enumerate(texts)], sides)
+    sides = TokenizerPair(Tokenizer.train("word", 10, texts), LabelSet(["no", "yes"]))
+    encoded = EncodedCorpus.build([Pair(text, "no", row) for row, text in enumerate(texts)], sides)
     a, b, c = (sides.source.encode(word)[0] for word in "abc")
     counted = idf(encoded, len(sides.source))
     for word, texts_with in ((a, 1), (b, 3), (c, 1), (2, 3)):
@@ -278,11 +278,11 @@ def test_distances_and_error_rates() -> None:
 
 def test_batches_of_labels_and_samples_are_what_the_classifier_reads() -> None:
     from regard.data.corpora import tones
-    from regard.data.sound_reader import Sounds
+    from regard.data.sound_reader import SoundReader
 
     pairs = list(tones.pairs(8))
-    sides = Tokenizers(Sounds(), Labels.train(pair.target for pair in pairs))
-    (given,) = Batches(Encoded.build(pairs, sides), sentences=8, fixed_shapes=True)
+    sides = TokenizerPair(SoundReader(), LabelSet.train(pair.target for pair in pairs))
+    (given,) = Batches(EncodedCorpus.build(pairs, sides), sentences=8, fixed_shapes=True)
     model = Classifier(config.Classifier(0, 3, SOUND["rnn"], config.Head(hidden=8)))
     loss = model.loss(replace(given))
     assert int(loss.tokens) == 8

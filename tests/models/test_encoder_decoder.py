@@ -15,7 +15,7 @@ from torch import nn
 
 from regard.layers import MultiHead
 from regard.models import Writer, config
-from regard.training.run.checkpoint_average import Snapshots
+from regard.training.run.checkpoint_average import WeightSnapshots
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
@@ -254,7 +254,7 @@ def test_who_may_read_a_file_may_read_the_weights(tmp_path: Path, mask: int) -> 
     before = os.umask(mask)
     try:
         translator(GRU, DECODERS["Bahdanau"]).save_pretrained(tmp_path / "model")
-        Snapshots(tmp_path, 1).take(1, {"x": torch.zeros(1)})
+        WeightSnapshots(tmp_path, 1).take(1, {"x": torch.zeros(1)})
         assert os.umask(mask) == mask  # asking for it changed nothing
     finally:
         os.umask(before)

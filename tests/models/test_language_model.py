@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import regard
-from regard.data import Encoded, Pair, Tokenizer, Tokenizers
+from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
-from regard.data.source_reader import Nothing
-from regard.data.text_windows import Blocks, Windows
+from regard.data.source_reader import EmptyReader
+from regard.data.text_windows import AdjacentWindows, RandomWindows
 from regard.data.tokenizer import passages
 from regard.models import Writer, config
 from tests.support.small_models import VOCABULARY
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 WORDS = "".join(f"{pair.source}\n" for pair in phrasebook.pairs(400, seed=3))
 
 
-def encoded(text: str, kind: str = "character") -> tuple[Encoded, Tokenizer]:
+def encoded(text: str, kind: str = "character") -> tuple[EncodedCorpus, Tokenizer]:
     tokenizer = Tokenizer.train(kind, 400, [text])  # type: ignore[arg-type]
-    return Encoded.build([Pair("", text, 0)], Tokenizers(Nothing(), tokenizer)), tokenizer
+    return EncodedCorpus.build([Pair("", text, 0)], TokenizerPair(EmptyReader(), tokenizer)), tokenizer
 
 
 # ------------------------------------------------------------------------------------------------------------- windows
@@ -55,7 +55,7 @@ def test_characters_hold_line_ends_and_text_comes_back() -> None:
 def test_a_window_is_the_text() -> None:
     corpus, _ = encoded(WORDS)
     whole = corpus.target[1:-1]
-    windows = Windows(corpus, block=20, rows=3, seed=5)
+    windows = RandomWindows(corpus, block=20, rows=3, seed=5)
     for batch in [windows[0], windows[len(windows) - 1]]:
         assert batch.target.shape == (3, 21)
         for row, start in zip(batch.target.numpy(), batch.rows.tolist(), strict=True):
@@ -65,18 +65,18 @@ def test_a_window_is_the_text() -> None:
 def test_seed_epoch_and_number_decide_a_batch_and_ranks_share_it() -> None:
     corpus, _ = encoded(WORDS)
     how = {"block": 16, "rows": 4}
-    first = Windows(corpus, seed=1, **how)[7].rows
-    assert torch.equal(first, Windows(corpus, seed=1, **how)[7].rows)
-    others = [Windows(corpus, seed=1, **how)[8], Windows(corpus, seed=2, **how)[7]]
-    others.append(Windows(corpus, seed=1, epoch=1, **how)[7])
+    first = RandomWindows(corpus, seed=1, **how)[7].rows
+    assert torch.equal(first, RandomWindows(corpus, seed=1, **how)[7].rows)
+    others = [RandomWindows(corpus, seed=1, **how)[8], RandomWindows(corpus, seed=2, **how)[7]]
+    others.append(RandomWindows(corpus, seed=1, epoch=1, **how)[7])
     assert all(not torch.equal(first, other.rows) for other in others)
-    two = [Windows(corpus, block=16, rows=2, seed=1, rank=rank, world=2)[7].rows for rank in (0, 1)]
+    two = [RandomWindows(corpus, block=16, rows=2, seed=1, rank=rank, world=2)[7].rows for rank in (0, 1)]
     assert torch.equal(torch.cat(two), first)
 
 
 def test_windows_begin_everywhere() -> None:
     corpus, _ = encoded("abcdefgh")
-    windows = Windows(corpus, block=5, rows=64, seed=0)
+    windows = RandomWindows(corpus, block=5, rows=64, seed=0)
     assert set(windows[0].rows.tolist()) == set(range(len(corpus.target) - 2 - 5))
 
 
@@ -85,7 +85,7 @@ def test_blocks_predict_every_token_once(world: int) -> None:
     corpus, _ = encoded(WORDS[:301])
     seen = []
     for rank in range(world):
-        for batch in Blocks(corpus, block=16, rows=4, rank=rank, world=world):
+        for batch in AdjacentWindows(corpus, block=16, rows=4, rank=rank, world=world):
             for row, start, length in zip(
                 batch.target, batch.rows.tolist(), batch.target_lengths.tolist(), strict=True
             ):
@@ -97,9 +97,9 @@ def test_blocks_predict_every_token_once(world: int) -> None:
 def test_a_text_too_short_is_told() -> None:
     corpus, _ = encoded("ab")
     with pytest.raises(ValueError, match="give more text"):
-        Windows(corpus, block=16, rows=2)
+        RandomWindows(corpus, block=16, rows=2)
     with pytest.raises(ValueError, match=r"raise training\.tokens"):
-        Windows(corpus, block=16, rows=0)
+        RandomWindows(corpus, block=16, rows=0)
 
 
 # -------------------------------------------------------------------------------------------------------------- models
@@ -124,17 +124,17 @@ def test_a_language_model_learns(name: str) -> None:
     """Better than the frequencies of characters, on text it has not seen."""
     corpus, tokenizer = encoded(WORDS)
     unseen = "".join(f"{pair.source}\n" for pair in phrasebook.pairs(30, seed=3, split="test"))
-    valid = Encoded.build([Pair("", unseen, 0)], Tokenizers(Nothing(), tokenizer))
+    valid = EncodedCorpus.build([Pair("", unseen, 0)], TokenizerPair(EmptyReader(), tokenizer))
     model = writer(WRITERS[name], len(tokenizer))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    windows = Windows(corpus, block=24, rows=8, seed=0)
+    windows = RandomWindows(corpus, block=24, rows=8, seed=0)
     for update in range(60):
         loss = model.loss(windows[update % len(windows)])
         optimizer.zero_grad()
         (loss.total / loss.tokens).backward()
         optimizer.step()
     with torch.no_grad():
-        losses = [model.eval().loss(batch) for batch in Blocks(valid, block=24, rows=16)]
+        losses = [model.eval().loss(batch) for batch in AdjacentWindows(valid, block=24, rows=16)]
     nll = sum(loss.nll.item() for loss in losses) / sum(loss.tokens.item() for loss in losses)
     counts = torch.bincount(torch.from_numpy(corpus.target).long()).double()
     share = counts[counts > 0] / counts.sum()
@@ -188,15 +188,15 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 
     small = ["data.sentences=100", "data.longest=32", "training.tokens=256", "training.updates=8", "training.warmup=2"]
     small += ["training.validate_every=4", "training.accelerator=cpu", "training.average=1", "training.save_every=4"]
-    run = fit(recipe_loader.load("lstmn-phrases", [*small, "training.tensorboard=false"]), tmp_path / "run")
+    run = fit(recipe_loader.load_recipe("lstmn-phrases", [*small, "training.tensorboard=false"]), tmp_path / "run")
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]
     loaded = pretrained.load(run.folder)
     assert isinstance(loaded.model, Writer)
-    held_out = Encoded.load(run.data / "valid")
+    held_out = EncodedCorpus.load(run.data / "valid")
     with torch.no_grad():
-        found = [loaded.model.loss(batch) for batch in Blocks(held_out, block=32, rows=50)]
+        found = [loaded.model.loss(batch) for batch in AdjacentWindows(held_out, block=32, rows=50)]
     nll = sum(loss.nll.item() for loss in found) / sum(loss.tokens.item() for loss in found)
     assert nll == pytest.approx(min(losses), rel=1e-4)
     with regard.watch(loaded.model) as seen:
@@ -216,10 +216,10 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, given: str, told: str) -> None:
     pytest.importorskip("pydantic")
     from regard.training.recipe import recipe_loader
-    from regard.training.recipe.recipe_errors import Mistakes
+    from regard.training.recipe.recipe_errors import RecipeError
 
-    with pytest.raises(Mistakes) as mistakes:
-        recipe_loader.load(recipe, [given])
+    with pytest.raises(RecipeError) as mistakes:
+        recipe_loader.load_recipe(recipe, [given])
     assert told in str(mistakes.value)
 
 
@@ -240,6 +240,6 @@ def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, told: str
 
     if data is not None:
         (tmp_path / "my.txt").write_bytes(data)
-    recipe = recipe_loader.load("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
+    recipe = recipe_loader.load_recipe("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
     with pytest.raises(ValueError, match=told):
         read(recipe.data, "train")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.data import Batches, Encoded, Tokenizer, Tokenizers
+from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
 from regard.models import Writer, config
 
@@ -30,14 +30,14 @@ DECODERS: dict[str, config.Decoder] = {
 
 
 @pytest.fixture(scope="module")
-def corpus() -> tuple[Encoded, Tokenizers, float]:
+def corpus() -> tuple[EncodedCorpus, TokenizerPair, float]:
     """A few sentences, and what each word costs who knows only how often it comes."""
     pairs = [pair for pair in phrasebook.pairs(600, seed=0) if len(pair.source.split()) < 12][:120]
-    sides = Tokenizers(
+    sides = TokenizerPair(
         Tokenizer.train("word", 2000, (pair.source for pair in pairs)),
         Tokenizer.train("word", 2000, (pair.target for pair in pairs)),
     )
-    encoded = Encoded.build(pairs, sides)
+    encoded = EncodedCorpus.build(pairs, sides)
     counts = torch.bincount(torch.from_numpy(encoded.target).long())
     share = counts[counts > 0] / counts.sum()
     return encoded, sides, -(share * share.log()).sum().item()
@@ -45,7 +45,7 @@ def corpus() -> tuple[Encoded, Tokenizers, float]:
 
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_every_pairing_learns(corpus: tuple[Encoded, Tokenizers, float], encoder: str, decoder: str) -> None:
+def test_every_pairing_learns(corpus: tuple[EncodedCorpus, TokenizerPair, float], encoder: str, decoder: str) -> None:
     encoded, sides, frequencies = corpus
     torch.manual_seed(0)
     model = Writer(config.Writer(len(sides.source), len(sides.target), ENCODERS[encoder], DECODERS[decoder]))

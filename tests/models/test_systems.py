@@ -7,11 +7,11 @@ from functools import cache
 import pytest
 import torch
 
-from regard.data import Batches, Encoded, Labels, Tokenizer, Tokenizers
+from regard.data import Batches, EncodedCorpus, LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, phrasebook, scenes, tones
-from regard.data.picture_reader import Pictures
-from regard.data.sound_reader import Sounds
-from regard.data.source_reader import Nothing
+from regard.data.picture_reader import PictureReader
+from regard.data.sound_reader import SoundReader
+from regard.data.source_reader import EmptyReader
 from regard.models import Classifier, Writer, config
 from tools import systems_page as systems
 
@@ -20,22 +20,22 @@ STEPS = 40  # at most: most need four
 
 
 @cache
-def material(reads: str, labels: bool) -> tuple[Tokenizers, Encoded]:
+def material(reads: str, labels: bool) -> tuple[TokenizerPair, EncodedCorpus]:
     """A handful of pairs: enough to see whether a model learns them by heart."""
     if reads == "text":
         found = opinions.pairs(12) if labels else (p for p in phrasebook.pairs(80) if len(p.source.split()) < 8)
         pairs = [pair for pair, _ in zip(found, range(12), strict=False)]
         source = Tokenizer.train("word", 500, (pair.source for pair in pairs))
     elif reads == "sound":
-        pairs, source = list(tones.pairs(6)), Sounds()
+        pairs, source = list(tones.pairs(6)), SoundReader()
     elif reads == "a picture":
-        pairs, source = list(scenes.pairs(8)), Pictures(64)
+        pairs, source = list(scenes.pairs(8)), PictureReader(64)
     else:
-        pairs, source = list(phrasebook.pairs(12)), Nothing()
+        pairs, source = list(phrasebook.pairs(12)), EmptyReader()
     texts = [pair.target for pair in pairs]
-    target = Labels.train(texts) if labels else Tokenizer.train("word", 500, texts)
-    sides = Tokenizers(source, target)
-    return sides, Encoded.build(pairs, sides)
+    target = LabelSet.train(texts) if labels else Tokenizer.train("word", 500, texts)
+    sides = TokenizerPair(source, target)
+    return sides, EncodedCorpus.build(pairs, sides)
 
 
 def built(reads: str, encoder: str, part: str) -> Writer | Classifier:

@@ -71,10 +71,10 @@ def caption(
 
 
 def _plot(found: Translation, file: Path) -> None:
-    from ..data.picture_reader import Pictures
+    from ..data.picture_reader import PictureReader
     from ..seeing.drawing.picture_overlay import WORDS, looks, save_looks
 
     weights, words = looks(found)
-    save_looks(file, Pictures(DRAWN).encode(found.source), weights, words)
+    save_looks(file, PictureReader(DRAWN).encode(found.source), weights, words)
     only = f", the first {WORDS} of {len(words)} words" if len(words) > WORDS else ""
     typer.echo(f"wrote {file}{only}", err=True)

@@ -120,7 +120,7 @@ def _name(
 ) -> int:
     """How many could not be named."""
     from ..data.batch import UNKNOWN
-    from ..data.pair import Bad
+    from ..data.pair import RowProblem
     from ..decoding.classification import classify as named
 
     shown = bool(given) or (file is None and standard_input().isatty())  # to someone who looks, and not to a file
@@ -129,7 +129,7 @@ def _name(
     text, wrong, before = loaded.tokenizers.source.kind == "text", 0, 0
     odd, strange = Oddities(model), 0
     for arrived in arriving(given, file):
-        bad = {number: item.reason for number, item in enumerate(arrived, 1) if isinstance(item, Bad)}
+        bad = {number: item.reason for number, item in enumerate(arrived, 1) if isinstance(item, RowProblem)}
 
         def refused(number: int, why: str, before: int = before, bad: dict[int, str] = bad) -> None:
             nonlocal wrong
@@ -142,7 +142,7 @@ def _name(
         found = named(
             loaded.model,
             loaded.tokenizers,
-            ["" if isinstance(item, Bad) else item for item in arrived],
+            ["" if isinstance(item, RowProblem) else item for item in arrived],
             tokens=tokens,
             weights=shown,
             refused=None if len(given) == 1 else refused,

@@ -13,9 +13,9 @@ from .typer_app import app
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ..training.run.results_file import Row
-    from ..training.score.task_evaluation import Figures
-    from ..training.score.translation_evaluation import Evaluation
+    from ..training.run.results_file import ComparisonRow
+    from ..training.score.task_evaluation import TaskEvaluation
+    from ..training.score.translation_evaluation import TranslationEvaluation
 
 
 @app.command()
@@ -38,8 +38,8 @@ def compare(
     """
     from ..seeing.drawing.figure import check
     from ..training.run import results_file
-    from ..training.score.task_evaluation import Figures
-    from ..training.score.translation_evaluation import Evaluation
+    from ..training.score.task_evaluation import TaskEvaluation
+    from ..training.score.translation_evaluation import TranslationEvaluation
     from .evaluate import plot
 
     if save_plot is not None:
@@ -51,8 +51,8 @@ def compare(
     rows = [row for row in results_file.compare(scored) if data in (None, row.data)]
     if not rows:
         raise ValueError(f"none of these runs was evaluated on {data}")
-    translators = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, Evaluation)]
-    others = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, Figures)]
+    translators = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, TranslationEvaluation)]
+    others = [(row, row.evaluation) for row in rows if isinstance(row.evaluation, TaskEvaluation)]
     if save_plot is not None:
         if not translators:
             raise ValueError("--save-plot draws BLEU by sentence length, and none of these runs translates")
@@ -67,7 +67,7 @@ def compare(
         typer.echo(f"wrote {save_plot}")
 
 
-def _translators(rows: list[tuple[Row, Evaluation]]) -> Table:
+def _translators(rows: list[tuple[ComparisonRow, TranslationEvaluation]]) -> Table:
     table = _table("BLEU", "tokenised", "chrF", "perplexity", "AER", "tokens/s", "beams")
     for row, found in rows:
         table.add_row(
@@ -84,7 +84,7 @@ def _translators(rows: list[tuple[Row, Evaluation]]) -> Table:
     return table
 
 
-def _others(rows: list[tuple[Row, Figures]]) -> Table:
+def _others(rows: list[tuple[ComparisonRow, TaskEvaluation]]) -> Table:
     """Runs of other tasks: a column for each figure that one of them has."""
     lines = [(row, _cells(found)) for row, found in rows]
     names = list(dict.fromkeys(name for _, cells in lines for name in cells))
@@ -94,7 +94,7 @@ def _others(rows: list[tuple[Row, Figures]]) -> Table:
     return table
 
 
-def _cells(found: Figures) -> dict[str, str]:
+def _cells(found: TaskEvaluation) -> dict[str, str]:
     cells = {name: f"{value:.4f}" if name == "loss" else f"{value:.2f}" for name, value in found.values.items()}
     return cells | {name: f"{value}" for name, value in found.search.items() if name == "beams"}
 

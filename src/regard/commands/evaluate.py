@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..data import Pair
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
-    from ..training.score.label_scores import Label
-    from ..training.score.task_evaluation import Figures
-    from ..training.score.translation_evaluation import Evaluation
+    from ..training.score.label_scores import LabelScore
+    from ..training.score.task_evaluation import TaskEvaluation
+    from ..training.score.translation_evaluation import TranslationEvaluation
 
 LABELS, MATRIX = 30, 10  # so many labels are listed, and so many at most have a table of what was taken for what
 WRITERS = ("translate", "caption", "spell")
@@ -85,8 +85,8 @@ def evaluate(
     """
     from ..decoding import pretrained
     from ..training.run import results_file
-    from ..training.score.task_evaluation import Figures
-    from ..training.score.translation_evaluation import evaluate as score
+    from ..training.score.task_evaluation import TaskEvaluation
+    from ..training.score.translation_evaluation import evaluate_translation
 
     if save_plot is not None:
         from ..seeing.drawing.figure import check
@@ -126,9 +126,11 @@ def evaluate(
         # By its path: other files may have its name, and the run's own splits are called test and valid.
         data = f"./{file}" if str(file) in ("test", "valid") else str(file)
         pairs = _given(file, task, columns or "0,1")
-    evaluation: Evaluation | Figures
+    evaluation: TranslationEvaluation | TaskEvaluation
     if task == "translate":
-        evaluation, texts = score(loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how)
+        evaluation, texts = evaluate_translation(
+            loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **how
+        )
     else:
         evaluation, texts = _figures(loaded, pairs, how)
     # Everything is kept before anything is shown: who pipes the table into `head` ends the program there. What cannot
@@ -137,15 +139,15 @@ def evaluate(
     try:
         if save is not None:
             files.append(_save(texts, save))
-        if save_plot is not None and not isinstance(evaluation, Figures):
+        if save_plot is not None and not isinstance(evaluation, TaskEvaluation):
             plot({loaded.run.name if loaded.run else run: evaluation}, save_plot)
             files.append(save_plot)
         if loaded.run is not None:
             name = data if engine == "torch" else f"{data} ({engine})"
-            files.append(results_file.record(loaded.run, name, evaluation))
+            files.append(results_file.save_result(loaded.run, name, evaluation))
     except OSError as error:
         lost = error
-    if isinstance(evaluation, Figures):
+    if isinstance(evaluation, TaskEvaluation):
         _print_figures(data, evaluation)
     else:
         _print(data, evaluation, tokenised)
@@ -165,7 +167,7 @@ def _save(texts: list[str], file: Path) -> Path:
     return file
 
 
-def plot(evaluations: dict[str, Evaluation], file: Path) -> None:
+def plot(evaluations: dict[str, TranslationEvaluation], file: Path) -> None:
     from ..seeing.drawing.figure import save_curves
 
     curves = {
@@ -180,10 +182,10 @@ def _given(file: Path, task: str, columns: str) -> list[Pair]:
         from ..training.fit.recipe_corpus import running
 
         return list(running(file))
-    from ..data import Pairs
+    from ..data import PairReader
 
     named = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
-    if pairs := list(Pairs(file, columns=named)):
+    if pairs := list(PairReader(file, columns=named)):
         return pairs
     raise ValueError(f"{file} holds no rows, so there is nothing to evaluate on")
 
@@ -201,23 +203,23 @@ def _own(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[str, list
     raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; give a FILE of pairs")
 
 
-def _figures(loaded: Pretrained, pairs: list[Pair], how: Settings) -> tuple[Figures, list[str]]:
+def _figures(loaded: Pretrained, pairs: list[Pair], how: Settings) -> tuple[TaskEvaluation, list[str]]:
     """Of classifiers, captioners, spellers and language models: the figures, and what was said to each source."""
     from ..training.run.run_folder import Run
-    from ..training.score.task_evaluation import figures
-    from ..training.tasks import task_of
+    from ..training.score.task_evaluation import evaluate_task
+    from ..training.tasks import recipe_task
 
     assert loaded.run is not None
     recipe = Run.open(loaded.run).recipe
     asked = recipe.model_copy(update={"search": recipe.search.model_copy(update=dict(how))})
-    return figures(task_of(asked), loaded.model, loaded.tokenizers, pairs)
+    return evaluate_task(recipe_task(asked), loaded.model, loaded.tokenizers, pairs)
 
 
 def _searched(search: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in search.items())
 
 
-def _print_figures(data: str, found: Figures) -> None:
+def _print_figures(data: str, found: TaskEvaluation) -> None:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
@@ -231,7 +233,7 @@ def _print_figures(data: str, found: Figures) -> None:
         _print_labels(found.labels)
 
 
-def _print_labels(labels: dict[str, Label]) -> None:
+def _print_labels(labels: dict[str, LabelScore]) -> None:
     """How each label fares; and of few, what was taken for what."""
     table = _columns("label", "rows", "precision", "recall", "F1")
     most = sorted(labels, key=lambda name: -labels[name].count)[:LABELS]
@@ -262,7 +264,7 @@ def _columns(first: str, *numbers: str) -> Table:
     return table
 
 
-def _print(data: str, evaluation: Evaluation, tokenised: bool) -> None:
+def _print(data: str, evaluation: TranslationEvaluation, tokenised: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

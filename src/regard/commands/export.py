@@ -31,12 +31,12 @@ def export(
       regard export runs/transformer-multi30k-1
       regard export tatoeba-transformer-en-fr --out fast
     """
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, pretrained
     from ..models import Writer
 
     model, of = pretrained.find(run)
     written = out or pretrained.export_folder(model, of, to)
-    export_ctranslate2(Writer.from_pretrained(model), Tokenizers.load(model), written)
+    export_ctranslate2(Writer.from_pretrained(model), TokenizerPair.load(model), written)
     size = sum(file.stat().st_size for file in written.iterdir())
     typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")

@@ -91,7 +91,7 @@ def _texts(given: str, most: int) -> Iterator[str]:
     """The text itself, or the lines of the file of that name that have words in them."""
     from itertools import islice
 
-    from ..data.pair import Bad
+    from ..data.pair import RowProblem
     from ..data.text_lines import lines
 
     if not _is_file(given):
@@ -109,7 +109,7 @@ def _texts(given: str, most: int) -> Iterator[str]:
 
     def real() -> Iterator[str]:
         for number, line in enumerate(lines(Path(given)), 1):
-            if isinstance(line, Bad):
+            if isinstance(line, RowProblem):
                 bad.append(f"{given}:{number} is no text: {line.reason}")
             elif line.strip():
                 yield line

@@ -33,7 +33,7 @@ def recipes(
       regard recipes transformer-multi30k > mine.toml
     """
     from ..training.recipe import recipe_loader
-    from ..training.recipe.recipe_toml import written
+    from ..training.recipe.recipe_toml import recipe_toml
 
     if name in recipe_loader.architectures():
         raise ValueError(
@@ -41,9 +41,9 @@ def recipes(
             "of your own; `regard recipes` lists whole ones"
         )
     if name is not None:
-        typer.echo(written(recipe_loader.load(name)), nl=False)
+        typer.echo(recipe_toml(recipe_loader.load_recipe(name)), nl=False)
         return
-    shipped, tasks = recipe_loader.shipped(), recipe_loader.tasks()
+    shipped, tasks = recipe_loader.recipe_summaries(), recipe_loader.recipe_tasks()
     width = max(map(len, shipped))
     for task, heading in HEADINGS.items():
         typer.echo(heading)

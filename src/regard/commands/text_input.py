@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data.pair import Bad
+    from ..data.pair import RowProblem
 
 AHEAD = 4096  # sentences read ahead of the work
 PROMPT = "> "
@@ -62,7 +62,7 @@ def told_empty(file: Path | None, what: str) -> None:
         typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to {what}", err=True)
 
 
-def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
+def given(arguments: list[str], file: Path | None) -> Iterator[list[str | RowProblem]]:
     """Sentences as they become known, in lists that can be worked on at once."""
     if arguments and file is not None:
         raise ValueError("give arguments or a --file, not both")
@@ -79,7 +79,7 @@ def given(arguments: list[str], file: Path | None) -> Iterator[list[str | Bad]]:
     return _piped()
 
 
-def _file(file: Path) -> Iterator[list[str | Bad]]:
+def _file(file: Path) -> Iterator[list[str | RowProblem]]:
     from itertools import islice
 
     from ..data.text_lines import lines
@@ -89,14 +89,14 @@ def _file(file: Path) -> Iterator[list[str | Bad]]:
         yield several
 
 
-def _piped() -> Iterator[list[str | Bad]]:
+def _piped() -> Iterator[list[str | RowProblem]]:
     """What has arrived so far, again and again; a thread reads on meanwhile."""
     from queue import Empty, Queue
     from threading import Thread
 
     from ..data.text_lines import read as lines
 
-    queue: Queue[str | Bad | OSError | None] = Queue(AHEAD)
+    queue: Queue[str | RowProblem | OSError | None] = Queue(AHEAD)
     stdin = standard_input()
     try:
         # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
@@ -116,7 +116,7 @@ def _piped() -> Iterator[list[str | Bad]]:
     Thread(target=read, daemon=True).start()
     over = False
     while not over:
-        several: list[str | Bad] = []
+        several: list[str | RowProblem] = []
         item = queue.get()
         while item is not None and not isinstance(item, OSError):
             several.append(item)
@@ -133,7 +133,7 @@ def _piped() -> Iterator[list[str | Bad]]:
         over = item is None
 
 
-def _asked() -> Iterator[list[str | Bad]]:
+def _asked() -> Iterator[list[str | RowProblem]]:
     import contextlib
 
     with contextlib.suppress(ImportError):

@@ -48,12 +48,16 @@ def train(
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training import fit
     from ..training.recipe import recipe_loader
-    from ..training.recipe.recipe_errors import Mistakes
+    from ..training.recipe.recipe_errors import RecipeError
     from ..training.run.run_folder import Run
 
     try:
-        chosen = recipe_loader.load(recipe, settings or []) if recipe is not None else Run.open(resume or Path()).recipe
-    except Mistakes as mistakes:  # one line each; main() would make one line of them all
+        chosen = (
+            recipe_loader.load_recipe(recipe, settings or [])
+            if recipe is not None
+            else Run.open(resume or Path()).recipe
+        )
+    except RecipeError as mistakes:  # one line each; main() would make one line of them all
         typer.echo(f"regard: {mistakes}", err=True)
         raise typer.Exit(1) from None
     folder = resume or out or Path("runs") / f"{chosen.name}-{chosen.seed}"

@@ -90,7 +90,7 @@ def translate(
 
         check(save_plot)
     from .. import decoding
-    from ..data.pair import Bad
+    from ..data.pair import RowProblem
     from ..decoding import pretrained
 
     where = find_device(device)
@@ -118,9 +118,9 @@ def translate(
 
     for arrived in arrives:
         for number, item in enumerate(arrived, 1):
-            if isinstance(item, Bad):
+            if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
-        texts = ["" if isinstance(item, Bad) else item for item in arrived]
+        texts = ["" if isinstance(item, RowProblem) else item for item in arrived]
         for translation in decoding.translate(
             loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **how
         ):

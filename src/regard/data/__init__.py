@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .batch import BEGIN, END, PAD, UNKNOWN, Batch
     from .batches import Batches
-    from .encoded_corpus import Encoded
-    from .label_set import Labels
+    from .encoded_corpus import EncodedCorpus
+    from .label_set import LabelSet
     from .pair import Pair
-    from .pair_reader import Pairs
+    from .pair_reader import PairReader
     from .tokenizer import Tokenizer
-    from .tokenizer_pair import Tokenizers
+    from .tokenizer_pair import TokenizerPair
 
 _HOME = {
     "BEGIN": "batch",
     "Batch": "batch",
     "Batches": "batches",
     "END": "batch",
-    "Encoded": "encoded_corpus",
-    "Labels": "label_set",
+    "EncodedCorpus": "encoded_corpus",
+    "LabelSet": "label_set",
     "PAD": "batch",
     "Pair": "pair",
-    "Pairs": "pair_reader",
+    "PairReader": "pair_reader",
     "Tokenizer": "tokenizer",
-    "Tokenizers": "tokenizer_pair",
+    "TokenizerPair": "tokenizer_pair",
     "UNKNOWN": "batch",
 }
 
@@ -37,12 +37,12 @@ __all__ = [
     "UNKNOWN",
     "Batch",
     "Batches",
-    "Encoded",
-    "Labels",
+    "EncodedCorpus",
+    "LabelSet",
     "Pair",
-    "Pairs",
+    "PairReader",
     "Tokenizer",
-    "Tokenizers",
+    "TokenizerPair",
 ]
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int64, Shaped
 
-    from .encoded_corpus import Encoded
+    from .encoded_corpus import EncodedCorpus
 
 # The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
 LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]
 EMPTY = -1  # the row of a pair that is none
 
 
-class Step(NamedTuple):
+class BatchSlice(NamedTuple):
     """What the ranks do at one time: the pairs begin ≤ i < end in the order of the epoch, dealt out in turn."""
 
     begin: int
@@ -34,9 +34,9 @@ class Step(NamedTuple):
 class Batches(Dataset[Batch]):
     """The batches of one epoch, for one of `world` processes.
 
-    Every pair comes exactly once per epoch over all ranks. The width of a pair is what the encoder reads or the decoder
-    predicts, whichever is longer (`Encoded.widths`). A batch holds at most `tokens` of these, padding included, or,
-    where `sentences` is given instead, that many pairs.
+    Every pair comes exactly once per epoch over all ranks. The width of a pair is the number of tokens that the encoder
+    reads or the decoder predicts, whichever is larger (`EncodedCorpus.widths`). A batch holds at most `tokens` tokens,
+    padding included, or, with `sentences` instead, that many pairs.
 
     (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
     as they would have come. All epochs and all ranks have equally many batches; those of one step hold pairs of like
@@ -52,7 +52,7 @@ class Batches(Dataset[Batch]):
 
     def __init__(
         self,
-        encoded: Encoded,
+        encoded: EncodedCorpus,
         *,
         tokens: int | None = None,
         sentences: int | None = None,
@@ -103,7 +103,7 @@ class Batches(Dataset[Batch]):
         return collate(self.encoded, rows, step.width)
 
 
-def collate(encoded: Encoded, pairs: Int64[np.ndarray, "batch"], width: int = 0) -> Batch:
+def collate(encoded: EncodedCorpus, pairs: Int64[np.ndarray, "batch"], width: int = 0) -> Batch:
     """These pairs (by their index in `encoded`; EMPTY for none) as tensors, `width` wide or as wide as need be."""
     empty = pairs == EMPTY
     source_lengths = np.where(empty, 1, encoded.source_lengths[pairs])
@@ -138,7 +138,7 @@ def _padded(
     return padded
 
 
-def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[Step]:
+def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[BatchSlice]:
     """As many pairs to a step as fit; `most` falls, as the pairs get wider."""
     steps, begin, fits = [], 0, (most * world).tolist()
     while begin < len(fits):
@@ -147,17 +147,17 @@ def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[Step]:
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if middle - begin <= fits[middle - 1] else (low, middle - 1)
-        steps.append(Step(begin, low, 0, 0))
+        steps.append(BatchSlice(begin, low, 0, 0))
         begin = low
     return steps
 
 
-def _fixed(width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int) -> list[Step]:
+def _fixed(width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int) -> list[BatchSlice]:
     """The pairs of each width over as few steps as can be, evenly, so that few rows are empty."""
     steps = []
     for wide in np.unique(width).tolist():
         begin, end = np.searchsorted(width, [wide, wide + 1]).tolist()
         count = -(-(end - begin) // (int(most[begin]) * world))
         rows = -(-(end - begin) // (count * world))
-        steps += [Step(i, min(i + rows * world, end), rows, wide) for i in range(begin, end, rows * world)]
+        steps += [BatchSlice(i, min(i + rows * world, end), rows, wide) for i in range(begin, end, rows * world)]
     return steps

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .batch import BEGIN, END
-from .label_set import Labels, UnknownLabel
+from .label_set import LabelSet, UnknownLabelError
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Int, Int32, Int64, Shaped
 
     from .pair import Pair
-    from .tokenizer_pair import Tokenizers
+    from .tokenizer_pair import TokenizerPair
 
 _ARRAYS = {
     "source": "<i4",  # or what the reader of a source that is no text gives
@@ -37,7 +37,7 @@ _CHUNK = 8192  # pairs tokenised together
 
 
 @dataclass(frozen=True)
-class About:
+class CorpusInfo:
     """What the arrays do not say. `shape` and `stride` are the reader's of the source."""
 
     dtype: str = "<i4"
@@ -47,15 +47,15 @@ class About:
     unreadable: tuple[str, ...] = ()  # sources that could not be read, and why
 
 
-class Encoded:
+class EncodedCorpus:
     """All pairs, one after the other: source with </s> at its end, target with <s> before and </s> after.
 
     A source that is no text is what its reader gives (samples, pixels), without </s>; one that several pairs share is
-    there once. `rows` says which row of the corpus each pair was. An `Encoded` in a folder is read through
+    there once. `rows` says which row of the corpus each pair was. An `EncodedCorpus` in a folder is read through
     memory-mapped files and never held whole in memory.
     """
 
-    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], about: About, folder: Path | None = None) -> None:
+    def __init__(self, arrays: dict[str, np.ndarray[Any, Any]], about: CorpusInfo, folder: Path | None = None) -> None:
         self.source: Shaped[np.ndarray, "source_tokens"] = arrays["source"]
         self.target: Int32[np.ndarray, "target_tokens"] = arrays["target"]
         self.source_lengths: Int64[np.ndarray, "pairs"] = arrays["source_lengths"].astype(np.int64)
@@ -84,12 +84,12 @@ class Encoded:
     def build(
         cls,
         pairs: Iterable[Pair],
-        tokenizers: Tokenizers,
+        tokenizers: TokenizerPair,
         *,
         longest: int | None = None,
         folder: str | os.PathLike[str] | None = None,
         on_bad: Literal["error", "skip"] = "error",
-    ) -> Encoded:
+    ) -> EncodedCorpus:
         """Tokenise a corpus as it streams by, into memory or into a new folder.
 
         `on_bad` says what a source does that its reader cannot read: end it, or be left out and named in `about`.
@@ -117,7 +117,7 @@ class Encoded:
         return cls.load(folder)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Encoded:
+    def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
         """What `build` left in a folder."""
         folder = Path(folder)
         try:
@@ -130,7 +130,7 @@ class Encoded:
                 f"{folder} was encoded by another version of regard; remove it and encode the corpus again"
             )
         values = index["about"]
-        about = About(
+        about = CorpusInfo(
             **{
                 **values,
                 "shape": None if values["shape"] is None else tuple(values["shape"]),
@@ -148,8 +148,8 @@ class Encoded:
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process opens the same files instead of being sent what is in them.
         if self.folder is not None:
-            return Encoded.load, (self.folder,)
-        return Encoded, ({name: getattr(self, name) for name in _ARRAYS}, self.about)
+            return EncodedCorpus.load, (self.folder,)
+        return EncodedCorpus, ({name: getattr(self, name) for name in _ARRAYS}, self.about)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -166,11 +166,11 @@ class Encoded:
 
 def _write(
     pairs: Iterable[Pair],
-    tokenizers: Tokenizers,
+    tokenizers: TokenizerPair,
     longest: int | None,
     files: dict[str, Any],
     on_bad: Literal["error", "skip"],
-) -> About:
+) -> CorpusInfo:
     """Append every pair to the files."""
     stream, reader, dropped = iter(pairs), tokenizers.source, 0
     several = reader.kind == "text"  # tokenizers are fast with many at once; pictures and sounds are read one by one
@@ -196,21 +196,21 @@ def _write(
         _append(files["target"], "<i4", chain.from_iterable(targets[i] for i in kept))
         _append(files["target_lengths"], "<i4", (len(targets[i]) for i in kept))
         _append(files["rows"], "<i8", (chunk[i].row for i in kept))
-    return About(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
+    return CorpusInfo(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
 
 
 def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["error", "skip"]) -> list[Pair]:
     """The pairs whose target can be written; of labels, only those there are."""
-    if not isinstance(target, Labels):
+    if not isinstance(target, LabelSet):
         return pairs
     found = []
     for pair in pairs:
         try:
             target.encode_batch([pair.target])
-        except UnknownLabel as error:
+        except UnknownLabelError as error:
             message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
             if on_bad == "error":
-                raise UnknownLabel(message) from None
+                raise UnknownLabelError(message) from None
             bad.append(message)
         else:
             found.append(pair)

@@ -10,7 +10,7 @@ import json
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from .pair import Bad
+from .pair import RowProblem
 from .text_lines import COMPRESSED, LONGEST, lines
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Column = int | str
     Columns = tuple[Column, ...]
     Cells = list[Any]  # what stands in the chosen columns; a text where all is well
-    Rows = Iterator[tuple[str, Cells | Bad]]
+    Rows = Iterator[tuple[str, Cells | RowProblem]]
 
 SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
 
@@ -38,7 +38,7 @@ def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
 
 def tsv(path: Path, columns: Columns | None) -> Rows:
     """Lines whose cells tabs separate."""
-    rows = ((number, line if isinstance(line, Bad) else line.split("\t")) for number, line in _numbered(path))
+    rows = ((number, line if isinstance(line, RowProblem) else line.split("\t")) for number, line in _numbered(path))
     return _chosen(path, columns, rows, "tabs")
 
 
@@ -63,7 +63,7 @@ class _Records:
         self.number, line = next(self.lines, (self.number, None))
         if line is None:
             return None
-        if isinstance(line, Bad):
+        if isinstance(line, RowProblem):
             raise _BadLine(line)
         self.size += len(line)
         if self.size > LONGEST:
@@ -71,7 +71,7 @@ class _Records:
             raise commas.Error(f"it has more than {LONGEST:,} characters")
         return f"{line}\n"
 
-    def __iter__(self) -> Iterator[tuple[int, list[str] | Bad]]:
+    def __iter__(self) -> Iterator[tuple[int, list[str] | RowProblem]]:
         while True:
             began, self.size = self.number + 1, 0
             try:
@@ -82,7 +82,7 @@ class _Records:
                 yield self.number, error.bad
             except commas.Error as error:
                 hint = "a quote that opens must close, and one within quotes is doubled"
-                yield began, Bad("not CSV", f"the row is not CSV: {error} ({hint})")
+                yield began, RowProblem("not CSV", f"the row is not CSV: {error} ({hint})")
             else:
                 yield began, row
 
@@ -90,17 +90,17 @@ class _Records:
 class _BadLine(Exception):
     """Carries what is wrong with a line through the csv module."""
 
-    def __init__(self, bad: Bad) -> None:
+    def __init__(self, bad: RowProblem) -> None:
         super().__init__(bad.reason)
         self.bad = bad
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, str | Bad]]:
+def _numbered(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
     return enumerate(lines(path), start=1)
 
 
 def _chosen(
-    path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | Bad]], separators: str
+    path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | RowProblem]], separators: str
 ) -> Rows:
     """Columns by number, from 0; or by name, where the first line is a header."""
     columns = (0, 1) if columns is None else columns
@@ -112,7 +112,7 @@ def _chosen(
         _, header = next(rows, (1, None))
         if header is None:  # an empty file has no rows, and no need of names
             return
-        names = [] if isinstance(header, Bad) else header
+        names = [] if isinstance(header, RowProblem) else header
         missing = [column for column in columns if column not in names]
         if missing:
             raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(names)}")
@@ -121,12 +121,12 @@ def _chosen(
         raise ValueError(f"columns are counted from 0, got {columns}")
     for number, cells in rows:
         where = f"{path}:{number}"
-        if isinstance(cells, Bad):
+        if isinstance(cells, RowProblem):
             yield where, cells
         elif max(places) >= len(cells):
             has = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
             asked = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
-            yield where, Bad("missing column", f"the line has {has}, and {asked}")
+            yield where, RowProblem("missing column", f"the line has {has}, and {asked}")
         else:
             yield where, [cells[place] for place in places]
 
@@ -137,10 +137,10 @@ def aligned(source: Path, target: Path) -> Rows:
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
             reason = f"{short} ends after {number - 1} lines, {long} does not; line n of each must be one pair"
-            yield f"{long}:{number}", Bad("differing line counts", reason)
-        elif isinstance(left, Bad):
+            yield f"{long}:{number}", RowProblem("differing line counts", reason)
+        elif isinstance(left, RowProblem):
             yield f"{source}:{number}", left
-        elif isinstance(right, Bad):
+        elif isinstance(right, RowProblem):
             yield f"{target}:{number}", right
         else:
             empty = left.strip() and not right.strip()  # so that the message names the file to mend
@@ -152,13 +152,13 @@ def jsonl(path: Path, columns: Columns | None) -> Rows:
     names = _names(path, columns)
     for number, line in enumerate(lines(path), start=1):
         where = f"{path}:{number}"
-        if isinstance(line, Bad):
+        if isinstance(line, RowProblem):
             yield where, line
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield where, Bad("not JSON", f"the line is not JSON: {error}")
+            yield where, RowProblem("not JSON", f"the line is not JSON: {error}")
             continue
         yield where, _cells(row, names)
 
@@ -209,7 +209,7 @@ def _arrow(path: Path, names: list[str], batches: Iterable[Any]) -> Rows:
             try:
                 row = {name: column[i].as_py() for name, column in cells.items()}
             except UnicodeDecodeError:
-                yield f"{path}:{number}", Bad("undecodable bytes", "the row is not UTF-8")
+                yield f"{path}:{number}", RowProblem("undecodable bytes", "the row is not UTF-8")
                 continue
             yield f"{path}:{number}", _cells(row, names)
 
@@ -228,13 +228,13 @@ def _known(path: Path, names: list[str], known: list[str]) -> None:
             raise ValueError(f"{path} has no column {name!r}; it has {', '.join(known)}")
 
 
-def _cells(row: Any, names: list[str]) -> Cells | Bad:
+def _cells(row: Any, names: list[str]) -> Cells | RowProblem:
     cells = []
     for name in names:
         value = row
         for key in [name] if isinstance(row, dict) and name in row else name.split("."):
             if not isinstance(value, dict) or key not in value:
-                return Bad("missing column", f"the row has no {name!r}")
+                return RowProblem("missing column", f"the row has no {name!r}")
             value = value[key]
         cells.append(value)
     return cells

@@ -22,11 +22,11 @@ def quoted(name: str) -> str:
     return repr(name if len(name) <= 40 else f"{name[:40]}…")
 
 
-class UnknownLabel(ValueError):
+class UnknownLabelError(ValueError):
     """A label that the training data does not have."""
 
 
-class Labels:
+class LabelSet:
     """A closed set of names, each one token whatever it is made of: label n has the id FIRST + n."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ class Labels:
         self._ids = {name: FIRST + n for n, name in enumerate(names)}
 
     @classmethod
-    def train(cls, texts: Iterable[str]) -> Labels:
+    def train(cls, texts: Iterable[str]) -> LabelSet:
         """All labels that occur, sorted; numbers as numbers."""
         found = set(texts)
         numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in found)
@@ -52,7 +52,7 @@ class Labels:
         for text in texts:
             if text not in self._ids:
                 known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
-                raise UnknownLabel(f"no label is called {quoted(text)}; the training data knows {known}")
+                raise UnknownLabelError(f"no label is called {quoted(text)}; the training data knows {known}")
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -65,7 +65,7 @@ class Labels:
         unfinished.replace(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Labels:
+    def load(cls, path: str | os.PathLike[str]) -> LabelSet:
         names = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{path} holds no labels: it should be a JSON list of names")

@@ -22,7 +22,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class RowProblem:
     """A row that is no pair: its kind, to count by, and what is wrong with it."""
 
     kind: str

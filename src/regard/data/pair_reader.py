@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from .file_formats import aligned, reader
-from .pair import Bad, Pair
+from .pair import Pair, RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,21 +26,21 @@ _SIDES = ("the source side", "the target side")  # what has no columns to be nam
 _LINK = re.compile(r"(\d+)-(\d+)")
 
 
-class BadRow(ValueError):
+class BadRowError(ValueError):
     """A row that is no pair: file:line, and why."""
 
 
-class Pairs:
+class PairReader:
     """Pairs from files, in order; each iteration reads them anew, a row at a time.
 
-        Pairs("train.tsv.xz", columns=(0, 2))                    # columns by number, from 0
-        Pairs("train.tsv", columns=("english", "french"))        # by name: the first line is a header
-        Pairs("train.csv", columns=("text", "label"))            # the same of CSV
-        Pairs("train.en.gz", target="train.fr.gz")               # two files, line by line
-        Pairs("train.jsonl", columns=("translation.en", "translation.fr"))
-        Pairs(["old.parquet", "new.parquet"], columns=("en", "fr"))
-        Pairs("folder", columns=("en", "fr"))                    # what `save_to_disk` of `datasets` wrote
-        Pairs(phrasebook.pairs(1000, seed=1))                    # whatever gives pairs
+        PairReader("train.tsv.xz", columns=(0, 2))                    # columns by number, from 0
+        PairReader("train.tsv", columns=("english", "french"))        # by name: the first line is a header
+        PairReader("train.csv", columns=("text", "label"))            # the same of CSV
+        PairReader("train.en.gz", target="train.fr.gz")               # two files, line by line
+        PairReader("train.jsonl", columns=("translation.en", "translation.fr"))
+        PairReader(["old.parquet", "new.parquet"], columns=("en", "fr"))
+        PairReader("folder", columns=("en", "fr"))                    # what `save_to_disk` of `datasets` wrote
+        PairReader(phrasebook.pairs(1000, seed=1))                    # whatever gives pairs
 
     A third column holds gold alignment links ("0-0 1-2"), a fourth the links that are possible but not sure.
 
@@ -79,7 +79,7 @@ class Pairs:
             self._parts = [partial(reader(path), path, chosen) for path in paths]
             self._sides = tuple(f"column {column!r}" for column in (chosen or (0, 1))[:2])
         else:
-            self._parts = [_Given(pairs)]
+            self._parts = [_PairIterable(pairs)]
 
     @property
     def skipped(self) -> int:
@@ -93,20 +93,20 @@ class Pairs:
     def __iter__(self) -> Iterator[Pair]:
         self.reasons, self.first = Counter(), {}
         for row, (where, cells) in enumerate(chain.from_iterable(part() for part in self._parts)):
-            found = cells if isinstance(cells, Bad) else _pair(cells, row, where, self._sides)
+            found = cells if isinstance(cells, RowProblem) else _pair(cells, row, where, self._sides)
             if isinstance(found, Pair):
                 yield found
                 continue
             message = f"{where}: {found.reason}"
             if self.on_bad == "error":
-                error = BadRow(message)
+                error = BadRowError(message)
                 error.add_note("on_bad='skip' leaves such rows out")  # a note: what a command offers, it says itself
                 raise error
             self.reasons[found.kind] += 1
             self.first.setdefault(found.kind, message)
 
 
-class _Given:
+class _PairIterable:
     """Pairs that are there already; a generator has them once, and says so when asked again."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
@@ -129,7 +129,7 @@ def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] |
         several = chain([first], each)  # looking took the first out of it
     if not isinstance(first, str | os.PathLike):
         if not isinstance(first, Pair | None):
-            raise ValueError(f"Pairs reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
+            raise ValueError(f"PairReader reads files or takes pairs (regard.data.Pair), got {first!r:.60}")
         return None, several
     paths = [Path(file) for file in several]
     for path in paths:
@@ -138,16 +138,16 @@ def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] |
     return paths, []
 
 
-def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | Bad:
+def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | RowProblem:
     """The row as a pair, if it is one."""
     sides: list[str] = []
     for name, text in zip(names, cells, strict=False):
         if text is not None and not isinstance(text, str):
-            return Bad("not text", f"{name} is {text!r:.40}, not text")
+            return RowProblem("not text", f"{name} is {text!r:.40}, not text")
         if not text or not text.strip():
-            return Bad("empty side", f"{name} is empty")
+            return RowProblem("empty side", f"{name} is empty")
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            return Bad("undecodable bytes", f"{name} holds one half of a surrogate pair")
+            return RowProblem("undecodable bytes", f"{name} holds one half of a surrogate pair")
         sides.append(text.strip())
     links = [None if cell is None else str(cell).split() for cell in cells[2:]]
     wrong = _wrong(links, *(len(side.split(" ")) for side in sides))
@@ -155,12 +155,14 @@ def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | 
     return wrong or Pair(sides[0], sides[1], row, where, written[0], written[1])
 
 
-def _wrong(links: list[list[str] | None], source: int, target: int) -> Bad | None:
+def _wrong(links: list[list[str] | None], source: int, target: int) -> RowProblem | None:
     """What is wrong with gold links between sentences of so many words, if anything."""
     for link in chain.from_iterable(some or [] for some in links):
         ends: Any = _LINK.fullmatch(link)
         if ends is None:
-            return Bad("bad links", f"{link!r:.40} is no link; links look like 0-0 1-2")
+            return RowProblem("bad links", f"{link!r:.40} is no link; links look like 0-0 1-2")
         if int(ends[1]) >= source or int(ends[2]) >= target:
-            return Bad("bad links", f"link {link} points past the end: the sides have {source} and {target} words")
+            return RowProblem(
+                "bad links", f"link {link} points past the end: the sides have {source} and {target} words"
+            )
     return None

@@ -24,7 +24,7 @@ LARGEST = 1024  # pixels a side of what a model is given
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 
 
-class Pictures:
+class PictureReader:
     """Reads pictures as [size, size, 3] red, green and blue bytes: the whole picture, whatever its proportions were.
 
     A source is the path of a file, of a file inside a zip archive ("photos.zip/name.jpg"), or the name of a scene
@@ -84,13 +84,13 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
     try:
         with _opened(source) as file, warnings.catch_warnings():
             if not file.peek(1):
-                raise Unfit("is empty: it holds not one byte")
+                raise UnreadablePictureError("is empty: it holds not one byte")
             # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             Image.init()  # all formats are known from here on; an older Pillow has no AVIF
             with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
                 return take(image)
-    except Unfit as error:
+    except UnreadablePictureError as error:
         why = str(error)
     except UnidentifiedImageError:
         why = f"is not a picture that can be read ({', '.join(FORMATS)})"
@@ -107,7 +107,7 @@ def _several(image: Any) -> bool:
     return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
 
-class Unfit(ValueError):
+class UnreadablePictureError(ValueError):
     """Why a picture cannot be taken, without its name."""
 
 
@@ -115,16 +115,16 @@ def _opened(source: str) -> Any:
     """The file, or the file in an archive, opened for reading."""
     path = Path(source)
     if path.is_dir():
-        raise Unfit("is a folder; name the pictures in it one by one")
+        raise UnreadablePictureError("is a folder; name the pictures in it one by one")
     archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
     if archive is None:
         return path.open("rb")
     try:
         return zipfile.ZipFile(archive).open(path.relative_to(archive).as_posix())
     except KeyError:
-        raise Unfit(f"there is no such file in {archive}") from None
+        raise UnreadablePictureError(f"there is no such file in {archive}") from None
     except zipfile.BadZipFile:
-        raise Unfit(f"{archive} is no zip archive") from None
+        raise UnreadablePictureError(f"{archive} is no zip archive") from None
 
 
 def _plain(image: Any) -> Any:
@@ -133,14 +133,16 @@ def _plain(image: Any) -> Any:
 
     width, height = image.size
     if width * height > MOST:  # known from the header, before anything is unpacked
-        raise Unfit(f"is {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
+        raise UnreadablePictureError(f"is {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
-        raise Unfit("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
+        raise UnreadablePictureError("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
     if image.mode.startswith("I"):  # 16 bits of grey, or 32 that hold 16: Pillow would cut off what is above 255
         grey = np.asarray(image).astype(np.int64)
         if grey.min() < 0 or grey.max() > 65535:
-            raise Unfit(f"its pixels go from {grey.min()} to {grey.max()}; save it with 8 or 16 bits a colour")
+            raise UnreadablePictureError(
+                f"its pixels go from {grey.min()} to {grey.max()}; save it with 8 or 16 bits a colour"
+            )
         image = Image.fromarray((grey / 257).round().astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

@@ -28,7 +28,7 @@ CHUNKS = 1000  # of a WAV, at most, before its samples
 _STRETCH = re.compile(r"(.+)#(\d{1,15}):(\d{1,15})")
 
 
-class Sounds:
+class SoundReader:
     """The reader of sounds: file names in, 16-bit samples at `rate` out.
 
     Channels are averaged, other rates resampled. `FILE#START:LENGTH` is a stretch of a file, counted in its own

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 READER = "reader.json"  # how a source that is no text is read; beside the tokenizer of the target
 
 
-class Reader(Protocol):
+class SourceReader(Protocol):
     """A source as numbers. `Tokenizer` is one, for text; the others have settings, which `to_dict` gives.
 
     `shape` is that of every source where all have the same (pictures); without it a source is a row of numbers of any
@@ -32,7 +32,7 @@ class Reader(Protocol):
         """The numbers of each; a source that cannot be read is a ValueError that names it."""
 
 
-class Nothing:
+class EmptyReader:
     """The source of a language model: each is a single </s>, which nobody reads."""
 
     kind: ClassVar[str] = "none"
@@ -68,13 +68,13 @@ def load(folder: Path) -> Any:
 def made(kind: object, settings: dict[str, Any]) -> Any:
     """The reader of a kind: "none", "picture" or "sound". What these need is imported only here."""
     if kind == "none":
-        return Nothing(**settings)
+        return EmptyReader(**settings)
     if kind == "picture":
-        from .picture_reader import Pictures
+        from .picture_reader import PictureReader
 
-        return Pictures(**settings)
+        return PictureReader(**settings)
     if kind == "sound":
-        from .sound_reader import Sounds
+        from .sound_reader import SoundReader
 
-        return Sounds(**settings)
+        return SoundReader(**settings)
     raise ValueError(f"no reader is of kind {kind!r:.40}; known kinds are none, picture, sound")

@@ -7,7 +7,7 @@ import lzma
 import zlib
 from typing import IO, TYPE_CHECKING, Any
 
-from .pair import Bad
+from .pair import RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ LARGEST = 1 << 28  # bytes of running text
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
-def lines(path: Path) -> Iterator[str | Bad]:
+def lines(path: Path) -> Iterator[str | RowProblem]:
     """The lines of a file, as `read` gives them."""
     number = 0
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
@@ -44,7 +44,7 @@ def text(path: Path) -> str:
         raise ValueError(f"{path}: byte {error.start + 1}, 0x{found[error.start]:02x}, is not UTF-8") from None
 
 
-def read(file: IO[bytes]) -> Iterator[str | Bad]:
+def read(file: IO[bytes]) -> Iterator[str | RowProblem]:
     """Each line without its end; a line that is too long or not UTF-8 comes as Bad. Only \\n and \\r\\n end a line."""
     first = True
     while line := file.readline(LONGEST + 2):  # the longest line and its end
@@ -52,17 +52,19 @@ def read(file: IO[bytes]) -> Iterator[str | Bad]:
         if len(text) > LONGEST:
             if not line.endswith(b"\n"):
                 _skip_rest(file)
-            yield Bad("over-long line", f"the line is longer than {LONGEST:,} bytes")
+            yield RowProblem("over-long line", f"the line is longer than {LONGEST:,} bytes")
         else:
             yield _decoded(text.removeprefix(b"\xef\xbb\xbf") if first else text)
         first = False
 
 
-def _decoded(line: bytes) -> str | Bad:
+def _decoded(line: bytes) -> str | RowProblem:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Bad("undecodable bytes", f"byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not UTF-8")
+        return RowProblem(
+            "undecodable bytes", f"byte {error.start + 1} of the line, 0x{line[error.start]:02x}, is not UTF-8"
+        )
 
 
 def _skip_rest(file: IO[bytes]) -> None:

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int64
 
-    from .encoded_corpus import Encoded
+    from .encoded_corpus import EncodedCorpus
 
 
-class Windows(Dataset[Batch]):
+class RandomWindows(Dataset[Batch]):
     """Batches of `rows` windows that begin anywhere in the text, at random; all of one shape.
 
     A window is `block` + 1 tokens in a row; each but the last is given, each but the first predicted (as nanoGPT
@@ -31,7 +31,7 @@ class Windows(Dataset[Batch]):
 
     def __init__(
         self,
-        encoded: Encoded,
+        encoded: EncodedCorpus,
         *,
         block: int,
         rows: int,
@@ -41,7 +41,7 @@ class Windows(Dataset[Batch]):
         world: int = 1,
     ) -> None:
         _check(encoded, block, rows)
-        self.text = _Text(encoded)
+        self.text = _TokenStream(encoded)
         if len(self.text) <= block:
             raise ValueError(
                 f"the text has {len(self.text):,} tokens, and a window takes {block + 1:,}; give more text, or lower "
@@ -62,16 +62,16 @@ class Windows(Dataset[Batch]):
         return self.text.windows(starts[self.rank], self.block)
 
 
-class Blocks(Dataset[Batch]):
+class AdjacentWindows(Dataset[Batch]):
     """The text in windows side by side: every token but the first is predicted exactly once, over all ranks.
 
     Each is predicted from those before it in its window alone, as in training; so the mean loss over all of them is
     what nanoGPT estimates from windows at random.
     """
 
-    def __init__(self, encoded: Encoded, *, block: int, rows: int, rank: int = 0, world: int = 1) -> None:
+    def __init__(self, encoded: EncodedCorpus, *, block: int, rows: int, rank: int = 0, world: int = 1) -> None:
         _check(encoded, block, rows)
-        self.text, self.block, self.rows = _Text(encoded), block, rows
+        self.text, self.block, self.rows = _TokenStream(encoded), block, rows
         self._starts = np.arange(0, len(self.text) - 1, block)[rank::world]
 
     def __len__(self) -> int:
@@ -85,10 +85,10 @@ class Blocks(Dataset[Batch]):
         return self.text.windows(self._starts[first : first + self.rows], self.block)
 
 
-class _Text:
+class _TokenStream:
     """A corpus as one row of tokens: the targets of its pairs, one after the other, </s> and <s> between them."""
 
-    def __init__(self, encoded: Encoded) -> None:
+    def __init__(self, encoded: EncodedCorpus) -> None:
         self.encoded = encoded
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class _Text:
         return Batch(source, ones, *(torch.from_numpy(x) for x in (target, lengths, starts)))
 
 
-def _check(encoded: Encoded, block: int, rows: int) -> None:
+def _check(encoded: EncodedCorpus, block: int, rows: int) -> None:
     if block < 1 or rows < 1:
         raise ValueError(
             f"a batch holds at least one window of one token, got rows={rows}, block={block}; raise training.tokens or "

@@ -9,10 +9,10 @@ import numpy as np
 if TYPE_CHECKING:
     from jaxtyping import Float32
 
-    from .encoded_corpus import Encoded
+    from .encoded_corpus import EncodedCorpus
 
 
-def idf(encoded: Encoded, vocabulary: int) -> Float32[np.ndarray, "vocabulary"]:
+def idf(encoded: EncodedCorpus, vocabulary: int) -> Float32[np.ndarray, "vocabulary"]:
     """idf(x) = ln((1 + n) / (1 + n_x)) + 1, n the texts of a corpus and n_x those with x (Spärck Jones 1972).
 
     The ones keep a word that is everywhere from weighing nothing and one that is nowhere from weighing everything, as

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import source_reader
-from .label_set import Labels
+from .label_set import LabelSet
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ LABELS = "labels.json"
 
 
 @dataclass
-class Tokenizers:
+class TokenizerPair:
     """`source` reads text, pictures, sound or nothing; `target` is a vocabulary, or a classifier's labels.
 
     One and the same object where both sides share a vocabulary.
     """
 
-    source: Any  # a Tokenizer, or another Reader
-    target: Any  # a Tokenizer, or Labels
+    source: Any  # a Tokenizer, or another SourceReader
+    target: Any  # a Tokenizer, or LabelSet
 
     @classmethod
     def train(
@@ -42,7 +42,7 @@ class Tokenizers:
         lowercase: bool = False,
         source: Any = None,
         labels: bool = False,
-    ) -> Tokenizers:
+    ) -> TokenizerPair:
         """Learn from both sides together, or (reading `pairs` twice) from each alone; `size` is that of each.
 
         With `source`, a reader of what is no text, only the target is learned; with `labels` it is a set of them.
@@ -54,7 +54,7 @@ class Tokenizers:
             return cls(shared, shared)
         reads = source or Tokenizer.train(kind, size, (pair.source for pair in pairs), **how)
         if labels:
-            return cls(reads, Labels.train(pair.target for pair in pairs))
+            return cls(reads, LabelSet.train(pair.target for pair in pairs))
         return cls(reads, Tokenizer.train(kind, size, (pair.target for pair in pairs), **how))
 
     @property
@@ -82,14 +82,14 @@ class Tokenizers:
             else:
                 source_reader.save(self.source, folder)
                 written.add(folder / source_reader.READER)
-            place = folder / LABELS if isinstance(self.target, Labels) else sides[1]
+            place = folder / LABELS if isinstance(self.target, LabelSet) else sides[1]
             self.target.save(place)
             written.add(place)
         for stale in {shared, *sides, folder / source_reader.READER, folder / LABELS} - written:
             stale.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Tokenizers:
+    def load(cls, folder: str | os.PathLike[str]) -> TokenizerPair:
         folder = Path(folder)
         shared, sides = _files(folder)
         if shared.exists():
@@ -100,7 +100,7 @@ class Tokenizers:
             raise ValueError(f"{folder} holds neither {shared.name} nor {sides[0].name} and {sides[1].name}")
         return cls(
             Tokenizer.load(sides[0]) if sides[0].exists() else source_reader.load(folder),
-            Tokenizer.load(sides[1]) if sides[1].exists() else Labels.load(labels),
+            Tokenizer.load(sides[1]) if sides[1].exists() else LabelSet.load(labels),
         )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Shaped
     from torch import Tensor
 
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from ..models.classifier import Classifier
 
 ON_CPU, ON_GPU = 4096, 65536  # tokens of a batch; of sound, hundredths of a second
@@ -44,7 +44,7 @@ class Classification:
 
 def classify(
     model: Classifier,
-    tokenizers: Tokenizers,
+    tokenizers: TokenizerPair,
     sources: Iterable[str],
     *,
     tokens: int | None = None,

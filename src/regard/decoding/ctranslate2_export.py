@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from ..layers.multihead_attention import MultiHead
     from ..layers.transformer_layers import DecoderLayer, EncoderLayer
     from ..models import Writer, config
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 POSITIONS = 4096  # the engine keeps the sines in a table; this many tokens fit on a side
 
 
-def export_ctranslate2(model: Writer, tokenizers: Tokenizers, folder: str | os.PathLike[str]) -> Path:
+def export_ctranslate2(model: Writer, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
     """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token."""
     folder = Path(folder)
     if folder.exists():
@@ -60,7 +60,7 @@ class CTranslate2:
     probabilities without those of <pad> and <s>, and without </s> where the limit ended a sentence.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], tokenizers: Tokenizers, device: str = "cpu") -> None:
+    def __init__(self, folder: str | os.PathLike[str], tokenizers: TokenizerPair, device: str = "cpu") -> None:
         folder = Path(folder)
         if not (folder / "model.bin").is_file():
             raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from .search import Settings
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
@@ -29,7 +29,7 @@ class Pretrained:
     """A model with all it needs; `search` is how its recipe says to decode, where it came with one."""
 
     model: Any  # a Writer, a Classifier, or another engine's copy
-    tokenizers: Tokenizers
+    tokenizers: TokenizerPair
     folder: Path
     run: Path | None
     search: Settings
@@ -42,7 +42,7 @@ def load(
 
     One whose task is not `wanted` is refused, with the command that is for it.
     """
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from ..models import load as load_model
 
     model: Any
@@ -50,11 +50,11 @@ def load(
         from .ctranslate2_export import CTranslate2
 
         folder, run = _exported(Path(name))
-        tokenizers = Tokenizers.load(folder)
+        tokenizers = TokenizerPair.load(folder)
         model = CTranslate2(folder, tokenizers, device)
     else:
         folder, run = find(name)
-        tokenizers = Tokenizers.load(folder)
+        tokenizers = TokenizerPair.load(folder)
         model = load_model(folder).to(device)
     task = task_of(model)
     if wanted and task not in wanted:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..data import Tokenizers
+    from ..data import TokenizerPair
     from .search import Settings
     from .source_batches import Source
 
@@ -36,7 +36,7 @@ class Translation:
     source_tokens: list[int]  # with </s>, which the encoder reads too; empty where the source is no text
     texts: list[str]
     hypotheses: list[Hypothesis]
-    tokenizers: Tokenizers
+    tokenizers: TokenizerPair
 
     @property
     def text(self) -> str:
@@ -90,7 +90,7 @@ class Own:
 
 def translate(
     engine: Writer | Engine,
-    tokenizers: Tokenizers,
+    tokenizers: TokenizerPair,
     sentences: Iterable[str],
     *,
     tokens: int | None = None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from ..training.score.translation_evaluation import Evaluation
+    from ..training.score.translation_evaluation import TranslationEvaluation
 
 RECIPES = {"one context vector": "seq2seq-phrasebook", "attention (Bahdanau)": "bahdanau-phrasebook"}
 
@@ -31,20 +31,20 @@ def sections() -> Iterator[RenderableType]:
     from ..training import fit
     from ..training.fit.recipe_corpus import read
     from ..training.recipe import recipe_loader
-    from ..training.score.translation_evaluation import evaluate
+    from ..training.score.translation_evaluation import evaluate_translation
 
     yield Text("Two translators learn our English-French phrase book, word by word, from 20,000 sentences.\n")
-    scored: dict[str, tuple[Evaluation, float]] = {}
+    scored: dict[str, tuple[TranslationEvaluation, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe_name in RECIPES.items():
             yield Text(f"{name}: regard train {recipe_name}", style="bold")
-            recipe = recipe_loader.load(recipe_name, ["training.tensorboard=false"])
+            recipe = recipe_loader.load_recipe(recipe_name, ["training.tensorboard=false"])
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
             took = time.perf_counter() - start
             loaded = pretrained.load(run.folder)
             unseen = list(read(recipe.data, "test"))
-            scored[name] = evaluate(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], took
+            scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], took
     rows = table("1,000 unseen sentences", *scored)
     results = [result for result, _ in scored.values()]
     rows.add_row("BLEU", *(answer(f"{r.bleu.value:.1f}") for r in results))

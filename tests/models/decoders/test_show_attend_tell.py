@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from regard import watch
-from regard.data import Batches, Encoded, Tokenizer, Tokenizers
+from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
-from regard.data.picture_reader import Pictures
+from regard.data.picture_reader import PictureReader
 from regard.models import Annotations, Writer, config
 from regard.models.decoders import show_attend_tell
 from regard.models.decoders.show_attend_tell import TellDecoder
@@ -192,14 +192,14 @@ def test_a_cell_sees_what_is_around_it_and_knows_where_it_is() -> None:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> tuple[Encoded, Tokenizers]:
+def corpus() -> tuple[EncodedCorpus, TokenizerPair]:
     pairs = [pair for pair in scenes.pairs(400, seed=5) if len(pair.target.split()) < 5][:96]
-    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
-    return Encoded.build(pairs, sides), sides
+    sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
+    return EncodedCorpus.build(pairs, sides), sides
 
 
 @pytest.mark.parametrize("kind", DECODERS)
-def test_captioners_learn_and_show_what_they_used(corpus: tuple[Encoded, Tokenizers], kind: str) -> None:
+def test_captioners_learn_and_show_what_they_used(corpus: tuple[EncodedCorpus, TokenizerPair], kind: str) -> None:
     encoded, sides = corpus
     torch.manual_seed(0)
     model = Writer(config.Writer(0, len(sides.target), GRID, DECODERS[kind]))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard.data.corpora import photos
-from regard.data.picture_reader import Pictures
+from regard.data.picture_reader import PictureReader
 from regard.models import Writer, config
 from regard.models.encoders import efficientnet
 from tests.support.paths import SHARED
@@ -121,7 +121,7 @@ def test_it_sees_dogs_where_people_saw_dogs() -> None:
         captions.setdefault(pair.source, []).append(pair.target)
     dogs = [name for name, several in captions.items() if all(" dog " in f" {text} " for text in several)][:12]
     none = [name for name, several in captions.items() if not any("dog" in text for text in several)][:12]
-    pixels = torch.from_numpy(np.stack(Pictures(224).encode_batch(dogs + none))) / 255
+    pixels = torch.from_numpy(np.stack(PictureReader(224).encode_batch(dogs + none))) / 255
     with torch.no_grad():
         cells = network(((pixels - 0.498) / 0.502).permute(0, 3, 1, 2))
         assert cells.shape == (24, 1280, 7, 7)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard import watch
-from regard.data import Tokenizer, Tokenizers
+from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import translate
 from regard.models import Writer, config
 from tests.support.small_models import VOCABULARY, batch
@@ -32,7 +32,7 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
     torch.manual_seed(1)
     size = len(both)
     model = Writer(config.Writer(size, size, ENCODERS[encoder], DECODERS[decoder])).eval()  # type: ignore[arg-type]
-    tokenizers = Tokenizers(both, both)
+    tokenizers = TokenizerPair(both, both)
     with watch(model) as seen:
         (plain,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6)
     (found,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6, weights=True)

@@ -12,12 +12,12 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.data import Encoded, Pair, Tokenizers
+from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import Writer
 from regard.training import fit
-from regard.training.fit.update_batches import Updates
+from regard.training.fit.update_batches import UpdateBatches
 from regard.training.recipe import recipe_loader
-from regard.training.tasks import task_of
+from regard.training.tasks import recipe_task
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process, the whole batch at once."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("joined")
-    fit(recipe_loader.load(recipe_file(folder, **LENGTHS), [*SETTINGS, JOINED]), folder / "run")
+    fit(recipe_loader.load_recipe(recipe_file(folder, **LENGTHS), [*SETTINGS, JOINED]), folder / "run")
     return folder
 
 
@@ -71,27 +71,29 @@ def test_two_processes_equal_one(joined: Path, tmp_path: Path) -> None:
 
 
 def test_accumulating_equals_the_joined_batch(joined: Path, tmp_path: Path) -> None:
-    fit(recipe_loader.load(joined / "tiny.toml", [*SETTINGS, HALF, "training.accumulate=2"]), tmp_path / "run")
+    fit(recipe_loader.load_recipe(joined / "tiny.toml", [*SETTINGS, HALF, "training.accumulate=2"]), tmp_path / "run")
     assert_close(tmp_path / "run", joined / "run")
 
 
 @pytest.mark.parametrize(("world", "accumulate"), [(1, 6), (2, 3), (3, 2), (6, 1)])
 def test_processes_and_accumulation_take_the_same_pairs(world: int, accumulate: int) -> None:
     pairs = [Pair("a " * (1 + n % 7), "b " * (1 + n % 5), n) for n in range(200)]
-    encoded = Encoded.build(pairs, Tokenizers.train("word", 10, pairs))
+    encoded = EncodedCorpus.build(pairs, TokenizerPair.train("word", 10, pairs))
 
-    task = task_of(recipe_loader.load("bahdanau-phrasebook", ["training.tokens=24", "data.longest=20"]))
+    task = recipe_task(recipe_loader.load_recipe("bahdanau-phrasebook", ["training.tokens=24", "data.longest=20"]))
 
     def rows(world: int, accumulate: int, update: int) -> list[int]:
         found = []
         for rank in range(world):
             how = {"seed": 3, "rank": rank, "world": world, "fixed_shapes": False}
-            batches = Updates(task, encoded, accumulate=accumulate, **how)[update]  # type: ignore[arg-type]
+            batches = UpdateBatches(task, encoded, accumulate=accumulate, **how)[update]  # type: ignore[arg-type]
             assert len(batches) == accumulate
             found += [row for batch in batches for row in batch.rows.tolist() if row >= 0]
         return sorted(found)
 
-    length = Updates(task, encoded, accumulate=accumulate, seed=3, rank=0, world=world, fixed_shapes=False).epoch_length
+    length = UpdateBatches(
+        task, encoded, accumulate=accumulate, seed=3, rank=0, world=world, fixed_shapes=False
+    ).epoch_length
     for update in (0, 1, length - 1, length, 3 * length + 2):
         assert rows(world, accumulate, update) == rows(1, 6, update)
     epoch = [row for update in range(length, 2 * length) for row in rows(world, accumulate, update)]

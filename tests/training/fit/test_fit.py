@@ -13,14 +13,14 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.data import Tokenizers
+from regard.data import TokenizerPair
 from regard.decoding import translate
 from regard.models import Classifier, Writer
 from regard.training import Run, fit
 from regard.training.fit.learning_rate import rate
 from regard.training.recipe import recipe_loader
-from regard.training.run.checkpoint_average import Snapshots
-from regard.training.run.metrics_file import FIRST, Metrics
+from regard.training.run.checkpoint_average import WeightSnapshots
+from regard.training.run.metrics_file import FIRST, MetricsFile
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from regard.data import Batch
     from regard.models import Loss
-    from regard.training.fit.lightning_module import Fitting
+    from regard.training.fit.lightning_module import TrainingModule
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ class TestFit:
         settings = ["training.updates=200", "training.schedule=cosine", "training.validate_every=100"]
         settings += ["encoder.width=32", "encoder.embedding=32", "encoder.dropout=0.0"]
         settings += ["decoder.width=64", "decoder.embedding=32", "decoder.dropout=0.0"]
-        run = fit(recipe_loader.load(file, settings), tmp_path / "run")
-        assert Run.open(tmp_path / "run").recipe == run.recipe == recipe_loader.load(file, settings)
+        run = fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
+        assert Run.open(tmp_path / "run").recipe == run.recipe == recipe_loader.load_recipe(file, settings)
         rows = measured(run.folder)
         losses = [float(row[2]) for row in rows if row[2]]
         assert len(losses) == 200
@@ -52,20 +52,20 @@ class TestFit:
         assert validations[1][1] < validations[0][1]
         assert validations[1][2] > 80
 
-        model, tokenizers = Writer.from_pretrained(run.model), Tokenizers.load(run.model)
+        model, tokenizers = Writer.from_pretrained(run.model), TokenizerPair.load(run.model)
         assert [found.text for found in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
         assert "regard translate" in (run.model / "README.md").read_text(encoding="utf-8")
 
     def test_the_loss_is_the_mean_over_tokens(self, file: Path, tmp_path: Path) -> None:
         """The first line of the metrics, computed again by hand."""
         settings = ["training.updates=1", "encoder.dropout=0.0", "decoder.dropout=0.0", "training.smoothing=0.1"]
-        run = fit(recipe_loader.load(file, settings), tmp_path / "run")
-        from regard.data import Batches, Encoded
+        run = fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
+        from regard.data import Batches, EncodedCorpus
 
-        tokenizers = Tokenizers.load(run.data)
+        tokenizers = TokenizerPair.load(run.data)
         torch.manual_seed(run.recipe.seed)
         model = Writer(run.recipe.writer(len(tokenizers.source), len(tokenizers.target)))
-        batch = Batches(Encoded.load(run.data / "train"), tokens=200, seed=run.recipe.seed, epoch=0)[0]
+        batch = Batches(EncodedCorpus.load(run.data / "train"), tokens=200, seed=run.recipe.seed, epoch=0)[0]
         logits = model.readout(model(batch.source, batch.source_lengths, batch.target[:, :-1]).features)
         wanted = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), batch.target[:, 1:].flatten(), ignore_index=0, label_smoothing=0.1
@@ -74,12 +74,12 @@ class TestFit:
 
     def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
         from regard.training.fit.recipe_corpus import read
-        from regard.training.score.translation_evaluation import evaluate
+        from regard.training.score.translation_evaluation import evaluate_translation
 
-        run = fit(recipe_loader.load(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
-        found, _ = evaluate(
+        run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
+        found, _ = evaluate_translation(
             Writer.from_pretrained(run.model),
-            Tokenizers.load(run.model),
+            TokenizerPair.load(run.model),
             read(run.recipe.data, "valid"),
             **run.recipe.search.model_dump(),
         )
@@ -96,12 +96,12 @@ class TestFit:
 
         finish = fitting._finish
 
-        def sharded(trained: Fitting, device: torch.device) -> None:
+        def sharded(trained: TrainingModule, device: torch.device) -> None:
             for parameter in trained.model.parameters():
                 parameter.data = parameter.data.new_empty(0)
             finish(trained, device)
 
-        recipe = recipe_loader.load(file, ["training.updates=4"])
+        recipe = recipe_loader.load_recipe(file, ["training.updates=4"])
         whole = Writer.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
         monkeypatch.setattr(fitting, "_finish", sharded)
         pieces = Writer.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
@@ -110,7 +110,7 @@ class TestFit:
 
     def test_stops_when_bleu_stops_rising(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e-12", "training.validate_every=2", "training.patience=3", "training.save_every=50"]
-        run = fit(recipe_loader.load(file, settings), tmp_path / "run")
+        run = fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
         assert int(measured(run.folder)[-1][0]) == 2 + 3 * 2, "the first is the best, then three that are not better"
         assert run.model.exists()
         assert run.last.exists()
@@ -118,7 +118,8 @@ class TestFit:
     def test_a_plateau_cuts_the_rate(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e-9", "training.schedule=plateau", "training.hold=2", "training.cut=0.5"]
         run = fit(
-            recipe_loader.load(file, [*settings, "training.validate_every=2", "training.updates=11"]), tmp_path / "run"
+            recipe_loader.load_recipe(file, [*settings, "training.validate_every=2", "training.updates=11"]),
+            tmp_path / "run",
         )
         rates = [float(row[4]) * 1e9 for row in measured(run.folder) if row[4]]
         assert rates == pytest.approx([1] * 6 + [0.5] * 4 + [0.25])
@@ -126,18 +127,18 @@ class TestFit:
     def test_a_loss_that_is_no_number_ends_it(self, file: Path, tmp_path: Path) -> None:
         settings = ["training.rate=1e30", "training.clip=0.0", "training.validate_every=1000"]
         with pytest.raises(ValueError, match=r"the loss up to update \d+ is nan: a lower training.rate"):
-            fit(recipe_loader.load(file, [*settings, "training.save_every=1000"]), tmp_path / "run")
+            fit(recipe_loader.load_recipe(file, [*settings, "training.save_every=1000"]), tmp_path / "run")
 
     @pytest.mark.parametrize("poisoned", ["loss", "gradient"])
     def test_what_is_no_number_is_never_kept(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poisoned: str
     ) -> None:
         """From update 4 on there are no numbers; update 5 would be saved and validated, update 20 logged."""
-        from regard.training.fit.lightning_module import Fitting
+        from regard.training.fit.lightning_module import TrainingModule
 
-        backward = Fitting._backward
+        backward = TrainingModule._backward
 
-        def spoilt(self: Fitting, batch: Batch) -> Loss:
+        def spoilt(self: TrainingModule, batch: Batch) -> Loss:
             loss = backward(self, batch)
             if self.trainer.global_step == 4:
                 next(self.model.parameters()).grad.fill_(math.nan)  # type: ignore[union-attr]
@@ -145,28 +146,30 @@ class TestFit:
                 loss = replace(loss, total=loss.total * math.nan)
             return loss
 
-        monkeypatch.setattr(Fitting, "_backward", spoilt)
+        monkeypatch.setattr(TrainingModule, "_backward", spoilt)
         settings = ["training.log_every=20", "training.save_every=1", "training.average=9", "training.clip=0.0"]
         wrong = {"loss": "the loss up to update 4 is nan", "gradient": "the weights after update 5 are not finite"}
         with pytest.raises(ValueError, match=f"{wrong[poisoned]}: .*the last checkpoint is from before"):
-            fit(recipe_loader.load(file, settings), tmp_path / "run")
+            fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
         run = Run.open(tmp_path / "run")
         kept = 3 if poisoned == "loss" else 4
-        assert len(Snapshots(run.checkpoints, 9)) == kept
+        assert len(WeightSnapshots(run.checkpoints, 9)) == kept
         assert torch.load(run.last, weights_only=True)["global_step"] == kept
-        assert all(tensor.isfinite().all() for tensor in Snapshots(run.checkpoints, 9).average().values())
+        assert all(tensor.isfinite().all() for tensor in WeightSnapshots(run.checkpoints, 9).average().values())
 
     def test_workers_make_the_same_batches(self, file: Path, tmp_path: Path) -> None:
         for workers in (0, 2):
             settings = [f"training.workers={workers}", "training.updates=6", "training.validate_every=6"]
-            fit(recipe_loader.load(file, settings), tmp_path / str(workers))
+            fit(recipe_loader.load_recipe(file, settings), tmp_path / str(workers))
         assert measured(tmp_path / "0") == measured(tmp_path / "2")
 
     def test_tensorboard_gets_the_same_figures(self, file: Path, tmp_path: Path) -> None:
         pytest.importorskip("tensorboard")
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        run = fit(recipe_loader.load(file, ["training.updates=4", "training.tensorboard=true"]), tmp_path / "run")
+        run = fit(
+            recipe_loader.load_recipe(file, ["training.updates=4", "training.tensorboard=true"]), tmp_path / "run"
+        )
         events = EventAccumulator(str(run.folder / "tensorboard"))
         events.Reload()
         losses = [float(row[2]) for row in measured(run.folder) if row[2]]
@@ -178,9 +181,9 @@ def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from regard.demo import live_training as training
 
-    load = recipe_loader.load
+    load = recipe_loader.load_recipe
     small = ["data.train=80", "data.valid=6", "data.test=40", "training.updates=2", "training.accelerator=cpu"]
-    monkeypatch.setattr(recipe_loader, "load", lambda name, given: load(name, [*given, *small]))
+    monkeypatch.setattr(recipe_loader, "load_recipe", lambda name, given: load(name, [*given, *small]))
     console = Console(width=120, record=True)
     for part in training.sections():
         console.print(part)
@@ -189,9 +192,9 @@ def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "seconds to train" in shown
 
 
-@pytest.mark.parametrize("name", list(recipe_loader.shipped()))
+@pytest.mark.parametrize("name", list(recipe_loader.recipe_summaries()))
 def test_a_shipped_recipe_makes_its_model(name: str) -> None:
-    recipe = recipe_loader.load(name)
+    recipe = recipe_loader.load_recipe(name)
     if recipe.head is not None:
         classifier = Classifier(recipe.classifier(40 if recipe.source.kind == "text" else 0, 3))
         assert classifier.config.head == recipe.head
@@ -204,7 +207,7 @@ class TestBefore:
     """What is an error before training, not after."""
 
     def test_a_run_is_not_overwritten(self, file: Path, tmp_path: Path) -> None:
-        recipe = recipe_loader.load(file, ["training.updates=2"])
+        recipe = recipe_loader.load_recipe(file, ["training.updates=2"])
         run = fit(recipe, tmp_path / "run")
         (run.folder / "notes.txt").write_text("mine")
         with pytest.raises(ValueError, match=r"holds a run; go on with --resume .*, or replace it with --force"):
@@ -222,12 +225,12 @@ class TestBefore:
         wrong = ["training.updates=2", 'data.kind="files"', f'data.root="{tmp_path}"', "data.test=[]"]
         wrong += ['data.train=["rows.tsv"]', 'data.valid=["rows.tsv"]']
         with pytest.raises(ValueError, match=r"rows\.tsv:1"):
-            fit(recipe_loader.load("seq2seq-multi30k", wrong), tmp_path / "run")
-        right = recipe_loader.load(file, ["training.updates=2"])
+            fit(recipe_loader.load_recipe("seq2seq-multi30k", wrong), tmp_path / "run")
+        right = recipe_loader.load_recipe(file, ["training.updates=2"])
         assert fit(right, tmp_path / "run").model.exists()
 
     def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
-        recipe = recipe_loader.load(file)
+        recipe = recipe_loader.load_recipe(file)
         with pytest.raises(ValueError, match="is there already and is no run"):
             fit(recipe, tmp_path, force=True)
         assert file.exists()
@@ -243,12 +246,12 @@ class TestBefore:
 
     def test_a_folder_that_cannot_be_made(self, file: Path) -> None:
         with pytest.raises(OSError, match="Not a directory"):
-            fit(recipe_loader.load(file), file / "run")
+            fit(recipe_loader.load_recipe(file), file / "run")
 
     def test_a_full_disk(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000))
         with pytest.raises(OSError, match=r"has 0 MB free, and this run may need \d+ MB"):
-            fit(recipe_loader.load(file, ["training.updates=2"]), tmp_path / "run")
+            fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
         assert not (tmp_path / "run" / "metrics.csv").exists(), "not one update was made"
         run = Run.open(tmp_path / "run")
         (run.checkpoints / "update-1").write_bytes(bytes(5000))  # what a killed run left, it need not have again
@@ -260,8 +263,8 @@ class TestBefore:
         with (tmp_path / "train.tsv").open("a") as corpus:
             corpus.write("ba ba\n\tbaba\nba\n")
         with pytest.raises(ValueError, match=r"train.tsv:301: .* \(data\.on_bad=skip leaves such rows out\)$"):
-            fit(recipe_loader.load(file), tmp_path / "run")
-        fit(recipe_loader.load(file, ["data.on_bad=skip", "training.updates=1"]), tmp_path / "other")
+            fit(recipe_loader.load_recipe(file), tmp_path / "run")
+        fit(recipe_loader.load_recipe(file, ["data.on_bad=skip", "training.updates=1"]), tmp_path / "other")
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
         assert "3 bad rows skipped" in shown
         assert "3 rows skipped (2 " in shown
@@ -275,7 +278,7 @@ class TestBefore:
     ) -> None:
         with (tmp_path / "train.tsv").open("a") as corpus:
             corpus.write("ba " * 30 + "\t" + "baba " * 30 + "\n")
-        fit(recipe_loader.load(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
+        fit(recipe_loader.load_recipe(file, ["data.longest=10", "training.updates=1"]), tmp_path / "run")
         assert "train: 300 pairs" in (shown := capsys.readouterr().out)
         assert "1 longer than 10 tokens left out" in shown
 
@@ -292,7 +295,7 @@ class TestBefore:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(ValueError, match=rf"{launcher} started 2 processes, .* training\.devices = 1 "):
-            fit(recipe_loader.load(file), tmp_path / "run")
+            fit(recipe_loader.load_recipe(file), tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
     def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,20 +303,20 @@ class TestBefore:
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
-        assert _graphs(recipe_loader.load(file, settings).training)
-        assert not _graphs(recipe_loader.load(file, [*settings, "training.strategy=fsdp"]).training)
+        assert _graphs(recipe_loader.load_recipe(file, settings).training)
+        assert not _graphs(recipe_loader.load_recipe(file, [*settings, "training.strategy=fsdp"]).training)
 
     def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         with pytest.raises(ValueError, match=r"training.accelerator is 'cuda'"):
-            fit(recipe_loader.load(file, ["training.accelerator=cuda"]), tmp_path / "run")
+            fit(recipe_loader.load_recipe(file, ["training.accelerator=cuda"]), tmp_path / "run")
         with pytest.raises(ValueError, match=r"training.graphs = true needs one CUDA device"):
-            fit(recipe_loader.load(file, ["training.graphs=true"]), tmp_path / "other")
+            fit(recipe_loader.load_recipe(file, ["training.graphs=true"]), tmp_path / "other")
 
 
 class TestSchedule:
     def settings(self, *given: str) -> list[float]:
-        training = recipe_loader.load("transformer-multi30k", ["training.rate=1.0", *given]).training
+        training = recipe_loader.load_recipe("transformer-multi30k", ["training.rate=1.0", *given]).training
         return [rate(training, update) for update in (1, 50, 100, 400, 900)]
 
     def test_inverse_square_root(self) -> None:
@@ -329,7 +332,7 @@ class TestSchedule:
 
 class TestSnapshots:
     def test_average_the_window_and_forget_the_future(self, tmp_path: Path) -> None:
-        snapshots = Snapshots(tmp_path, window=3)
+        snapshots = WeightSnapshots(tmp_path, window=3)
         shared = torch.zeros(2)
         for update in (1, 2, 3, 4):
             shared.fill_(update)
@@ -347,7 +350,7 @@ class TestSnapshots:
 
 
 def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "metrics.csv", "valid_bleu")
+    metrics = MetricsFile(tmp_path / "metrics.csv", "valid_bleu")
     metrics.begin(0)
     for update in (1, 2, 3):
         metrics.write({"update": update, "loss": update / 3})
@@ -364,7 +367,9 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(warmup: int) -> str:
-        fit(recipe_loader.load(file, ["training.updates=2", f"training.warmup={warmup}"]), tmp_path / str(warmup))
+        fit(
+            recipe_loader.load_recipe(file, ["training.updates=2", f"training.warmup={warmup}"]), tmp_path / str(warmup)
+        )
         return capsys.readouterr().out
 
     assert "training.warmup = 8 is more than training.updates = 2: the rate rises to 0.0025 and never" in said(8)
@@ -374,9 +379,9 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
     from regard.training.fit.fit import _remarks
 
-    (told,) = _remarks(recipe_loader.load("hard-scenes", ["training.updates=500"]))
+    (told,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
     assert told.startswith("decoder.warmup = 800 is more than training.updates = 500")
-    assert not list(_remarks(recipe_loader.load("hard-scenes")))
+    assert not list(_remarks(recipe_loader.load_recipe("hard-scenes")))
 
 
 def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:
@@ -395,7 +400,7 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
 
     now = 1000.0
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
-    shown = progress_bar.Bar(shown=True)
+    shown = progress_bar.ProgressBar(shown=True)
     shown.start(0, 4000)
     for update in range(10, 200, 10):  # 10 updates are 4 seconds
         now += 4
@@ -407,7 +412,7 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
         "update 100: validation",
         "update 180 of 4,000: loss 2.000  9 tokens/s",
     ]
-    other = progress_bar.Bar(shown=False)  # another process's
+    other = progress_bar.ProgressBar(shown=False)  # another process's
     other.start(0, 4000)
     now += 100
     other.move(190, "loss 2.000")
@@ -419,7 +424,7 @@ def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
 ) -> None:
     from regard.training.fit.recipe_corpus import check
 
-    data = recipe_loader.load(file, ['data.root="."']).data
+    data = recipe_loader.load_recipe(file, ['data.root="."']).data
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match=f"data.train: there is no {tmp_path}/elsewhere/train.tsv; data.root is '.'"):
@@ -429,10 +434,10 @@ def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
 
 
 def test_where_every_row_is_bad_the_first_is_told(file: Path, tmp_path: Path) -> None:
-    recipe = recipe_loader.load(file, ["data.on_bad=skip"])
+    recipe = recipe_loader.load_recipe(file, ["data.on_bad=skip"])
     (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 rows are longer .* = 4"):
-        fit(recipe_loader.load(file, ["data.longest=4"]), tmp_path / "long")
+        fit(recipe_loader.load_recipe(file, ["data.longest=4"]), tmp_path / "long")
     (tmp_path / "valid.tsv").write_text("a\n\tb\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"all 2 rows are bad .* the first: .*valid\.tsv:1: the line has 1 column,"):
         fit(recipe, tmp_path / "valid")
@@ -454,7 +459,7 @@ test = ["piars.tsv"]
 ''',
         encoding="utf-8",
     )
-    recipe = recipe_loader.load(tmp_path / "mine.toml")
+    recipe = recipe_loader.load_recipe(tmp_path / "mine.toml")
     assert recipe.training.warmup > 0  # what a recipe of one's own starts from trains sensibly
     with pytest.raises(ValueError, match=r"data\.test: there is no .*piars\.tsv"):
         fit(recipe, tmp_path / "run")

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("encoder", ["bidirectional GRU", "LSTMN, 2 layers", "Transformer"])
 def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch, encoder: str, decoder: str) -> None:
     """Float32 on the GPU, recorded and replayed, beside float64 on the CPU; several shapes share one memory."""
-    from regard.training.fit.cuda_graphs import Graphs
+    from regard.training.fit.cuda_graphs import CudaGraphs
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its RNNs round to ten bits unless told not to
     torch.manual_seed(7)
@@ -23,7 +23,7 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
     exact = Writer(made).double()
     model = Writer(made).cuda()
     model.load_state_dict(exact.state_dict())
-    graphs = Graphs(model, smoothing=0.1)
+    graphs = CudaGraphs(model, smoothing=0.1)
     for seed, (places, targets) in enumerate([(6, 7), (9, 5), (6, 7), (9, 5)]):
         pairs = batch(sentences=5, places=places, targets=targets, seed=seed)
         want = exact.loss(pairs, smoothing=0.1)
@@ -43,14 +43,14 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("decoder", ["Bahdanau", "Luong general", "LSTMN, shallow", "LSTMN, deep", "Transformer"])
 def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
-    from regard.training.fit.cuda_graphs import Graphs
+    from regard.training.fit.cuda_graphs import CudaGraphs
 
     made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
     losses = []
     for autocast in (None, torch.bfloat16):
         torch.manual_seed(7)
         model = Writer(made).cuda()
-        graphs = Graphs(model, smoothing=0.0, autocast=autocast)
+        graphs = CudaGraphs(model, smoothing=0.0, autocast=autocast)
         optimizer, pairs = torch.optim.Adam(model.parameters(), lr=1e-2), batch(sentences=8).to("cuda")
         for _ in range(150):
             optimizer.zero_grad()

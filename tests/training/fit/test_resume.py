@@ -53,7 +53,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("straight")
     file = recipe_file(folder)
-    fit(recipe_loader.load(file, SETTINGS), folder / "run")
+    fit(recipe_loader.load_recipe(file, SETTINGS), folder / "run")
     return folder
 
 
@@ -111,10 +111,10 @@ def test_wherever_it_dies(
     """Before the checkpoint, while it is being written, in the validation, between a snapshot and its checkpoint."""
     import pytorch_lightning as lightning
 
-    from regard.training.fit.lightning_module import Fitting
-    from regard.training.run.checkpoint_average import Snapshots
+    from regard.training.fit.lightning_module import TrainingModule
+    from regard.training.run.checkpoint_average import WeightSnapshots
 
-    owner = {"save_checkpoint": lightning.Trainer, "take": Snapshots}.get(moment, Fitting)
+    owner = {"save_checkpoint": lightning.Trainer, "take": WeightSnapshots}.get(moment, TrainingModule)
     original = getattr(owner, moment)
     now = [0]
 
@@ -128,14 +128,14 @@ def test_wherever_it_dies(
             raise Killed
         return original(self, *arguments)
 
-    def counts(self: Fitting, *arguments: object) -> None:
+    def counts(self: TrainingModule, *arguments: object) -> None:
         now[0] = self.trainer.global_step
         ends(self, *arguments)
 
-    ends = Fitting.on_train_batch_end
-    recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+    ends = TrainingModule.on_train_batch_end
+    recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
     with monkeypatch.context() as patch:
-        patch.setattr(Fitting, "on_train_batch_end", counts)
+        patch.setattr(TrainingModule, "on_train_batch_end", counts)
         patch.setattr(owner, moment, dies)
         with pytest.raises(Killed):
             fit(recipe, tmp_path / "run")
@@ -145,7 +145,7 @@ def test_wherever_it_dies(
 
 def test_what_a_killed_run_left_half_done_is_cleared_away(straight: Path, tmp_path: Path) -> None:
     """Killed while it encoded the corpus: nothing of that counts."""
-    recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+    recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
     run = Run.create(recipe, tmp_path / "run")
     (run.folder / "data.unfinished" / "train").mkdir(parents=True)
     (run.folder / "data.unfinished" / "tokenizer.source.json").write_text("{")
@@ -159,7 +159,7 @@ def test_what_a_killed_run_left_half_done_is_cleared_away(straight: Path, tmp_pa
 
 def test_a_run_goes_on_without_its_corpora(tmp_path: Path) -> None:
     """What it needs of them is in its folder."""
-    run = fit(recipe_loader.load(recipe_file(tmp_path), ["training.updates=2"]), tmp_path / "run")
+    run = fit(recipe_loader.load_recipe(recipe_file(tmp_path), ["training.updates=2"]), tmp_path / "run")
     before = weights(run.folder)
     shutil.rmtree(run.model)
     for name in ("train.tsv", "valid.tsv"):
@@ -179,7 +179,7 @@ def test_a_finished_run_stays_as_it_is(straight: Path, capsys: pytest.CaptureFix
 
 def test_a_run_goes_on_with_its_own_recipe_only(straight: Path) -> None:
     with pytest.raises(ValueError, match="begun with another recipe"):
-        fit(recipe_loader.load(straight / "tiny.toml", ["seed=9"]), straight / "run", resume=True)
+        fit(recipe_loader.load_recipe(straight / "tiny.toml", ["seed=9"]), straight / "run", resume=True)
 
 
 def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_path: Path) -> None:
@@ -201,11 +201,15 @@ def test_a_run_can_be_used_from_another_folder(tmp_path: Path, monkeypatch: pyte
     from regard.training.run.run_folder import Run, anchored
 
     monkeypatch.chdir(tmp_path)
-    recipe = recipe_loader.load("mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]'])
+    recipe = recipe_loader.load_recipe(
+        "mean-opinions", ['data.kind="files"', 'data.train=["a.tsv"]', 'data.valid=["a.tsv"]']
+    )
     here = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": "."})})
     assert Run.create(anchored(here), tmp_path / "run").recipe.data.root == str(tmp_path)
     assert anchored(recipe).data.root == recipe.data.root  # the environment names it
-    assert anchored(recipe_loader.load("mean-opinions")) == recipe_loader.load("mean-opinions")  # nothing on disk
+    assert anchored(recipe_loader.load_recipe("mean-opinions")) == recipe_loader.load_recipe(
+        "mean-opinions"
+    )  # nothing on disk
 
 
 def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> None:
@@ -214,11 +218,11 @@ def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> 
     try:
         reaches(training, run, 3)
         before = (run / "recipe.toml").read_text(encoding="utf-8")
-        recipe = recipe_loader.load(straight / "tiny.toml", SETTINGS)
+        recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
         with pytest.raises(ValueError, match="another `regard train` is at work in"):
             fit(recipe, run, force=True)
         with pytest.raises(ValueError, match="another `regard train` is at work in"):
-            fit(recipe_loader.load(run / "recipe.toml"), run, resume=True)
+            fit(recipe_loader.load_recipe(run / "recipe.toml"), run, resume=True)
         assert (run / "recipe.toml").read_text(encoding="utf-8") == before
     finally:
         training.kill()

@@ -18,8 +18,8 @@ pytest.importorskip("pydantic")
 from regard.models import Writer, config
 from regard.training.fit.recipe_corpus import folder, read
 from regard.training.recipe import recipe_loader
-from regard.training.recipe.recipe_errors import Mistakes
-from regard.training.recipe.recipe_toml import written
+from regard.training.recipe.recipe_errors import RecipeError
+from regard.training.recipe.recipe_toml import recipe_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,32 +29,32 @@ NAMES = [f"{architecture}-{data}" for architecture in ARCHITECTURES for data in 
 
 
 def test_the_canon_ships() -> None:
-    assert set(NAMES) <= set(recipe_loader.shipped())
-    assert set(recipe_loader.shipped()) == set(recipe_loader.tasks())
-    assert all(recipe_loader.shipped().values()), "each says what it is"
+    assert set(NAMES) <= set(recipe_loader.recipe_summaries())
+    assert set(recipe_loader.recipe_summaries()) == set(recipe_loader.recipe_tasks())
+    assert all(recipe_loader.recipe_summaries().values()), "each says what it is"
 
 
-@pytest.mark.parametrize("name", recipe_loader.shipped())
+@pytest.mark.parametrize("name", recipe_loader.recipe_summaries())
 def test_a_shipped_recipe_written_in_full_is_the_same_recipe(name: str, tmp_path: Path) -> None:
-    recipe = recipe_loader.load(name)
+    recipe = recipe_loader.load_recipe(name)
     assert recipe.name == name
     file = tmp_path / "copy.toml"
-    file.write_text(written(recipe), encoding="utf-8")
-    assert recipe_loader.load(file) == recipe
+    file.write_text(recipe_toml(recipe), encoding="utf-8")
+    assert recipe_loader.load_recipe(file) == recipe
     assert "base" not in file.read_text(encoding="utf-8")
 
 
 def test_any_text_is_written_so_that_it_loads_again(tmp_path: Path) -> None:
     about = 'two\nlines, a "quote", a tab\t, a return\r\nand \x7f \x00 \u2028 \x85 end'
-    recipe = recipe_loader.load("bahdanau-multi30k").model_copy(update={"about": about})
+    recipe = recipe_loader.load_recipe("bahdanau-multi30k").model_copy(update={"about": about})
     file = tmp_path / "bahdanau-multi30k.toml"
-    file.write_text(written(recipe), encoding="utf-8")
-    assert recipe_loader.load(file) == recipe
+    file.write_text(recipe_toml(recipe), encoding="utf-8")
+    assert recipe_loader.load_recipe(file) == recipe
 
 
 def test_the_architectures_are_what_their_names_say() -> None:
     def decoder(name: str) -> config.RecurrentDecoder:
-        part = recipe_loader.load(f"{name}-multi30k").decoder
+        part = recipe_loader.load_recipe(f"{name}-multi30k").decoder
         assert isinstance(part, config.RecurrentDecoder)
         return part
 
@@ -67,7 +67,7 @@ def test_the_architectures_are_what_their_names_say() -> None:
     }
     assert decoder("luong-local").scope == "local-p"
     assert decoder("luong-dot").scope == "global"
-    tiny = recipe_loader.load("transformer-multi30k")
+    tiny = recipe_loader.load_recipe("transformer-multi30k")
     assert isinstance(tiny.encoder, config.TransformerEncoder)
     assert (tiny.encoder.layers, tiny.encoder.width, tiny.encoder.hidden, tiny.encoder.heads) == (4, 128, 256, 4)
 
@@ -75,7 +75,7 @@ def test_the_architectures_are_what_their_names_say() -> None:
 def test_a_recipe_lays_its_own_over_its_bases(tmp_path: Path) -> None:
     (tmp_path / "below.toml").write_text('base = ["bahdanau-multi30k"]\nseed = 5\n[training]\nrate = 0.5\n')
     (tmp_path / "mine.toml").write_text('base = ["below.toml"]\n[training]\nupdates = 7\n')
-    recipe = recipe_loader.load(tmp_path / "mine.toml", ["training.clip=2.5"])
+    recipe = recipe_loader.load_recipe(tmp_path / "mine.toml", ["training.clip=2.5"])
     assert (recipe.name, recipe.seed) == ("mine", 5)
     assert (recipe.training.rate, recipe.training.updates, recipe.training.clip) == (0.5, 7, 2.5)
     assert recipe.data.kind == "files"
@@ -89,7 +89,7 @@ def test_overrides_are_toml_or_plain_text() -> None:
         'data.root="a b"',
         "seed=3",
     ]
-    recipe = recipe_loader.load("bahdanau-multi30k", given)
+    recipe = recipe_loader.load_recipe("bahdanau-multi30k", given)
     assert recipe.data.kind == "files"
     assert (recipe.data.columns, recipe.data.root, recipe.seed) == ([0, 2], "a b", 3)
     assert (recipe.training.precision, recipe.training.graphs) == ("bf16-mixed", False)
@@ -97,7 +97,7 @@ def test_overrides_are_toml_or_plain_text() -> None:
 
 def test_another_kind_of_section_starts_afresh() -> None:
     """A Transformer encoder under an attentive RNN: the RNN's keys would be mistakes."""
-    recipe = recipe_loader.load("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64"])
+    recipe = recipe_loader.load_recipe("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64"])
     assert recipe.encoder == config.TransformerEncoder(width=64)
 
 
@@ -141,8 +141,8 @@ MISTAKES = {
 
 @pytest.mark.parametrize("given", MISTAKES)
 def test_a_mistake_is_named(given: str) -> None:
-    with pytest.raises(Mistakes) as caught:
-        recipe_loader.load("bahdanau-multi30k", given.split(" "))
+    with pytest.raises(RecipeError) as caught:
+        recipe_loader.load_recipe("bahdanau-multi30k", given.split(" "))
     title, *lines = str(caught.value).split("\n  ")
     assert title == "recipe bahdanau-multi30k has 1 mistake:"
     assert len(lines) == 1
@@ -161,13 +161,13 @@ def test_a_mistake_is_named(given: str) -> None:
     ],
 )
 def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, told: str) -> None:
-    with pytest.raises(Mistakes, match=re.escape(told)):
-        recipe_loader.load(recipe, given.split(" "))
+    with pytest.raises(RecipeError, match=re.escape(told)):
+        recipe_loader.load_recipe(recipe, given.split(" "))
 
 
 def test_what_a_recipe_allows_the_model_can_be() -> None:
     """The recipe's rules are the model's: neither is stricter about how an encoder and a decoder fit together."""
-    good = recipe_loader.load("bahdanau-phrasebook", ["decoder.readout=plain"])
+    good = recipe_loader.load_recipe("bahdanau-phrasebook", ["decoder.readout=plain"])
     found = {True: 0, False: 0}
     for attention, energy, scope, embedding, tied, bidirectional in itertools.product(
         ("none", "bahdanau", "luong"),
@@ -199,8 +199,8 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
 
 
 def test_mistakes_between_sections_are_told_together() -> None:
-    with pytest.raises(Mistakes, match=r"coverage_penalty .*; training\.tokens = 9 "):
-        recipe_loader.load("seq2seq-multi30k", ["search.coverage_penalty=0.2", "training.tokens=9"])
+    with pytest.raises(RecipeError, match=r"coverage_penalty .*; training\.tokens = 9 "):
+        recipe_loader.load_recipe("seq2seq-multi30k", ["search.coverage_penalty=0.2", "training.tokens=9"])
 
 
 def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     file.write_text(
         'base = ["bahdanau-multi30k"]\n\n[training]\nupdates = "many"\nwarmpu = 3\n\n[decoder]\nlayers = true\n'
     )
-    with pytest.raises(Mistakes) as caught:
-        recipe_loader.load(file, ["search.beams=0"])
+    with pytest.raises(RecipeError) as caught:
+        recipe_loader.load_recipe(file, ["search.beams=0"])
     assert str(caught.value).split("\n") == [
         f"recipe {file} has 4 mistakes:",
         "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
@@ -222,13 +222,13 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
 def test_a_missing_section_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('base = ["bahdanau"]\n')
-    with pytest.raises(Mistakes, match=r"data: is missing"):
-        recipe_loader.load(file)
+    with pytest.raises(RecipeError, match=r"data: is missing"):
+        recipe_loader.load_recipe(file)
 
 
 def test_an_override_that_is_none_is_named() -> None:
-    with pytest.raises(Mistakes, match=r"2 mistakes:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
-        recipe_loader.load("bahdanau-multi30k", ["fast", "=3"])
+    with pytest.raises(RecipeError, match=r"2 mistakes:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
+        recipe_loader.load_recipe("bahdanau-multi30k", ["fast", "=3"])
 
 
 @pytest.mark.parametrize(
@@ -251,12 +251,12 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text: str, message:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
-        recipe_loader.load(file)
+        recipe_loader.load_recipe(file)
 
 
 class TestRoot:
     def test_is_read_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        data = recipe_loader.load("bahdanau-multi30k").data
+        data = recipe_loader.load_recipe("bahdanau-multi30k").data
         assert data.kind == "files"
         monkeypatch.setenv("REGARD_DATA", "/somewhere")
         assert str(folder(data.root)) == "/somewhere"
@@ -264,10 +264,10 @@ class TestRoot:
         assert str(folder(data.root)) == "../shared/data"
 
     def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
-        data = recipe_loader.load("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
+        data = recipe_loader.load_recipe("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
         with pytest.raises(ValueError, match="environment has no REGARD_NOWHERE"):
             read(data, "train")
-        data = recipe_loader.load("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
+        data = recipe_loader.load_recipe("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
         with pytest.raises(ValueError, match=r"data.train: there is no .*set it \(or REGARD_DATA\)"):
             read(data, "train")
 
@@ -283,7 +283,7 @@ def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     assert listed.returncode == 0, listed.stderr
     *tasks, made, bases = listed.stdout.split("\n\n")
     names = [line[2:].split()[0] for task in tasks for line in task.splitlines()[1:]]
-    assert sorted(names) == sorted(recipe_loader.shipped()), "each under its task, once"
+    assert sorted(names) == sorted(recipe_loader.recipe_summaries()), "each under its task, once"
     assert tasks[0].startswith("Translators\n")
     assert "* bahdanau-phrasebook " in tasks[0], "it needs no data"
     assert "  bahdanau-multi30k " in tasks[0]
@@ -291,7 +291,7 @@ def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "tell", "transformer"))
     printed = run("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
-    assert recipe_loader.load(tmp_path / "mine.toml") == recipe_loader.load("luong-local-tatoeba")
+    assert recipe_loader.load_recipe(tmp_path / "mine.toml") == recipe_loader.load_recipe("luong-local-tatoeba")
 
 
 def test_the_command_shows_a_line_for_each_mistake() -> None:
@@ -321,23 +321,23 @@ def test_without_its_extra_it_says_what_to_install() -> None:
 
 def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
     encoder = ["encoder.kind=cnn", "encoder.width=10", "encoder.windows=[3,4,5]", "decoder.energy=dot"]
-    assert recipe_loader.load("bahdanau-phrasebook", [*encoder, "decoder.width=30"]).decoder is not None
-    with pytest.raises(Mistakes, match=r"decoder.width is 10, and they are 30 wide"):
-        recipe_loader.load("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
-    with pytest.raises(Mistakes, match=r"encoder.width = 0 is for classifiers"):
-        recipe_loader.load("bahdanau-phrasebook", ["encoder.kind=bag"])
+    assert recipe_loader.load_recipe("bahdanau-phrasebook", [*encoder, "decoder.width=30"]).decoder is not None
+    with pytest.raises(RecipeError, match=r"decoder.width is 10, and they are 30 wide"):
+        recipe_loader.load_recipe("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
+    with pytest.raises(RecipeError, match=r"encoder.width = 0 is for classifiers"):
+        recipe_loader.load_recipe("bahdanau-phrasebook", ["encoder.kind=bag"])
 
 
 def test_odd_files_are_told_as_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "d.toml").mkdir()
     with pytest.raises(ValueError, match=r"d\.toml is a folder; a recipe is a file"):
-        recipe_loader.load(tmp_path / "d.toml")
+        recipe_loader.load_recipe(tmp_path / "d.toml")
     (tmp_path / "x.toml").write_text(f'base = ["../{tmp_path.name}/x.toml"]\n', encoding="utf-8")
     with pytest.raises(ValueError, match="is based on itself"):
-        recipe_loader.load(tmp_path / "x.toml")
+        recipe_loader.load_recipe(tmp_path / "x.toml")
 
 
 @pytest.mark.parametrize("given", ["seed=2020-01-01", "seed=99999999999999999999999", "data.train=100000000000"])
 def test_numbers_that_cannot_be_are_refused_by_key(given: str) -> None:
-    with pytest.raises(Mistakes, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
-        recipe_loader.load("bahdanau-phrasebook", [given])
+    with pytest.raises(RecipeError, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
+        recipe_loader.load_recipe("bahdanau-phrasebook", [given])

@@ -16,13 +16,13 @@ from regard.decoding import pretrained
 from regard.training import fit
 from regard.training.fit.recipe_corpus import read
 from regard.training.recipe import recipe_loader
-from regard.training.score.task_evaluation import figures
-from regard.training.tasks import task_of
+from regard.training.score.task_evaluation import evaluate_task
+from regard.training.tasks import recipe_task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAMES = [name for name, does in recipe_loader.tasks().items() if does.split()[1] in EMBEDDED]
+NAMES = [name for name, does in recipe_loader.recipe_tasks().items() if does.split()[1] in EMBEDDED]
 # One context vector, words in no order, or a window of them: nothing to attend with.
 WITHOUT = ("seq2seq-", "plain-", "lstm-phrases", "cnn-opinions", "bilstm-")
 SMALL = [
@@ -42,14 +42,14 @@ SMALL = [
 
 
 def small(name: str) -> list[str]:
-    if recipe_loader.tasks()[name].endswith("phrases"):
+    if recipe_loader.recipe_tasks()[name].endswith("phrases"):
         return [*SMALL, "data.sentences=200"]
     return [*SMALL, "data.train=10", "data.valid=6", "data.test=6"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> None:
-    recipe = recipe_loader.load(name, small(name))
+    recipe = recipe_loader.load_recipe(name, small(name))
     run = fit(recipe, tmp_path / "run")
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(row["nll"]) for row in csv.DictReader(file) if row["nll"]]
@@ -59,7 +59,7 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert pretrained.task_of(loaded.model) == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:
-        found, _ = figures(task_of(recipe), loaded.model, loaded.tokenizers, pairs)
+        found, _ = evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
     assert found.values["loss"] > 0
     assert bool(len(seen)) != name.startswith(WITHOUT), "what attends is seen"
     assert seen.faithful is not False, seen

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from regard import cli
-from regard.data import Pair, Tokenizer, Tokenizers
+from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.data.batch import BEGIN, END
 from regard.models import Writer, config
 from regard.seeing.alignment import alignment_error
@@ -22,7 +22,7 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
 from regard.training.run import results_file  # noqa: E402
 from regard.training.score import bleu  # noqa: E402
-from regard.training.score.translation_evaluation import alignment_errors, alignments, evaluate, perplexity  # noqa: E402
+from regard.training.score.translation_evaluation import alignment_errors, alignments, evaluate_translation, perplexity  # noqa: E402
 
 SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
 TARGETS = [
@@ -36,11 +36,11 @@ PAIRS = [Pair(s, t, alignment=links, possible="0-1") for s, t, links in zip(SOUR
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> Tokenizers:
-    return Tokenizers(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
+def tokenizers() -> TokenizerPair:
+    return TokenizerPair(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
 
 
-def model(tokenizers: Tokenizers, kind: str = "transformer") -> Writer:
+def model(tokenizers: TokenizerPair, kind: str = "transformer") -> Writer:
     torch.manual_seed(0)
     sizes = len(tokenizers.source), len(tokenizers.target)
     if kind == "transformer":
@@ -58,7 +58,7 @@ def model(tokenizers: Tokenizers, kind: str = "transformer") -> Writer:
 class TestForced:
     @pytest.mark.parametrize("kind", ["transformer", "bahdanau"])
     @torch.no_grad()
-    def test_pair_by_pair_is_the_same(self, kind: str, tokenizers: Tokenizers) -> None:
+    def test_pair_by_pair_is_the_same(self, kind: str, tokenizers: TokenizerPair) -> None:
         it = model(tokenizers, kind)
         together = alignments(it, tokenizers, PAIRS)
         loss = count = 0.0
@@ -82,7 +82,7 @@ class TestForced:
             it.decoder.output.weight *= 1e6
         assert perplexity(it, tokenizers, PAIRS) == math.inf, "it is past what a float holds, and no crash"
 
-    def test_links_that_the_model_draws_are_no_error(self, tokenizers: Tokenizers) -> None:
+    def test_links_that_the_model_draws_are_no_error(self, tokenizers: TokenizerPair) -> None:
         it = model(tokenizers, "bahdanau")
         drawn = [alignment_error.link(weights[0]) for weights in alignments(it, tokenizers, PAIRS)]
         gold = [
@@ -93,13 +93,13 @@ class TestForced:
         assert alignment_errors(it, tokenizers, PAIRS)["attention"] > 0
         assert list(alignment_errors(model(tokenizers), tokenizers, PAIRS)) == ["layer 1", "layer 2", "layer 3"]
 
-    def test_without_attention_there_is_no_alignment(self, tokenizers: Tokenizers) -> None:
+    def test_without_attention_there_is_no_alignment(self, tokenizers: TokenizerPair) -> None:
         assert alignment_errors(model(tokenizers, "seq2seq"), tokenizers, PAIRS) == {}
 
 
-def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: Tokenizers, tmp_path: Path) -> None:
+def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     it = model(tokenizers)
-    evaluation, texts = evaluate(it, tokenizers, PAIRS, beams=2)
+    evaluation, texts = evaluate_translation(it, tokenizers, PAIRS, beams=2)
     assert len(texts) == evaluation.sentences == len(PAIRS)
     assert evaluation.bleu == bleu.bleu(texts, TARGETS)
     assert evaluation.perplexity == perplexity(it, tokenizers, PAIRS)
@@ -107,18 +107,18 @@ def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: Tokenize
     assert sum(each.sentences for each in evaluation.by_length) == len(PAIRS)
     assert evaluation.tokens_per_second > 0
     assert evaluation.search == {"beams": 2}
-    results_file.record(tmp_path, "test", evaluation)
-    results_file.record(tmp_path, "other", evaluation)
-    assert results_file.load(tmp_path) == {"test": evaluation, "other": evaluation}
+    results_file.save_result(tmp_path, "test", evaluation)
+    results_file.save_result(tmp_path, "other", evaluation)
+    assert results_file.load_results(tmp_path) == {"test": evaluation, "other": evaluation}
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
-    without, _ = evaluate(it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS], beams=1)
+    without, _ = evaluate_translation(it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS], beams=1)
     assert without.aer == {}
     with pytest.raises(ValueError, match="not one pair"):
-        evaluate(it, tokenizers, [])
+        evaluate_translation(it, tokenizers, [])
 
 
 @pytest.fixture
-def run(tokenizers: Tokenizers, tmp_path: Path) -> Path:
+def run(tokenizers: TokenizerPair, tmp_path: Path) -> Path:
     folder = tmp_path / "tiny-1"
     model(tokenizers).save_pretrained(folder / "model")
     tokenizers.save(folder / "model")
@@ -175,8 +175,8 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     pytest.importorskip("pydantic")
     from regard.training.recipe import recipe_loader, recipe_toml
 
-    recipe = recipe_loader.load("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
-    (run / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    recipe = recipe_loader.load_recipe("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
+    (run / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
     out = command(capsys, monkeypatch, "evaluate", str(run))
     assert "test: 12 sentences" in out
     assert "AER, layer 1" in out
@@ -184,7 +184,7 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     out = command(capsys, monkeypatch, "evaluate", str(run), "--split", "valid", "--beams", "1")
     assert "valid: 5 sentences" in out
     assert "beams 1" in out
-    assert list(results_file.load(run)) == ["test", "valid"]
+    assert list(results_file.load_results(run)) == ["test", "valid"]
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(
@@ -200,7 +200,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(
 
     (tmp_path / "test").rename(tmp_path / "valid.tsv")
     with monkeypatch.context() as broken:
-        broken.setattr(results_file, "record", full)
+        broken.setattr(results_file, "save_result", full)
         with pytest.raises(SystemExit, match=r"cannot use results\.json: No space left"):
             command(capsys, broken, "evaluate", str(run), "valid.tsv", "--save", "said.txt", "--beams", "1")
     assert "valid.tsv: 4 sentences" in capsys.readouterr().out
@@ -225,17 +225,17 @@ def captioner(tmp_path: Path) -> Path:
     pytest.importorskip("pydantic")
     pytest.importorskip("PIL", reason="needs the extra `vision`")
     from regard.data.corpora import scenes
-    from regard.data.picture_reader import Pictures
+    from regard.data.picture_reader import PictureReader
     from regard.training.recipe import recipe_loader, recipe_toml
 
     folder = tmp_path / "soft-1"
-    sides = Tokenizers(Pictures(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
+    sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
     torch.manual_seed(0)
     tell = config.TellDecoder(hidden=8, embedding=8, width=8)
     Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), tell)).save_pretrained(folder / "model")
     sides.save(folder / "model")
-    recipe = recipe_loader.load("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
-    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    recipe = recipe_loader.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
+    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
     return folder
 
 
@@ -255,7 +255,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
         loaded, names = pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
         assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
-        assert results_file.load(captioner)["test"].search["beams"] == beams
+        assert results_file.load_results(captioner)["test"].search["beams"] == beams
     out = command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
     assert "valid: 3 pairs, " in out
     assert " target tokens, beams 3" in out
@@ -266,20 +266,20 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
 def classifier(tmp_path: Path) -> Path:
     """A run of a classifier that has learned nothing."""
     pytest.importorskip("pydantic")
-    from regard.data import Labels
+    from regard.data import LabelSet
     from regard.data.corpora import opinions
     from regard.models.classifier import Classifier
     from regard.training.recipe import recipe_loader, recipe_toml
 
     folder = tmp_path / "opinions-1"
     texts = [pair.source for pair in opinions.pairs(50)]
-    sides = Tokenizers(Tokenizer.train("word", 100, texts), Labels(sorted(opinions.LABELS)))
-    recipe = recipe_loader.load("mean-opinions", ["data.test=60", "encoder.width=8"])
+    sides = TokenizerPair(Tokenizer.train("word", 100, texts), LabelSet(sorted(opinions.LABELS)))
+    recipe = recipe_loader.load_recipe("mean-opinions", ["data.test=60", "encoder.width=8"])
     torch.manual_seed(0)
     it = Classifier(recipe.classifier(len(sides.source), 3))
     it.save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
     return folder
 
 
@@ -290,7 +290,7 @@ def test_a_classifier_is_scored_label_by_label(
     out = command(capsys, monkeypatch, "evaluate", str(classifier), "--save", str(said))
     assert "test: 60 examples\n" in out
     answers = said.read_text(encoding="utf-8").splitlines()
-    found = results_file.load(classifier)["test"]
+    found = results_file.load_results(classifier)["test"]
     kept = json.loads((classifier / "results.json").read_text(encoding="utf-8"))["test"]["labels"]
     assert sum(label["count"] for label in kept.values()) == 60
     assert {name: sum(label["answers"].get(name, 0) for label in kept.values()) for name in kept} == {
@@ -333,28 +333,28 @@ def test_a_language_model_is_scored_on_a_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic")
-    from regard.data.source_reader import Nothing
+    from regard.data.source_reader import EmptyReader
     from regard.training.fit.recipe_corpus import read
     from regard.training.recipe import recipe_loader, recipe_toml
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
     settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]
-    recipe = recipe_loader.load("lstm-phrases", settings)
+    recipe = recipe_loader.load_recipe("lstm-phrases", settings)
     (held_out,) = read(recipe.data, "test")
-    sides = Tokenizers(Nothing(), Tokenizer.train("character", 100, [held_out.target]))
+    sides = TokenizerPair(EmptyReader(), Tokenizer.train("character", 100, [held_out.target]))
     torch.manual_seed(0)
     Writer(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_toml.written(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
     tokens = len(sides.target.encode(held_out.target)) + 2
     assert f"test: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder))
     file.write_text(held_out.target, encoding="utf-8")
     assert f"my.txt: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    found = results_file.load(folder)
+    found = results_file.load_results(folder)
     assert found[str(file)].values["loss"] == found["test"].values["loss"]
     file.write_text(held_out.target[:200], encoding="utf-8")
     command(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    assert results_file.load(folder)[str(file)].values["loss"] != found["test"].values["loss"]
+    assert results_file.load_results(folder)[str(file)].values["loss"] != found["test"].values["loss"]
     with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
         command(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
     file.write_text(" \n", encoding="utf-8")
@@ -440,4 +440,4 @@ def test_a_results_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     for text, message in (("{", "not JSON"), ("[]", "holds a list"), ('{"test": {"bleu": 1}}', "this version")):
         (tmp_path / "results.json").write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match=message):
-            results_file.load(tmp_path)
+            results_file.load_results(tmp_path)

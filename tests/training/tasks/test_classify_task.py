@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import regard
-from regard.data import Tokenizers
+from regard.data import TokenizerPair
 from regard.data.corpora import opinions, tones
 from regard.decoding import translate
 from regard.decoding.classification import classify
 from regard.models import load
 from regard.training import fit
 from regard.training.recipe import recipe_loader
-from regard.training.run.model_card import card
-from regard.training.tasks import task_of
+from regard.training.run.model_card import model_card
+from regard.training.tasks import recipe_task
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ QUICK = (
 
 def trained(recipe: str, folder: Path, *settings: str, updates: int = 30) -> list[float]:
     """The losses of a short run."""
-    fit(recipe_loader.load(recipe, [*QUICK, f"training.updates={updates}", *settings]), folder)
+    fit(recipe_loader.load_recipe(recipe, [*QUICK, f"training.updates={updates}", *settings]), folder)
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         return [float(line["loss"]) for line in csv.DictReader(file) if line["loss"]]
 
@@ -47,7 +47,7 @@ def trained(recipe: str, folder: Path, *settings: str, updates: int = 30) -> lis
 def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
     losses = trained(f"{system}-opinions", tmp_path / "run", "training.tokens=256")
     assert losses[-1] < 0.97 * losses[0]
-    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
+    model, sides = load(tmp_path / "run" / "model"), TokenizerPair.load(tmp_path / "run" / "model")
     assert model.static.idf.max() > 2  # counted, in every run, to compare with
     with torch.no_grad(), regard.watch(model) as seen:
         (found,) = classify(model, sides, [next(opinions.pairs(1, split="test")).source], weights=True)
@@ -61,7 +61,7 @@ def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
 def test_a_speller_learns(tmp_path: Path) -> None:
     losses = trained("spell-tones", tmp_path / "run", "data.train=48", "training.tokens=1600", updates=20)
     assert losses[-1] < 0.9 * losses[0]
-    model, sides = load(tmp_path / "run" / "model"), Tokenizers.load(tmp_path / "run" / "model")
+    model, sides = load(tmp_path / "run" / "model"), TokenizerPair.load(tmp_path / "run" / "model")
     (pair,) = tones.pairs(1)
     with torch.no_grad(), regard.watch(model) as seen:
         (found,) = translate(model, sides, [pair.source], weights=True)
@@ -74,8 +74,8 @@ def test_a_speller_learns(tmp_path: Path) -> None:
     ("recipe", "tag"), [("mean-opinions", "text-classification"), ("cnn-tones", "audio-classification")]
 )
 def test_a_card_says_what_is_classified(recipe: str, tag: str) -> None:
-    read = recipe_loader.load(recipe)
-    assert f"pipeline_tag: {tag}\n" in card(read, task_of(read), "those of the last update", 50.0)
+    read = recipe_loader.load_recipe(recipe)
+    assert f"pipeline_tag: {tag}\n" in model_card(read, recipe_task(read), "those of the last update", 50.0)
 
 
 def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> N
         *("training.accelerator=cpu", "tokenizer.kind=word"),
     )
     with pytest.raises(ValueError, match=r"no label is called 'perhaps'; the training data knows no, yes"):
-        fit(recipe_loader.load("mean-opinions", settings), tmp_path / "run")
+        fit(recipe_loader.load_recipe("mean-opinions", settings), tmp_path / "run")
 
 
 def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) 
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
     settings = (*settings, "data.hold_out=10", "training.accelerator=cpu", "tokenizer.kind=word")
     (tmp_path / "all.tsv").write_text("".join(f"w{i}\t{i}\n" for i in range(10)), encoding="utf-8")
-    (held_out,) = read(recipe_loader.load("mean-opinions", settings).data, "valid")
+    (held_out,) = read(recipe_loader.load_recipe("mean-opinions", settings).data, "valid")
     rows = [f"w{i}\t{'odd' if i == held_out.row else 'ab'[i % 2]}\n" for i in range(10)]
     (tmp_path / "all.tsv").write_text("".join(rows), encoding="utf-8")
     with pytest.raises(ValueError, match=r"all\.tsv:\d+: no label is called 'odd'.*data\.hold_out = 10 keeps this row"):
-        fit(recipe_loader.load("mean-opinions", settings), tmp_path / "run")
+        fit(recipe_loader.load_recipe("mean-opinions", settings), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], sett
     if "longest" in setting:  # what is left to train on is short enough
         from regard.training.fit.recipe_corpus import read
 
-        out = {pair.row for pair in read(recipe_loader.load("mean-opinions", settings).data, "valid")}
+        out = {pair.row for pair in read(recipe_loader.load_recipe("mean-opinions", settings).data, "valid")}
         kept = [row if n in out else row.replace("a b c d", "a") for n, row in enumerate(rows)]
         (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
     with pytest.raises(ValueError, match=told):
-        fit(recipe_loader.load("mean-opinions", (*settings, "tokenizer.kind=word")), tmp_path / "run")
+        fit(recipe_loader.load_recipe("mean-opinions", (*settings, "tokenizer.kind=word")), tmp_path / "run")
 
 
 def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "none.tsv").touch()
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["some.tsv"]', 'data.valid=["none.tsv"]')
     with pytest.raises(ValueError, match=r"data\.valid \(none\.tsv\) holds nothing that can be used"):
-        fit(recipe_loader.load("mean-opinions", (*settings, "training.accelerator=cpu")), tmp_path / "run")
+        fit(recipe_loader.load_recipe("mean-opinions", (*settings, "training.accelerator=cpu")), tmp_path / "run")
 
 
 @pytest.mark.parametrize("tokenizer", ["tokenizer.kind=word", "tokenizer.kind=bpe"])
@@ -137,7 +137,10 @@ def test_a_training_file_of_nothing_is_named(tmp_path: Path, tokenizer: str) -> 
     (tmp_path / "none.tsv").touch()
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["none.tsv"]', 'data.valid=["some.tsv"]')
     with pytest.raises(ValueError, match=r"data\.train \(none\.tsv\) holds nothing that can be used"):
-        fit(recipe_loader.load("mean-opinions", (*settings, tokenizer, "training.accelerator=cpu")), tmp_path / "run")
+        fit(
+            recipe_loader.load_recipe("mean-opinions", (*settings, tokenizer, "training.accelerator=cpu")),
+            tmp_path / "run",
+        )
 
 
 def test_a_header_taken_for_a_row_and_a_bad_row_are_remarked_once(
@@ -149,12 +152,12 @@ def test_a_header_taken_for_a_row_and_a_bad_row_are_remarked_once(
     settings += ["data.hold_out=10", "data.on_bad=skip", "data.test=[]", "tokenizer.kind=word"]
     quick = [setting for setting in QUICK if not setting.startswith("data.")]
     settings += [*quick, "training.updates=1", "training.tokens=256"]
-    fit(recipe_loader.load("mean-opinions", settings), tmp_path / "by-number")
+    fit(recipe_loader.load_recipe("mean-opinions", settings), tmp_path / "by-number")
     shown = capsys.readouterr().out
     assert "label 'label' has one row; if the first line is a header, name the columns: data.columns = [" in shown
     assert shown.count("all.tsv:42: the line has 1 column") == 1
     assert shown.count("1 bad rows skipped") == 1
-    fit(recipe_loader.load("mean-opinions", [*settings, 'data.columns=["text", "label"]']), tmp_path / "by-name")
+    fit(recipe_loader.load_recipe("mean-opinions", [*settings, 'data.columns=["text", "label"]']), tmp_path / "by-name")
     assert "one row" not in capsys.readouterr().out
 
 
@@ -165,7 +168,7 @@ def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Pa
     rows = [f"w{i}\t{'ab'[i % 2]}\n" for i in range(1000)]
     (tmp_path / "all.tsv").write_text("".join(rows), encoding="utf-8")
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
-    data = recipe_loader.load("mean-opinions", (*settings, "data.hold_out=10")).data
+    data = recipe_loader.load_recipe("mean-opinions", (*settings, "data.hold_out=10")).data
     valid, train = (list(read(data, split)) for split in ("valid", "train"))
     assert (len(valid), len(train)) == (100, 900)
     assert {pair.source for pair in valid} | {pair.source for pair in train} == {f"w{i}" for i in range(1000)}
@@ -173,16 +176,19 @@ def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Pa
     assert sum(pair.row < 500 for pair in valid) == 50  # as much of each part of the file …
     assert 35 < sum(pair.target == "a" for pair in valid) < 65  # … and of what alternates (every tenth: 100)
     with pytest.raises(ValueError, match="name files to validate with, or hold out one row of 10"):
-        recipe_loader.load("mean-opinions", settings)
+        recipe_loader.load_recipe("mean-opinions", settings)
     (tmp_path / "all.tsv").write_text("".join(rows[:3]), encoding="utf-8")
     with pytest.raises(ValueError, match=r"data\.hold_out = 10 .* too few rows for one: lower it"):
-        fit(recipe_loader.load("mean-opinions", (*settings, "data.hold_out=10", "data.test=[]")), tmp_path / "run")
+        fit(
+            recipe_loader.load_recipe("mean-opinions", (*settings, "data.hold_out=10", "data.test=[]")),
+            tmp_path / "run",
+        )
 
 
 def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "classifying.md").read_text(encoding="utf-8")
     (tmp_path / "own.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
-    recipe = recipe_loader.load(tmp_path / "own.toml")
+    recipe = recipe_loader.load_recipe(tmp_path / "own.toml")
     assert recipe.task == "classify"
     assert recipe.data.columns == [0, 1]
 

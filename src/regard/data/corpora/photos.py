@@ -27,7 +27,7 @@ def pairs(folder: Path, split: Split, language: Language = "en") -> Iterator[Pai
     In German and French there is one, from the folder multi30k beside this one, of the pictures that Multi30k has
     too. Some of these are in another split there; the split is always Flickr8k's.
     """
-    table, sentences = folder / TABLE, _Sentences(folder.parent / "multi30k", language)
+    table, sentences = folder / TABLE, _Multi30kSentences(folder.parent / "multi30k", language)
     with table.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         missing = {"image", "split", *_CAPTIONS} - set(rows.fieldnames or ())
@@ -44,7 +44,7 @@ def pairs(folder: Path, split: Split, language: Language = "en") -> Iterator[Pai
                 yield Pair(str(folder / PICTURES / row["image"]), caption.strip().lower(), -1, where)
 
 
-class _Sentences:
+class _Multi30kSentences:
     """Multi30k's lines, read when one is asked for."""
 
     def __init__(self, folder: Path, language: Language) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from ..file_formats import tsv
-from ..pair import Bad, Pair
+from ..pair import Pair, RowProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def pairs(folder: Path, split: Literal["train", "valid", "test"], left_out: str 
     """
     rows = []
     for where, cells in tsv(folder / INDEX, _COLUMNS):
-        if isinstance(cells, Bad):
+        if isinstance(cells, RowProblem):
             raise ValueError(f"{where}: {cells.reason}")
         rows.append((where, *cells))
     speakers = sorted({row[2] for row in rows})

@@ -50,7 +50,7 @@ class _Replayed(torch.autograd.Function):
         return None, None, None, None
 
 
-class Graphs:
+class CudaGraphs:
     """`model.loss`, replayed: call it with a batch on the GPU, then `total.backward()` before the next call.
 
     The gradients lie in buffers shared by all shapes, which the next call overwrites.

@@ -11,12 +11,12 @@ import numpy as np
 import pytorch_lightning as lightning
 from torch.utils.data import DataLoader
 
-from ...data import Batch, Encoded, Pair, Tokenizers
-from ...data.label_set import FIRST, UnknownLabel, quoted
-from ...data.pair_reader import BadRow
-from ..recipe.data_section import Files, reader
+from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
+from ...data.label_set import FIRST, UnknownLabelError, quoted
+from ...data.pair_reader import BadRowError
+from ..recipe.data_section import FilesData, reader
 from .recipe_corpus import Corpus, read
-from .update_batches import Updates
+from .update_batches import UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
 
 
-class Corpora(lightning.LightningDataModule):
+class DataModule(lightning.LightningDataModule):
     """Reads, tokenises and encodes what the recipe names; afterwards everything comes from the run's folder."""
 
-    tokenizers: Tokenizers
-    train: Encoded
-    valid: Encoded
+    tokenizers: TokenizerPair
+    train: EncodedCorpus
+    valid: EncodedCorpus
     valid_pairs: list[Pair]
-    updates: Updates
+    updates: UpdateBatches
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Corpora(lightning.LightningDataModule):
             return
         try:
             self._prepare()
-        except BadRow as error:
+        except BadRowError as error:
             raise ValueError(f"{error} (data.on_bad=skip leaves such rows out)") from None
 
     def _prepare(self) -> None:
@@ -63,11 +63,11 @@ class Corpora(lightning.LightningDataModule):
         if next(iter(train), None) is None:
             raise ValueError(f"{self._named('train')} holds nothing that can be used")
         if recipe.tokenizer.load:
-            tokenizers = Tokenizers.load(recipe.tokenizer.load)
+            tokenizers = TokenizerPair.load(recipe.tokenizer.load)
         else:
             self.say("learning the vocabulary")
             how = recipe.tokenizer
-            tokenizers = Tokenizers.train(
+            tokenizers = TokenizerPair.train(
                 how.kind,
                 how.size,
                 train,
@@ -87,13 +87,13 @@ class Corpora(lightning.LightningDataModule):
                     file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
         unfinished.rename(self.run.data)
 
-    def _encode(self, split: str, corpus: Corpus, tokenizers: Tokenizers, folder: Path) -> Encoded:
+    def _encode(self, split: str, corpus: Corpus, tokenizers: TokenizerPair, folder: Path) -> EncodedCorpus:
         data = self.run.recipe.data
         longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
-        every = data.hold_out if split == "valid" and isinstance(data, Files) else 0
+        every = data.hold_out if split == "valid" and isinstance(data, FilesData) else 0
         try:
-            encoded = Encoded.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
-        except UnknownLabel as error:
+            encoded = EncodedCorpus.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+        except UnknownLabelError as error:
             if not every:
                 raise
             raise ValueError(
@@ -125,7 +125,7 @@ class Corpora(lightning.LightningDataModule):
             )
         return encoded
 
-    def _remark_rare(self, names: list[str], encoded: Encoded) -> None:
+    def _remark_rare(self, names: list[str], encoded: EncodedCorpus) -> None:
         """Labels of a single row: often a mistake, and where columns are numbers perhaps the header of the file."""
         rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
         rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
@@ -134,14 +134,14 @@ class Corpora(lightning.LightningDataModule):
         named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
         said = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
         data = self.run.recipe.data
-        if isinstance(data, Files) and isinstance(data.columns[0], int):
+        if isinstance(data, FilesData) and isinstance(data.columns[0], int):
             said += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
         self.say(f"  {said}")
 
     def _named(self, split: str) -> str:
         """A split as the recipe names it, with its files."""
         data = self.run.recipe.data
-        if split == "valid" and isinstance(data, Files) and data.hold_out:
+        if split == "valid" and isinstance(data, FilesData) and data.hold_out:
             return f"what data.hold_out = {data.hold_out} holds out of data.train"
         files = getattr(data, split, None)
         if not isinstance(files, list):
@@ -152,12 +152,12 @@ class Corpora(lightning.LightningDataModule):
     def setup(self, stage: str) -> None:
         assert self.trainer is not None
         recipe = self.run.recipe
-        self.tokenizers = Tokenizers.load(self.run.data)
-        self.train = Encoded.load(self.run.data / "train")
-        self.valid = Encoded.load(self.run.data / "valid")
+        self.tokenizers = TokenizerPair.load(self.run.data)
+        self.train = EncodedCorpus.load(self.run.data / "train")
+        self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
-        self.updates = Updates(
+        self.updates = UpdateBatches(
             self.task,
             self.train,
             accumulate=recipe.training.accumulate,

@@ -11,9 +11,9 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..run.model_card import card
+from ..run.model_card import model_card
 from ..run.run_folder import Run, anchored
-from ..tasks import task_of
+from ..tasks import recipe_task
 from .recipe_corpus import check
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pytorch_lightning.loggers import Logger
     from pytorch_lightning.strategies import Strategy
 
-    from ..recipe.recipe import Recipe, Training
-    from .lightning_module import Fitting
+    from ..recipe.recipe import Recipe, TrainingSection
+    from .lightning_module import TrainingModule
 
 
 def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
@@ -57,13 +57,13 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     import pytorch_lightning as lightning
     from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-    from .data_module import Corpora
-    from .lightning_module import Fitting
-    from .progress_bar import Bar
+    from .data_module import DataModule
+    from .lightning_module import TrainingModule
+    from .progress_bar import ProgressBar
 
     recipe, folder = run.recipe, run.folder
     run.checkpoints.mkdir(exist_ok=True)
-    bar = Bar(shown=first)
+    bar = ProgressBar(shown=first)
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return
@@ -73,9 +73,9 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
         bar.say(f"{folder} has no checkpoint yet: training begins anew")
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
-    task = task_of(recipe)
-    corpora = Corpora(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
-    fitting = Fitting(run, task, corpora, bar)
+    task = recipe_task(recipe)
+    corpora = DataModule(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
+    fitting = TrainingModule(run, task, corpora, bar)
     trainer = _trainer(run)
     try:
         last = run.last if resume and run.last.exists() else None
@@ -127,7 +127,7 @@ def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
     return FSDPStrategy(mixed_precision=MixedPrecision())
 
 
-def _check_processes(settings: Training) -> None:
+def _check_processes(settings: TrainingSection) -> None:
     """torchrun and Slurm start the processes; each of more than the recipe knows of would train alone.
 
     The recipe has the last word, since a batch is shared by all processes: another number of them is another run.
@@ -166,7 +166,7 @@ def _remarks(recipe: Recipe) -> Iterator[str]:
         )
 
 
-def _accelerator(settings: Training) -> str:
+def _accelerator(settings: TrainingSection) -> str:
     import torch
 
     if settings.accelerator == "auto":
@@ -176,7 +176,7 @@ def _accelerator(settings: Training) -> str:
     return settings.accelerator
 
 
-def _graphs(settings: Training) -> bool:
+def _graphs(settings: TrainingSection) -> bool:
     """CUDA graphs: what they record cannot exchange gradients with other processes, nor find sharded parameters."""
     alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
     possible = alone and _accelerator(settings) == "cuda"
@@ -195,7 +195,7 @@ def _tensorboard(run: Run) -> Logger:
     return TensorBoardLogger(run.folder, name="", version="tensorboard")
 
 
-def _finish(fitting: Fitting, device: torch.device) -> None:
+def _finish(fitting: TrainingModule, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
     # A model of its own: FSDP has spread the trained one over processes that no longer take part.
@@ -211,7 +211,7 @@ def _finish(fitting: Fitting, device: torch.device) -> None:
     best = max(averaged, standing.best)
     unfinished = run.model.with_name("model.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    model.cpu().save_pretrained(unfinished, card=card(run.recipe, task, kept, best))
+    model.cpu().save_pretrained(unfinished, card=model_card(run.recipe, task, kept, best))
     corpora.tokenizers.save(unfinished)
     unfinished.rename(run.model)
     fitting.bar.say(

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..recipe.recipe import Training
+    from ..recipe.recipe import TrainingSection
 
 
-def rate(training: Training, update: int, cuts: int = 0) -> float:
+def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
     """The rate of update 1, 2, …: up linearly over `warmup` updates w, then down.
 
     - inverse square root (Vaswani et al. 2017, section 5.3): r · √(w / update);

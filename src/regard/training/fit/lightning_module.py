@@ -15,10 +15,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from ...models import Writer
-from ..run.checkpoint_average import Snapshots, size
-from ..run.metrics_file import Metrics
+from ..run.checkpoint_average import WeightSnapshots, size
+from ..run.metrics_file import MetricsFile
 from . import rng_state
-from .cuda_graphs import Graphs
+from .cuda_graphs import CudaGraphs
 from .learning_rate import rate
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from ...models import Loss
     from ..run.run_folder import Run
     from ..tasks.task import Task
-    from .data_module import Corpora
-    from .progress_bar import Bar
+    from .data_module import DataModule
+    from .progress_bar import ProgressBar
 
 
 @dataclass
-class Standing:
+class ValidationState:
     """How the run stands by its validations."""
 
     best: float = -math.inf
@@ -45,7 +45,7 @@ class Standing:
     since_cut: int = 0  # validations without a better score since the last cut
 
 
-class Fitting(lightning.LightningModule):
+class TrainingModule(lightning.LightningModule):
     """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
 
     One item of the loader is one update, so the number of the update is the place in the data, and a checkpoint needs
@@ -54,16 +54,16 @@ class Fitting(lightning.LightningModule):
 
     model: Any  # a `Writer` or a `Classifier`; the task makes it
 
-    def __init__(self, run: Run, task: Task, corpora: Corpora, bar: Bar) -> None:
+    def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
         super().__init__()
         self.automatic_optimization = False  # gradients are divided by the tokens of all processes before the step
         self.run, self.task, self.corpora, self.bar = run, task, corpora, bar
         self.settings = run.recipe.training
-        self.standing = Standing()
-        self.metrics = Metrics(run.metrics, task.column)
-        self.snapshots = Snapshots(run.checkpoints, self.settings.average)
+        self.standing = ValidationState()
+        self.metrics = MetricsFile(run.metrics, task.column)
+        self.snapshots = WeightSnapshots(run.checkpoints, self.settings.average)
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
-        self._graphs: Graphs | None = None
+        self._graphs: CudaGraphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
         self._since = 0.0
         self._figures = ""
@@ -104,7 +104,7 @@ class Fitting(lightning.LightningModule):
         self.model.train()
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
-            self._graphs = Graphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
+            self._graphs = CudaGraphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
         if update:
             self.bar.say(f"going on after update {update:,} of {self.settings.updates:,}")
         self.bar.start(update, self.settings.updates)
@@ -289,7 +289,7 @@ class Fitting(lightning.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
-        self.standing = Standing(**state["standing"])
+        self.standing = ValidationState(**state["standing"])
         self._chance = state["chance"]
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 

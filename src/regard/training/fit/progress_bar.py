@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 QUIET = 30.0  # seconds after which a pipe or a file hears how far training is
 
 
-class Bar:
+class ProgressBar:
     """Shows nothing at all on processes other than the first."""
 
     def __init__(self, shown: bool) -> None:

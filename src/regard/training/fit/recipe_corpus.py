@@ -11,14 +11,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ...data import Pair, Pairs
+from ...data import Pair, PairReader
 from ...data.text_lines import text
-from ..recipe.data_section import Digits, Files, Generated, Phrases, Text
+from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, TextData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..recipe.data_section import Data, Photos
+    from ..recipe.data_section import Data, PhotosData
 
 Split = Literal["train", "valid", "test"]
 
@@ -30,7 +30,7 @@ class Corpus:
     """
 
     def __init__(
-        self, parts: list[Pairs], root: Path | None = None, keeps: Callable[[int], bool] = lambda row: True
+        self, parts: list[PairReader], root: Path | None = None, keeps: Callable[[int], bool] = lambda row: True
     ) -> None:
         self.parts, self.root, self.keeps = parts, root, keeps
 
@@ -51,20 +51,20 @@ class Corpus:
 
 def read(data: Data, split: Split, source: str = "text") -> Corpus:
     """What the recipe names for a split; `source` is the kind of what its source side is."""
-    if isinstance(data, Files):
+    if isinstance(data, FilesData):
         root, every = None if source == "text" else folder(data.root), data.hold_out
         if not every or split == "test":
             return Corpus(list(_files(data, split)), root)
         return Corpus(list(_files(data, "train")), root, lambda row: _held_out(row, every) == (split == "valid"))
-    if isinstance(data, Generated):
+    if isinstance(data, GeneratedData):
         return Corpus([_generated(data, split)])
-    if isinstance(data, Text | Phrases):
-        return Corpus([Pairs([_running(data, split)])])
+    if isinstance(data, TextData | PhrasesData):
+        return Corpus([PairReader([_running(data, split)])])
     from ...data.corpora import photos, spoken_digits
 
-    if isinstance(data, Digits):
-        return Corpus([Pairs(list(spoken_digits.pairs(_there(data), split, data.left_out)))])
-    return Corpus([Pairs(list(photos.pairs(_there(data), split, data.language)))])
+    if isinstance(data, DigitsData):
+        return Corpus([PairReader(list(spoken_digits.pairs(_there(data), split, data.left_out)))])
+    return Corpus([PairReader(list(photos.pairs(_there(data), split, data.language)))])
 
 
 def running(file: Path) -> Corpus:
@@ -72,25 +72,25 @@ def running(file: Path) -> Corpus:
     whole = text(file)
     if not whole.strip():
         raise ValueError(f"{file} holds no text")
-    return Corpus([Pairs([Pair("nothing", whole, 0)])])
+    return Corpus([PairReader([Pair("nothing", whole, 0)])])
 
 
 def check(data: Data) -> None:
     """A file that is missing is told before there is a run's folder."""
-    if isinstance(data, Generated | Phrases):
+    if isinstance(data, GeneratedData | PhrasesData):
         return
     for split in get_args(Split):
         read(data, split)
 
 
-def _files(data: Files, split: Split) -> Iterator[Pairs]:
+def _files(data: FilesData, split: Split) -> Iterator[PairReader]:
     root = folder(data.root)
     for source in getattr(data, split):
         files = [_found(root / name, split, data.root) for name in ([source] if isinstance(source, str) else source)]
         if len(files) == 2:
-            yield Pairs(files[0], target=files[1], on_bad=data.on_bad)
+            yield PairReader(files[0], target=files[1], on_bad=data.on_bad)
         else:
-            yield Pairs(files[0], columns=tuple(data.columns), on_bad=data.on_bad)
+            yield PairReader(files[0], columns=tuple(data.columns), on_bad=data.on_bad)
 
 
 def _held_out(row: int, every: int) -> bool:
@@ -112,13 +112,13 @@ def _found(file: Path, split: str, root: str) -> Path:
     return file
 
 
-def _there(data: Digits | Photos) -> Path:
+def _there(data: DigitsData | PhotosData) -> Path:
     return _found(folder(data.root) / data.folder, "folder", data.root)
 
 
-def _running(data: Text | Phrases, split: Split) -> Pair:
+def _running(data: TextData | PhrasesData, split: Split) -> Pair:
     """A stream of text as one pair without a source; its end validates, and is the test too: there is no third."""
-    if isinstance(data, Phrases):
+    if isinstance(data, PhrasesData):
         from ...data.corpora.phrasebook import pairs
 
         whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed))
@@ -145,10 +145,10 @@ def folder(root: str) -> Path:
     return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
 
 
-def _generated(data: Generated, split: Split) -> Pairs:
+def _generated(data: GeneratedData, split: Split) -> PairReader:
     module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
-        return Pairs(list(module.pairs(data.train, seed=data.seed)))
+        return PairReader(list(module.pairs(data.train, seed=data.seed)))
     # Both from what training never sees, and none in both.
     held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test"))
-    return Pairs(held_out[: data.test] if split == "test" else held_out[data.test :])
+    return PairReader(held_out[: data.test] if split == "test" else held_out[data.test :])

@@ -9,11 +9,11 @@ from torch.utils.data import Dataset
 from ...data import Batch
 
 if TYPE_CHECKING:
-    from ...data import Encoded
+    from ...data import EncodedCorpus
     from ..tasks.task import Task
 
 
-class Epoch(Protocol):
+class EpochBatches(Protocol):
     """The batches of one epoch for one process, as `Batches` and `Windows` have them."""
 
     def __len__(self) -> int: ...
@@ -21,7 +21,7 @@ class Epoch(Protocol):
     def __getitem__(self, i: int) -> Batch: ...
 
 
-class Updates(Dataset[list[Batch]]):
+class UpdateBatches(Dataset[list[Batch]]):
     """Item n is what one process learns from in update n + 1, whatever happened before: the batches it accumulates.
 
     An update takes `processes × accumulate` batches that belong together; process r takes every r-th of them. So two
@@ -29,7 +29,15 @@ class Updates(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self, task: Task, encoded: Encoded, *, accumulate: int, seed: int, rank: int, world: int, fixed_shapes: bool
+        self,
+        task: Task,
+        encoded: EncodedCorpus,
+        *,
+        accumulate: int,
+        seed: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool,
     ) -> None:
         self.task, self.encoded, self.seed, self.fixed_shapes = task, encoded, seed, fixed_shapes
         self.ranks, self.world = range(rank, world * accumulate, world), world * accumulate
@@ -47,7 +55,7 @@ class Updates(Dataset[list[Batch]]):
             self._epoch, self._number = self._open(epoch), epoch
         return [batches[step] for batches in self._epoch]
 
-    def _open(self, epoch: int) -> list[Epoch]:
+    def _open(self, epoch: int) -> list[EpochBatches]:
         return [
             self.task.batches(
                 self.encoded,

@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from .strict_section import Count, Positive, Section
+from .strict_section import Count, Positive, StrictSection
 
-Source = str | Annotated[list[str], Field(min_length=2, max_length=2)]
+CorpusFile = str | Annotated[list[str], Field(min_length=2, max_length=2)]
 ROOT = Field(
     default="${REGARD_DATA:-../shared/data}",
     description="where the paths below start, from where the command is run; ${NAME:-else} is read",
 )
 
 
-class Material(Section):
+class DataSection(StrictSection):
     """What every kind of data has."""
 
     longest: Positive = Field(
@@ -27,7 +27,7 @@ class Material(Section):
     )
 
 
-class Files(Material):
+class FilesData(DataSection):
     """Pairs from files: TSV, CSV, JSONL, Parquet, a `datasets` folder, or two line-aligned files; plain, gz or xz.
 
     Where the source is a picture or a sound, its column names a file, and the path starts at `root` too.
@@ -35,18 +35,18 @@ class Files(Material):
 
     kind: Literal["files"] = "files"
     root: str = ROOT
-    train: list[Source] = Field(description="corpora: a file, or [source file, target file], lines side by side")
-    valid: list[Source]
+    train: list[CorpusFile] = Field(description="corpora: a file, or [source file, target file], lines side by side")
+    valid: list[CorpusFile]
     hold_out: Count = Field(
         default=0, description="where `valid` is empty: one row of so many of `train`, at random, validates instead"
     )
-    test: list[Source] = Field(default=[])
+    test: list[CorpusFile] = Field(default=[])
     columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
         default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
     )
 
     @model_validator(mode="after")
-    def _validates(self) -> Files:
+    def _validates(self) -> FilesData:
         if self.hold_out == 1:
             raise ValueError("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
         if bool(self.valid) == bool(self.hold_out):
@@ -57,44 +57,44 @@ class Files(Material):
         return self
 
 
-Made = Annotated[Positive, Field(le=10_000_000)]  # all of them are held in memory
+GeneratedCount = Annotated[Positive, Field(le=10_000_000)]  # all of them are held in memory
 
 
-class Generated(Material):
+class GeneratedData(DataSection):
     """Pairs that we make ourselves, as many as wanted; nothing to download."""
 
-    train: Made = Field(default=20_000, description="how many pairs")
-    valid: Made = 200
-    test: Made = 1000
+    train: GeneratedCount = Field(default=20_000, description="how many pairs")
+    valid: GeneratedCount = 200
+    test: GeneratedCount = 1000
     seed: Count = Field(default=0, description="of what is made; the same pairs for every training seed")
     tokenised: bool = True
 
 
-class PhraseBook(Generated):
+class PhrasebookData(GeneratedData):
     """Pairs with gold alignments from regard's own English–French grammar."""
 
     kind: Literal["phrasebook"] = "phrasebook"
 
 
-class Opinions(Generated):
+class OpinionsData(GeneratedData):
     """Small reviews from a grammar of ours: positive, negative or neutral."""
 
     kind: Literal["opinions"] = "opinions"
 
 
-class Tones(Generated):
+class TonesData(GeneratedData):
     """Sounds of ours: a tone in noise that rises, falls or stays."""
 
     kind: Literal["tones"] = "tones"
 
 
-class Scenes(Generated):
+class ScenesData(GeneratedData):
     """Pictures of ours: coloured shapes in places, and what is said of them."""
 
     kind: Literal["scenes"] = "scenes"
 
 
-class Digits(Material):
+class DigitsData(DataSection):
     """The Free Spoken Digit Dataset."""
 
     kind: Literal["digits"] = "digits"
@@ -103,7 +103,7 @@ class Digits(Material):
     left_out: str = Field(default="", description="a speaker who is heard in the test alone; else the official split")
 
 
-class Photos(Material):
+class PhotosData(DataSection):
     """Photographs with captions (Flickr8k's official split), five in English, or one in another language."""
 
     kind: Literal["photos"] = "photos"
@@ -112,7 +112,7 @@ class Photos(Material):
     language: Literal["en", "de", "fr"] = Field(default="en", description="de and fr are Multi30k's, one a picture")
 
 
-class Text(Material):
+class TextData(DataSection):
     """Running text for a language model, cut into windows."""
 
     kind: Literal["text"] = "text"
@@ -122,7 +122,7 @@ class Text(Material):
     longest: Positive = Field(default=256, description="tokens of a window")
 
 
-class Phrases(Material):
+class PhrasesData(DataSection):
     """The English side of the phrase book as running text, a sentence a line."""
 
     kind: Literal["phrases"] = "phrases"
@@ -133,43 +133,52 @@ class Phrases(Material):
 
 
 Data = Annotated[
-    Files | PhraseBook | Opinions | Tones | Scenes | Digits | Photos | Text | Phrases, Field(discriminator="kind")
+    FilesData
+    | PhrasebookData
+    | OpinionsData
+    | TonesData
+    | ScenesData
+    | DigitsData
+    | PhotosData
+    | TextData
+    | PhrasesData,
+    Field(discriminator="kind"),
 ]
 
 
-class OfText(Section):
+class TextSource(StrictSection):
     """Words, tokenised."""
 
     kind: Literal["text"] = "text"
 
 
-class OfPictures(Section):
+class PictureSource(StrictSection):
     """Pictures, each squeezed into a square."""
 
     kind: Literal["picture"] = "picture"
     size: Positive = Field(default=64, description="pixels a side")
 
 
-class OfSounds(Section):
+class SoundSource(StrictSection):
     """Sounds, in one channel at one rate."""
 
     kind: Literal["sound"] = "sound"
     rate: Literal[8000] = Field(default=8000, description="samples a second, to which every sound is brought")
 
 
-class OfNothing(Section):
+class NoSource(StrictSection):
     """A language model reads nothing but what it wrote."""
 
     kind: Literal["none"] = "none"
 
 
-Reads = Annotated[OfText | OfPictures | OfSounds | OfNothing, Field(discriminator="kind")]
+SourceSection = Annotated[TextSource | PictureSource | SoundSource | NoSource, Field(discriminator="kind")]
 
 
-def reader(reads: OfText | OfPictures | OfSounds | OfNothing) -> Any:
+def reader(reads: TextSource | PictureSource | SoundSource | NoSource) -> Any:
     """What reads the source, as the recipe says; None for text, whose tokenizer is learned."""
     from ...data.source_reader import made
 
-    if isinstance(reads, OfText):
+    if isinstance(reads, TextSource):
         return None
     return made(reads.kind, {name: value for name, value in reads.model_dump().items() if name != "kind"})

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator, with_config
 
 from ...models import config
-from ..tasks import Name  # noqa: TC001  pydantic reads it
-from .data_section import Data, OfText, Reads
-from .strict_section import STRICT, Count, Positive, Section, Share
+from ..tasks import TaskName  # noqa: TC001  pydantic reads it
+from .data_section import Data, SourceSection, TextSource
+from .strict_section import STRICT, Count, Positive, Share, StrictSection
 
 for _part in (*config.ENCODERS.values(), *config.DECODERS.values(), config.Head):
     with_config(STRICT)(_part)  # the model room's own plain dataclasses, checked as strictly as ours
 
 
-class Tokenizer(Section):
+class TokenizerSection(StrictSection):
     kind: Literal["bpe", "unigram", "word", "character"] = "bpe"
     size: Positive = Field(default=10_000, description="of the vocabulary, at most; of each, where there are two")
     joint: bool = Field(default=True, description="one vocabulary for both languages, or one each")
@@ -27,7 +27,7 @@ class Tokenizer(Section):
     )
 
 
-class Training(Section):
+class TrainingSection(StrictSection):
     updates: Positive = Field(default=8000, description="steps of the optimizer, at most")
     tokens: Positive = Field(default=4096, description="in a batch, padding counted, on the longer side")
     accumulate: Positive = Field(default=1, description="batches per update on each device")
@@ -62,7 +62,7 @@ class Training(Section):
     tensorboard: bool = True
 
 
-class Search(Section):
+class SearchSection(StrictSection):
     """How what is written is searched for, in validation and by the commands unless told otherwise."""
 
     beams: Positive = 5
@@ -110,22 +110,22 @@ def _sensible(part: Any) -> Any:
     return part
 
 
-class Recipe(Section):
+class Recipe(StrictSection):
     name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
     about: str = ""
     seed: Annotated[Count, Field(le=2**32 - 1 - 2**16)] = 1  # NumPy's, with room for the processes
-    task: Name = Field(default="translate", description="translate, write, classify, caption or spell")
+    task: TaskName = Field(default="translate", description="translate, write, classify, caption or spell")
     tied: Literal["none", "decoder", "all"] = Field(
         default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
     )
     data: Data
-    source: Reads = OfText()
-    tokenizer: Tokenizer = Tokenizer()
+    source: SourceSection = TextSource()
+    tokenizer: TokenizerSection = TokenizerSection()
     encoder: Annotated[config.Encoder, Field(discriminator="kind"), AfterValidator(_sensible)]
     decoder: Annotated[config.Decoder | None, Field(discriminator="kind"), AfterValidator(_sensible)] = None
     head: Annotated[config.Head | None, AfterValidator(_sensible)] = None
-    training: Training = Training()
-    search: Search = Search()
+    training: TrainingSection = TrainingSection()
+    search: SearchSection = SearchSection()
 
     @model_validator(mode="after")
     def _together(self) -> Recipe:

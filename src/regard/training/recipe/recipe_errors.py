@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-class Mistakes(ValueError):
+class RecipeError(ValueError):
     """Everything that is wrong with a recipe; the message has a line for each."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
@@ -24,7 +24,9 @@ class Mistakes(ValueError):
         super().__init__("\n  ".join([f"{title} has {count}:", *lines]))
 
 
-def collect(error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str]) -> Mistakes:
+def recipe_error(
+    error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str]
+) -> RecipeError:
     """A line per mistake, with its dotted key and, where it is known, the place it was written."""
     lines: dict[str, str] = {}
     for mistake in error.errors(include_url=False):
@@ -32,7 +34,7 @@ def collect(error: ValidationError, schema: type[BaseModel], title: str, origins
         place = f" ({origins[key]})" if key in origins else ""
         # A value that fits no member of a union is one mistake, though pydantic reports it once per member.
         lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(mistake, names)}")
-    return Mistakes(title, list(lines.values()))
+    return RecipeError(title, list(lines.values()))
 
 
 def _sentence(mistake: Any, names: list[str]) -> str:

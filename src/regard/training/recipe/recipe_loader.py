@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from .recipe import Recipe
-from .recipe_errors import Mistakes, collect
+from .recipe_errors import RecipeError, recipe_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,12 +22,12 @@ PARTS = SHIPPED / "parts"  # what several recipes share: an architecture, a corp
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 
 
-def shipped() -> dict[str, str]:
+def recipe_summaries() -> dict[str, str]:
     """The recipes that ship with regard: name → one line about it."""
     return {file.stem: str(_read(file)[0].get("about", "")) for file in sorted(SHIPPED.glob("*.toml"))}
 
 
-def tasks() -> dict[str, str]:
+def recipe_tasks() -> dict[str, str]:
     """What each of them trains for, and on what kind of data: name → "translate phrasebook"."""
     found = {}
     for file in sorted(SHIPPED.glob("*.toml")):
@@ -44,7 +44,7 @@ def architectures() -> list[str]:
     return sorted(name for name in whole if not name.endswith(data))
 
 
-def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name, or in this file, with `key=value` overrides on top; every mistake is told at once."""
     path = _find(str(name), Path())
     values, origins = _resolve(path, ())
@@ -56,7 +56,7 @@ def load(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
         return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
     except ValidationError as error:
-        raise collect(error, Recipe, f"recipe {name}", origins) from None
+        raise recipe_error(error, Recipe, f"recipe {name}", origins) from None
 
 
 def _resolve(path: Path, above: tuple[Path, ...]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -148,7 +148,7 @@ def _overrides(given: Iterable[str]) -> dict[str, Any]:
             value = {name: value}
         _merge(values, value)
     if wrong:
-        raise Mistakes("the command line", wrong)
+        raise RecipeError("the command line", wrong)
     return values
 
 

@@ -17,7 +17,7 @@ WIDTH = 44  # column of the comments, where a line leaves room for them
 CONTROL = re.compile(r"[\x00-\x1f\x7f]+")  # what TOML forbids in a comment, ends of lines among them
 
 
-def written(recipe: Recipe) -> str:
+def recipe_toml(recipe: Recipe) -> str:
     """The recipe as commented TOML, defaults included: a run can be repeated from this file alone."""
     head: list[str] = []
     sections: list[str] = []

@@ -13,5 +13,5 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class Section(BaseModel):
+class StrictSection(BaseModel):
     model_config = STRICT

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Weights = dict[str, Tensor]
 
 
-class Snapshots:
+class WeightSnapshots:
     """checkpoints/update-N.safetensors for the last `window` of them, and best-N.safetensors.
 
     Averaging the weights of the last checkpoints costs nothing at decoding time and gains what an ensemble gains

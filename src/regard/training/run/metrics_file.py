@@ -21,7 +21,7 @@ FIRST = (
 )
 
 
-class Metrics:
+class MetricsFile:
     """Appends lines; `begin` first drops those that an interrupted run wrote past its last checkpoint.
 
     The last column is what the task's validation measures.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..recipe.recipe_toml import written
+from ..recipe.recipe_toml import recipe_toml
 
 if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
     from ..tasks.task import Task
 
 
-def card(recipe: Recipe, task: Task, kept: str, score: float) -> str:
+def model_card(recipe: Recipe, task: Task, kept: str, score: float) -> str:
     """README.md of a model folder, as the Hugging Face hub shows it; the recipe in full makes it repeatable."""
     beam = f" (beam {recipe.search.beams})" if task.searches else ""
     scoring = "tokenised " if task.measure == "BLEU" and recipe.data.tokenised else ""
@@ -29,5 +29,5 @@ Validation {scoring}{task.shown(score)}{beam}, seed {recipe.seed}. The weights a
     {task.command}
 
 ```toml
-{written(recipe)}```
+{recipe_toml(recipe)}```
 """

@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..score.bleu import Bin, Score
-from ..score.label_scores import Label
-from ..score.task_evaluation import Figures
-from ..score.translation_evaluation import Evaluation
+from ..score.bleu import LengthBin, Score
+from ..score.label_scores import LabelScore
+from ..score.task_evaluation import TaskEvaluation
+from ..score.translation_evaluation import TranslationEvaluation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ NAME = "results.json"
 LARGEST = 1 << 24  # bytes; a file that large was not written by us
 
 
-def record(run: Path, data: str, evaluation: Evaluation | Figures) -> Path:
+def save_result(run: Path, data: str, evaluation: TranslationEvaluation | TaskEvaluation) -> Path:
     """Adds an evaluation to a run's results, in place of an earlier one on the same data."""
     file = run / NAME
     known = _read(file) if file.exists() else {}
@@ -30,7 +30,7 @@ def record(run: Path, data: str, evaluation: Evaluation | Figures) -> Path:
     return file
 
 
-def load(run: Path) -> dict[str, Evaluation | Figures]:
+def load_results(run: Path) -> dict[str, TranslationEvaluation | TaskEvaluation]:
     """What a run scored, by data."""
     file = run / NAME
     if not file.is_file():
@@ -42,24 +42,24 @@ def load(run: Path) -> dict[str, Evaluation | Figures]:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One line of a comparison."""
 
     run: str
     data: str
-    evaluation: Evaluation | Figures
+    evaluation: TranslationEvaluation | TaskEvaluation
 
 
-def compare(runs: Iterable[Path]) -> list[Row]:
+def compare(runs: Iterable[Path]) -> list[ComparisonRow]:
     """Runs side by side, grouped by what they were evaluated on."""
     runs = list(runs)
     whole = [run.resolve() for run in runs]
     alike = {run.name for run in whole if len({other for other in whole if other.name == run.name}) > 1}
     names = [str(run) if full.name in alike else full.name for run, full in zip(runs, whole, strict=True)]
     rows = [
-        Row(name, data, evaluation)
+        ComparisonRow(name, data, evaluation)
         for run, name in zip(runs, names, strict=True)
-        for data, evaluation in load(run).items()
+        for data, evaluation in load_results(run).items()
     ]
     order = {data: i for i, data in enumerate(dict.fromkeys(row.data for row in rows))}
     return sorted(rows, key=lambda row: order[row.data])
@@ -77,9 +77,11 @@ def _read(file: Path) -> dict[str, Any]:
     return found
 
 
-def _evaluation(values: dict[str, Any]) -> Evaluation | Figures:
+def _evaluation(values: dict[str, Any]) -> TranslationEvaluation | TaskEvaluation:
     if "task" in values:
-        labels = {name: Label(**label) for name, label in values.get("labels", {}).items()}
-        return Figures(**{**values, "labels": labels})
+        labels = {name: LabelScore(**label) for name, label in values.get("labels", {}).items()}
+        return TaskEvaluation(**{**values, "labels": labels})
     scored = {name: Score(**values[name]) for name in ("bleu", "tokenised_bleu", "chrf")}
-    return Evaluation(**{**values, **scored, "by_length": [Bin(**each) for each in values["by_length"]]})
+    return TranslationEvaluation(
+        **{**values, **scored, "by_length": [LengthBin(**each) for each in values["by_length"]]}
+    )

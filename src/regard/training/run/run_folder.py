@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..recipe.recipe_loader import load
-from ..recipe.recipe_toml import written
+from ..recipe.recipe_loader import load_recipe
+from ..recipe.recipe_toml import recipe_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, recipe)
         unfinished = folder / f"{RECIPE}.unfinished"
-        unfinished.write_text(written(recipe), encoding="utf-8")
+        unfinished.write_text(recipe_toml(recipe), encoding="utf-8")
         unfinished.replace(folder / RECIPE)
         run.checkpoints.mkdir()
         return run
@@ -55,7 +55,7 @@ class Run:
         """A run that was begun before."""
         if not (folder / RECIPE).is_file():
             raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
-        return cls(folder, load(folder / RECIPE))
+        return cls(folder, load_recipe(folder / RECIPE))
 
     @staticmethod
     @contextmanager

@@ -20,7 +20,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Bin:
+class LengthBin:
     """The sentences whose source has `low` to `high` words; `high` is 0 where there is no upper end."""
 
     low: int
@@ -59,14 +59,14 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 def by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *, tokenised: bool = False
-) -> list[Bin]:
+) -> list[LengthBin]:
     """BLEU of the sentences of each length of the source, in words: the figure of Bahdanau et al. 2014."""
     bins: dict[int, list[int]] = {}
     for i, source in enumerate(sources):
         words = max(len(source.split()), 1)
         bins.setdefault(min((words - 1) // STEP * STEP + 1, LAST), []).append(i)
     return [
-        Bin(
+        LengthBin(
             low,
             0 if low == LAST else low + STEP - 1,
             len(rows),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...data import END, Batches, Encoded
+from ...data import END, Batches, EncodedCorpus
 from ...data.corpora import scenes
 from ...seeing.alignment import alignment_error
 from ...seeing.alignment.pointing_game import pointed
@@ -15,18 +15,18 @@ from ...seeing.alignment.pointing_game import pointed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...data import Pair, Tokenizers
+    from ...data import Pair, TokenizerPair
     from ...models import Writer
 
 
 @torch.no_grad()
-def pointing(model: Writer, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> float | None:
+def pointing(model: Writer, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> float | None:
     """The share, in percent, of the words with a place that are pointed at, by `seeing/pointing.py`.
 
     The captions are the true ones, word by word, and the model is in evaluation mode. A Transformer points with the
     mean of its maps. None where the model has no attention.
     """
-    encoded = Encoded.build([replace(pair, row=row) for row, pair in enumerate(pairs)], tokenizers)
+    encoded = EncodedCorpus.build([replace(pair, row=row) for row, pair in enumerate(pairs)], tokenizers)
     device, hits, total = next(model.parameters()).device, 0, 0
     training = model.training
     model.eval()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Label:
+class LabelScore:
     """How a label fares, in percent:
 
         precision = right / answered,   recall = right / count,   F1 = 2 right / (answered + count)
@@ -28,7 +28,7 @@ class Label:
     answers: dict[str, int]  # what those rows were taken for, and how often; a row of the confusion matrix
 
 
-def by_label(answers: Sequence[str], pairs: Sequence[Pair], names: Iterable[str]) -> dict[str, Label]:
+def by_label(answers: Sequence[str], pairs: Sequence[Pair], names: Iterable[str]) -> dict[str, LabelScore]:
     """Of every label that some row has or some answer is, in the order of `names`."""
     taken: dict[str, Counter[str]] = {}
     for answer, pair in zip(answers, pairs, strict=True):
@@ -38,9 +38,9 @@ def by_label(answers: Sequence[str], pairs: Sequence[Pair], names: Iterable[str]
     return {name: _label(name, taken.get(name, Counter()), answered[name], order) for name in order}
 
 
-def _label(name: str, taken: Counter[str], answered: int, order: list[str]) -> Label:
+def _label(name: str, taken: Counter[str], answered: int, order: list[str]) -> LabelScore:
     count, right = taken.total(), taken[name]
-    return Label(
+    return LabelScore(
         count,
         100 * right / answered if answered else None,
         100 * right / count if count else None,

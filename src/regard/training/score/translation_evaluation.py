@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...data import Batches, Encoded
+from ...data import Batches, EncodedCorpus
 from ...decoding import translate
 from ...models import Writer
 from ...seeing.alignment import alignment_error as aer
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ...data import Batch, Pair, Tokenizers
+    from ...data import Batch, Pair, TokenizerPair
     from ...decoding.search import Settings
     from ...decoding.translation import Engine
-    from .bleu import Bin, Score
+    from .bleu import LengthBin, Score
 
 
 @dataclass
-class Evaluation:
+class TranslationEvaluation:
     """What `regard evaluate` prints and a run's results.json keeps."""
 
     sentences: int
@@ -37,7 +37,7 @@ class Evaluation:
     chrf: Score
     perplexity: float | None  # per token of the model's own vocabulary, </s> counted; None of an engine not ours
     aer: dict[str, float]  # by layer of attention; empty without gold links or without attention
-    by_length: list[Bin]
+    by_length: list[LengthBin]
     tokens_per_second: float  # of translations, </s> counted
     seconds: float  # for translating all sentences
     search: dict[str, Any]
@@ -50,15 +50,15 @@ class Evaluation:
         return min(self.aer.values(), default=None)
 
 
-def evaluate(
+def evaluate_translation(
     model: Writer | Engine,
-    tokenizers: Tokenizers,
+    tokenizers: TokenizerPair,
     pairs: Iterable[Pair],
     *,
     tokens: int | None = None,
     tokenised: bool = False,
     **how: Unpack[Settings],
-) -> tuple[Evaluation, list[str]]:
+) -> tuple[TranslationEvaluation, list[str]]:
     """The scores of a model on these pairs, and its translations.
 
     `tokenised` says that the text of the pairs is, so that BLEU by length counts its words as they stand. An engine
@@ -75,7 +75,7 @@ def evaluate(
     texts = [translation.text for translation in translations]
     own = model if isinstance(model, Writer) else None
     linked = [pair for pair in pairs if pair.alignment is not None]
-    evaluation = Evaluation(
+    evaluation = TranslationEvaluation(
         sentences=len(pairs),
         bleu=scores.bleu(texts, references),
         tokenised_bleu=scores.bleu(texts, references, tokenised=True),
@@ -91,7 +91,7 @@ def evaluate(
 
 
 @torch.no_grad()
-def perplexity(model: Writer, tokenizers: Tokenizers, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
+def perplexity(model: Writer, tokenizers: TokenizerPair, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
     """exp(−Σ log p(y_t | y_<t, x) / T), over every token of every target, </s> counted."""
     loss = count = 0.0
     for batch in _forced(model, tokenizers, pairs, tokens):
@@ -104,7 +104,7 @@ def perplexity(model: Writer, tokenizers: Tokenizers, pairs: Iterable[Pair], *, 
 
 
 def alignment_errors(
-    model: Writer, tokenizers: Tokenizers, pairs: list[Pair], *, tokens: int = 4096
+    model: Writer, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
 ) -> dict[str, float]:
     """The AER of the words each target word looks at most as the model reads the reference, for each attention layer.
 
@@ -121,7 +121,7 @@ def alignment_errors(
 
 
 @torch.no_grad()
-def alignments(model: Writer, tokenizers: Tokenizers, pairs: list[Pair], *, tokens: int = 4096) -> list[Tensor]:
+def alignments(model: Writer, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096) -> list[Tensor]:
     """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
     found: list[Tensor | None] = [None] * len(pairs)
     numbered = [replace(pair, row=row) for row, pair in enumerate(pairs)]
@@ -138,9 +138,9 @@ def alignments(model: Writer, tokenizers: Tokenizers, pairs: list[Pair], *, toke
     return [weights for weights in found if weights is not None]
 
 
-def _forced(model: Writer, tokenizers: Tokenizers, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
+def _forced(model: Writer, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
     """Batches of like length on the model's device, the model in evaluation mode meanwhile."""
-    encoded = Encoded.build(pairs, tokenizers)
+    encoded = EncodedCorpus.build(pairs, tokenizers)
     widest = max([*encoded.source_lengths.tolist(), *encoded.target_lengths.tolist()], default=1)
     device = next(model.parameters()).device
     training = model.training

@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
     from .task import Task
 
-Name = Literal["translate", "write", "classify", "caption", "spell"]
-_CLASS: dict[Name, tuple[str, str]] = {  # task of a recipe: its module and its class
-    "translate": ("translate_task", "Translate"),
-    "write": ("language_model_task", "Write"),
-    "classify": ("classify_task", "Classify"),
-    "caption": ("caption_task", "Caption"),
-    "spell": ("spell_task", "Spell"),
+TaskName = Literal["translate", "write", "classify", "caption", "spell"]
+_CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and its class
+    "translate": ("translate_task", "TranslateTask"),
+    "write": ("language_model_task", "LanguageModelTask"),
+    "classify": ("classify_task", "ClassifyTask"),
+    "caption": ("caption_task", "CaptionTask"),
+    "spell": ("spell_task", "SpellTask"),
 }
 
 
-def task_of(recipe: Recipe) -> Task:
+def recipe_task(recipe: Recipe) -> Task:
     """The task that a recipe names. Its module is imported here and not before: each needs libraries of its own."""
     module, name = _CLASS[recipe.task]
     return cast("Task", getattr(import_module(f".{module}", __name__), name)(recipe))

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..score.caption_metrics import bleu, chrf, cider
 from ..score.caption_pointing import pointing
-from .translate_task import Translate
+from .translate_task import TranslateTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...data import Pair, Tokenizers
+    from ...data import Pair, TokenizerPair
 
 
-class Caption(Translate):
+class CaptionTask(TranslateTask):
     """Several pairs may have one picture: it is described once, and all of them are its references."""
 
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = "regard caption --model FOLDER picture.png"
     tag: ClassVar[str] = "image-to-text"
 
-    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         once = list({pair.source: pair for pair in pairs}.values())
         said = dict(zip((pair.source for pair in once), super().answers(model, tokenizers, once), strict=True))
         return [said[pair.source] for pair in pairs]
@@ -30,7 +30,7 @@ class Caption(Translate):
         return bleu(*gathered(answers, pairs))[3]
 
     def figures(
-        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: Tokenizers
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: TokenizerPair
     ) -> dict[str, float]:
         captions, references = gathered(answers, pairs)
         figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}

@@ -13,10 +13,10 @@ from .task import Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...data import Encoded, Pair, Tokenizers
+    from ...data import EncodedCorpus, Pair, TokenizerPair
 
 
-class Classify(Task):
+class ClassifyTask(Task):
     measure: ClassVar[str] = "accuracy"
     command: ClassVar[str] = 'regard classify --model FOLDER "A sentence, or a file of sound"'
 
@@ -24,17 +24,17 @@ class Classify(Task):
     def tag(self) -> str:
         return {"text": "text-classification", "sound": "audio-classification"}[self.recipe.source.kind]
 
-    def model(self, tokenizers: Tokenizers, train: Encoded) -> Classifier:
+    def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> Classifier:
         words = tokenizers.source_size
         model = Classifier(self.recipe.classifier(words, len(tokenizers.target.names)))
         if model.static is not None:
             model.static.idf.copy_(torch.from_numpy(idf(train, words)))
         return model
 
-    def amount(self, encoded: Encoded) -> str:
+    def amount(self, encoded: EncodedCorpus) -> str:
         return f"{len(encoded):,} examples"
 
-    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         from ...decoding.classification import classify
 
         return [found.label for found in classify(model, tokenizers, [pair.source for pair in pairs])]

@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...data.text_windows import Blocks, Windows
+from ...data.text_windows import AdjacentWindows, RandomWindows
 from .task import Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...data import Encoded, Pair, Tokenizers
+    from ...data import EncodedCorpus, Pair, TokenizerPair
 
 
-class Write(Task):
+class LanguageModelTask(Task):
     """The text is one stream of tokens; a batch is windows of it, `data.longest` tokens each."""
 
     measure: ClassVar[str] = "loss"
     command: ClassVar[str] = 'regard generate --model FOLDER "How it begins"'
     tag: ClassVar[str] = "text-generation"
 
-    def batches(self, encoded: Encoded, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Windows:
+    def batches(
+        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
+    ) -> RandomWindows:
         # All of one shape, asked for or not.
-        return Windows(encoded, **self._sizes, seed=seed, epoch=epoch, rank=rank, world=world)
+        return RandomWindows(encoded, **self._sizes, seed=seed, epoch=epoch, rank=rank, world=world)
 
-    def checks(self, encoded: Encoded, *, rank: int = 0, world: int = 1) -> Blocks:
-        return Blocks(encoded, **self._sizes, rank=rank, world=world)
+    def checks(self, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> AdjacentWindows:
+        return AdjacentWindows(encoded, **self._sizes, rank=rank, world=world)
 
     @property
     def _sizes(self) -> dict[str, int]:
         block = self.recipe.data.longest
         return {"block": block, "rows": self.recipe.training.tokens // block}
 
-    def amount(self, encoded: Encoded) -> str:
+    def amount(self, encoded: EncodedCorpus) -> str:
         return f"{len(encoded.target):,} tokens"
 
-    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         return [""] * len(pairs)  # nothing is asked of it but the loss
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:

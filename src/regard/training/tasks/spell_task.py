@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from ..score.error_rate import error_rate
-from .translate_task import Translate
+from .translate_task import TranslateTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...data import Pair
 
 
-class Spell(Translate):
+class SpellTask(TranslateTask):
     measure: ClassVar[str] = "error rate"
     command: ClassVar[str] = "regard classify --model FOLDER sound.wav"
     tag: ClassVar[str] = "automatic-speech-recognition"

@@ -11,9 +11,9 @@ from ...models import Writer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ...data import Batch, Encoded, Pair, Tokenizers
+    from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
     from ...models.model_folder import Saved
-    from ..fit.update_batches import Epoch
+    from ..fit.update_batches import EpochBatches
     from ..recipe.recipe import Recipe
 
 
@@ -32,33 +32,35 @@ class Task(ABC):
     def tag(self) -> str:
         """The Hugging Face hub's name for it."""
 
-    def model(self, tokenizers: Tokenizers, train: Encoded) -> Saved:
+    def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> Saved:
         """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
         model = Writer(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
         model.encoder.pretrain()
         return model
 
-    def batches(self, encoded: Encoded, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Epoch:
+    def batches(
+        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
+    ) -> EpochBatches:
         """What one process learns from in one epoch."""
         tokens = self.recipe.training.tokens
         return Batches(
             encoded, tokens=tokens, seed=seed, epoch=epoch, rank=rank, world=world, fixed_shapes=fixed_shapes
         )
 
-    def checks(self, encoded: Encoded, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
+    def checks(self, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
         """The validation set in batches, each pair once."""
         tokens = max(self.recipe.training.tokens, self.recipe.data.longest)
         return Batches(encoded, tokens=tokens, rank=rank, world=world)
 
     @abstractmethod
-    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         """What the model says to the source of each pair."""
 
     @abstractmethod
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         """How good that is; more is better. `nll` is the loss per token on the same pairs."""
 
-    def amount(self, encoded: Encoded) -> str:
+    def amount(self, encoded: EncodedCorpus) -> str:
         """How much it is, in the words of the task."""
         return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
 
@@ -71,7 +73,7 @@ class Task(ABC):
         return f"valid_{self.measure.lower().replace(' ', '_')}"
 
     def figures(
-        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: Tokenizers
+        self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: TokenizerPair
     ) -> dict[str, float]:
         """Everything worth knowing of a model on a test set, for `regard evaluate`; `answers` are what it said."""
         return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}

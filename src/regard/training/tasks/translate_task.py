@@ -11,16 +11,16 @@ from .task import Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...data import Pair, Tokenizers
+    from ...data import Pair, TokenizerPair
 
 
-class Translate(Task):
+class TranslateTask(Task):
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = 'regard translate --model FOLDER "A sentence."'
     tag: ClassVar[str] = "translation"
     searches: ClassVar[bool] = True
 
-    def answers(self, model: Any, tokenizers: Tokenizers, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         how = self.recipe.search.model_dump()
         sources = [pair.source for pair in pairs]
         return [found.text for found in translate(model, tokenizers, sources, **how)]

@@ -48,12 +48,12 @@ def told(shelf: Shelf, model: Model, picture: bytes) -> dict[str, Any]:
     """A picture, what it shows in words, and the weights over its grid of cells word by word."""
     from PIL import Image
 
-    from ...data.picture_reader import Pictures
+    from ...data.picture_reader import PictureReader
     from ...seeing.drawing.picture_overlay import looks
 
     loaded = shelf.loaded(model)
     with _file(picture) as name:
-        seen = Pictures(PIXELS).encode(name)
+        seen = PictureReader(PIXELS).encode(name)
         how: Settings = {**loaded.search, "weights": True}
         (found,) = translate(loaded.model, loaded.tokenizers, [name], **how)
     weights, words = looks(found)
@@ -72,10 +72,10 @@ def told(shelf: Shelf, model: Model, picture: bytes) -> dict[str, Any]:
 
 def heard(models: Iterable[Pretrained], sound: bytes) -> dict[str, Any]:
     """A sound, its label and the weights over time, by the first that names sounds; its letters, by one that spells."""
-    from ...data.sound_reader import Sounds
+    from ...data.sound_reader import SoundReader
 
     with _file(sound) as name:
-        reader = Sounds()
+        reader = SoundReader()
         samples = reader.encode(name)
         answer: dict[str, Any] = {"seconds": len(samples) / reader.rate, "waveform": _envelope(samples / 32768)}
         for loaded in models:

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from regard.data import Pair, Pairs
+from regard.data import Pair, PairReader
 from regard.data.corpora import phrasebook
 from regard.data.corpora.phrasebook import french
-from regard.data.corpora.phrasebook.bilingual_phrase import Mot, Phrase, Word, said, written
+from regard.data.corpora.phrasebook.bilingual_phrase import EnglishWord, FrenchWord, Phrase, phrase_pair, rendered
 from regard.data.corpora.phrasebook.clauses import Clause, group, predicate
 from regard.data.corpora.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
 from regard.data.corpora.phrasebook.noun_phrases import NounPhrase
@@ -41,7 +41,7 @@ def test_pairs_are_different_and_can_be_read_again() -> None:
     assert len(book) == 500
     assert len({pair.source for pair in book}) == 500
     assert list(book) == list(book)
-    assert len(list(Pairs(book))) == len(list(Pairs(book))) == 500
+    assert len(list(PairReader(book))) == len(list(PairReader(book))) == 500
 
 
 def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
@@ -129,13 +129,15 @@ def test_a_or_an() -> None:
 def _clause(who: NounPhrase, verb: str, tense: str, middle: str = "", clitic: str = "") -> str:
     found = next(verb_ for verb_ in VERBS if verb_.en == verb)
     made = group(found, who, tense, middle, False, False, clitic == "les")
-    return written(Clause(who, made, predicate(made, Mot(clitic, []) if clitic else None), [], tense, False).stated())[
-        1
-    ]
+    return rendered(
+        Clause(who, made, predicate(made, FrenchWord(clitic, []) if clitic else None), [], tense, False).stated()
+    )[1]
 
 
 def _someone(text: str, person: french.Person, female: bool = False, several: bool = False) -> NounPhrase:
-    return NounPhrase(Phrase([Word(text)], [Mot(text, [])]), person, female, several, frozenset(["person"]))
+    return NounPhrase(
+        Phrase([EnglishWord(text)], [FrenchWord(text, [])]), person, female, several, frozenset(["person"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,8 +193,8 @@ def test_names_that_turn_around() -> None:
 )
 def test_where_two_words_meet(words: str, expected: str) -> None:
     count = len(words.split())
-    phrase = said(" ".join(f"w{i}" for i in range(count)), words)
-    _, target, sure, _ = written(phrase)
+    phrase = phrase_pair(" ".join(f"w{i}" for i in range(count)), words)
+    _, target, sure, _ = rendered(phrase)
     assert target == expected
     assert len(links(sure)) == count, "a contraction keeps the links of both words"
 
@@ -210,7 +212,7 @@ def test_the_command_prints_what_pairs_reads(tmp_path) -> None:  # type: ignore[
     done = subprocess.run(command, capture_output=True, check=True, timeout=60)
     file = tmp_path / "book.tsv"
     file.write_bytes(done.stdout)
-    read = list(Pairs(file, columns=(0, 1, 2, 3)))
+    read = list(PairReader(file, columns=(0, 1, 2, 3)))
     assert [(pair.source, pair.target, pair.alignment, pair.possible) for pair in read] == [
         (pair.source, pair.target, pair.alignment, pair.possible) for pair in phrasebook.pairs(50, seed=3)
     ]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.data.picture_reader import Pictures
+from regard.data.picture_reader import PictureReader
 from regard.decoding import pretrained
 from regard.decoding.beam_history import trail
 from regard.decoding.classification import classify
@@ -140,7 +140,7 @@ def test_a_text_is_named_as_the_library_names_it() -> None:
 def test_a_picture_is_told_as_the_library_tells_it() -> None:
     image, model, scene = pytest.importorskip("PIL.Image"), shipped("caption"), "scene:test:0:7"
     packed = io.BytesIO()
-    image.fromarray(Pictures(256).encode(scene)).save(packed, "PNG")
+    image.fromarray(PictureReader(256).encode(scene)).save(packed, "PNG")
     told = json_of(upload(model, "/api/caption", packed.getvalue()))
     loaded = pretrained.load(model.name)
     (found,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)

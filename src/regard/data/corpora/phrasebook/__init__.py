@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .sentence_grammar import Sentences, pairs
+from .sentence_grammar import PhrasebookPairs, pairs
 
-__all__ = ["Sentences", "pairs"]
+__all__ = ["PhrasebookPairs", "pairs"]

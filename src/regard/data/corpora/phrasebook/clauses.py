@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .bilingual_phrase import Mot, Phrase, Word, mots
+from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words
 from .french import Person, agree, feminine, present
 from .lexicon import ALL, GIVING, MOVING, VERBS, Verb
 from .noun_phrases import NounPhrase, noun_phrase, object_pronoun
@@ -30,84 +30,88 @@ _OF_BODIES = {"help", "invite", "build", "buy", "sell"}
 
 
 @dataclass
-class Group:
+class VerbGroup:
     """The verb with all that clings to it. English: auxiliaries, middle, lexical verb. French: finite verb, rest.
 
     In French, "ne" and an object pronoun come before a verb, and "pas" and adverbs right after the finite one.
     """
 
-    auxiliaries: list[Word] = field(default_factory=list)  # at most one; before the subject in a question
-    middle: list[Word] = field(default_factory=list)  # not, never, often
-    lexical: list[Word] = field(default_factory=list)  # the verb, with the "to" before it
-    finite: Mot = field(default_factory=lambda: Mot("", []))
-    rest: list[Mot] = field(default_factory=list)  # participle or infinitive
+    auxiliaries: list[EnglishWord] = field(default_factory=list)  # at most one; before the subject in a question
+    middle: list[EnglishWord] = field(default_factory=list)  # not, never, often
+    lexical: list[EnglishWord] = field(default_factory=list)  # the verb, with the "to" before it
+    finite: FrenchWord = field(default_factory=lambda: FrenchWord("", []))
+    rest: list[FrenchWord] = field(default_factory=list)  # participle or infinitive
     infinitive: bool = False
 
-    def english(self) -> list[Word]:
+    def english(self) -> list[EnglishWord]:
         return [*self.auxiliaries, *self.middle, *self.lexical]
 
 
-def group(verb: Verb, who: NounPhrase, tense: str, middle: str, asked: bool, female: bool, several: bool) -> Group:
+def group(verb: Verb, who: NounPhrase, tense: str, middle: str, asked: bool, female: bool, several: bool) -> VerbGroup:
     """The verb in a tense. `middle` is "", "not", "never" or an adverb; female and several are those of a pronoun
     object, with which the participle agrees."""
     person, french = who.person, verb.fr
-    lexical = Word(verb.en)
-    made = Group(lexical=[lexical], middle=[Word(middle)] if middle else [])
+    lexical = EnglishWord(verb.en)
+    made = VerbGroup(lexical=[lexical], middle=[EnglishWord(middle)] if middle else [])
     supported = asked or middle == "not"
-    support = [Word("did" if tense == "past" else "does" if who.third else "do")] if supported else []
+    support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")] if supported else []
     if tense == "present":
         lexical.text, made.auxiliaries = verb.third if who.third and not support else verb.en, support
-        made.finite = Mot(french.present[person], [lexical], list(support))
+        made.finite = FrenchWord(french.present[person], [lexical], list(support))
     elif tense == "progressive":
-        lexical.text, made.auxiliaries = verb.ing, [Word(BE[person])]
-        made.finite = Mot(french.present[person], [lexical], list(made.auxiliaries))
+        lexical.text, made.auxiliaries = verb.ing, [EnglishWord(BE[person])]
+        made.finite = FrenchWord(french.present[person], [lexical], list(made.auxiliaries))
     elif tense == "future":
-        made.auxiliaries = [Word("will")]
-        made.finite = Mot(french.future[person], [lexical], list(made.auxiliaries))
+        made.auxiliaries = [EnglishWord("will")]
+        made.finite = FrenchWord(french.future[person], [lexical], list(made.auxiliaries))
     elif tense == "past":
         lexical.text, made.auxiliaries = verb.en if support else verb.past, support
         if french.etre:
             female, several = who.female, who.several
-        made.finite = Mot((ETRE if french.etre else AVOIR)[person], list(support or [lexical]))
-        made.rest = mots(agree(french.participle, feminine(french.participle), female, several), lexical)
+        made.finite = FrenchWord((ETRE if french.etre else AVOIR)[person], list(support or [lexical]))
+        made.rest = french_words(agree(french.participle, feminine(french.participle), female, several), lexical)
     else:
         _infinitive(made, who, tense, lexical, french.infinitive, support)
     return made
 
 
-def _infinitive(made: Group, who: NounPhrase, tense: str, lexical: Word, infinitive: str, support: list[Word]) -> None:
+def _infinitive(
+    made: VerbGroup, who: NounPhrase, tense: str, lexical: EnglishWord, infinitive: str, support: list[EnglishWord]
+) -> None:
     """is going to eat: va manger; can eat: peut manger; wants to eat: veut manger."""
-    to = Word("to")
-    made.rest, made.infinitive = [Mot(infinitive, [lexical])], True
+    to = EnglishWord("to")
+    made.rest, made.infinitive = [FrenchWord(infinitive, [lexical])], True
     if tense == "going":
-        be, going = Word(BE[who.person]), Word("going")
+        be, going = EnglishWord(BE[who.person]), EnglishWord("going")
         made.auxiliaries, made.lexical = [be], [going, to, lexical]
-        made.finite = Mot(_ALLER[who.person], [going], [be])
+        made.finite = FrenchWord(_ALLER[who.person], [going], [be])
         made.rest[0].possible = [to]
     elif tense == "want":
-        want = Word("wants" if who.third and not support else "want")
+        want = EnglishWord("wants" if who.third and not support else "want")
         made.auxiliaries, made.lexical = support, [want, to, lexical]
-        made.finite = Mot(_MODALS[tense][who.person], [want], list(support))
+        made.finite = FrenchWord(_MODALS[tense][who.person], [want], list(support))
         made.rest[0].possible = [to]
     else:
-        modal = Word(tense)
+        modal = EnglishWord(tense)
         made.auxiliaries = [modal]
-        made.finite = Mot(_MODALS[tense][who.person], [modal])
+        made.finite = FrenchWord(_MODALS[tense][who.person], [modal])
 
 
-def denied(word: Word, auxiliaries: list[Word]) -> tuple[Mot, Mot]:
+def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[FrenchWord, FrenchWord]:
     """ne and pas, or ne and jamais. "does" is there for the sake of "not", so it may be said to be in them too."""
     support = [auxiliary for auxiliary in auxiliaries if auxiliary.text in ("do", "does", "did")]
-    return Mot("ne", [word], support), Mot("jamais" if word.text == "never" else "pas", [word], list(support))
+    return FrenchWord("ne", [word], support), FrenchWord(
+        "jamais" if word.text == "never" else "pas", [word], list(support)
+    )
 
 
-def predicate(made: Group, clitic: Mot | None = None) -> list[Mot]:
+def predicate(made: VerbGroup, clitic: FrenchWord | None = None) -> list[FrenchWord]:
     """The French verb with ne … pas around it and a pronoun before the verb it belongs to."""
-    before: list[Mot] = []
-    after: list[Mot] = []
+    before: list[FrenchWord] = []
+    after: list[FrenchWord] = []
     for word in made.middle:
         if word.text in _ADVERBS:
-            after += mots(_ADVERBS[word.text], word)
+            after += french_words(_ADVERBS[word.text], word)
         else:
             ne, pas = denied(word, made.auxiliaries)
             before.append(ne)
@@ -123,9 +127,9 @@ class Clause:
     """Subject, verb and object, kept apart until it is known whether they state or ask."""
 
     who: NounPhrase
-    verb: Group
-    french: list[Mot]  # the whole French predicate
-    english: list[Word]  # what follows the English verb: its preposition, object and particle
+    verb: VerbGroup
+    french: list[FrenchWord]  # the whole French predicate
+    english: list[EnglishWord]  # what follows the English verb: its preposition, object and particle
     tense: str
     moving: bool  # it says where already
 
@@ -137,11 +141,11 @@ class Clause:
 
     def asked(self) -> Phrase:
         """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is what "does" does, and what "?" says."""
-        [first], mark = self.verb.auxiliaries, Word("?")
+        [first], mark = self.verb.auxiliaries, EnglishWord("?")
         modal = first.text in _MODALS
-        ask = [Mot("est-ce", [] if modal else [first], [first, mark]), Mot("que", [], [first, mark])]
+        ask = [FrenchWord("est-ce", [] if modal else [first], [first, mark]), FrenchWord("que", [], [first, mark])]
         english = [first, *self.who.phrase.en, *self.verb.lexical, *self.english, mark]
-        return Phrase(english, [*ask, *self.who.phrase.fr, *self.french, Mot("?", [mark])])
+        return Phrase(english, [*ask, *self.who.phrase.fr, *self.french, FrenchWord("?", [mark])])
 
 
 def clause(r: Random, who: NounPhrase, *, tenses: tuple[str, ...] = ALL, asked: bool = False) -> Clause:
@@ -167,8 +171,8 @@ def _tenses(verb: Verb, who: NounPhrase, tenses: tuple[str, ...]) -> list[str]:
 
 def _with_object(r: Random, who: NounPhrase, verb: Verb, tense: str, middle: str, asked: bool) -> Clause:
     clitic, female, several = None, False, False
-    english: list[Word] = []
-    behind: list[Mot] = []
+    english: list[EnglishWord] = []
+    behind: list[FrenchWord] = []
     if "person" in verb.objects and verb not in GIVING and r.random() < 0.5:
         word, clitic, female, several = object_pronoun(r, who)
         english.append(word)
@@ -179,15 +183,15 @@ def _with_object(r: Random, who: NounPhrase, verb: Verb, tense: str, middle: str
     made = group(verb, who, tense, middle, asked, female, several)
     main = (made.rest or [made.finite])[-1]
     if verb in MOVING or verb in GIVING:
-        to = Word(verb.to or "to")
+        to = EnglishWord(verb.to or "to")
         whom = noun_phrase(r, verb.objects if verb in MOVING else {"person"}, determiners="definite").phrase
         english += [to, *whom.en]
-        behind += [*mots("de" if verb.to == "from" else "à", to), *whom.fr]
+        behind += [*french_words("de" if verb.to == "from" else "à", to), *whom.fr]
     elif verb.to:
-        english.insert(0, Word(verb.to))
+        english.insert(0, EnglishWord(verb.to))
         main.possible.append(english[0])
     if verb.after:
-        *others, last = [Word(text) for text in verb.after.split()]
+        *others, last = [EnglishWord(text) for text in verb.after.split()]
         english += [*others, last]
         main.sure.append(last)  # the pie is in "entarté"
         main.possible += others

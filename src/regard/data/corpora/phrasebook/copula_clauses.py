@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .bilingual_phrase import Mot, Phrase, Word, mots
+from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words
 from .clauses import AVOIR, BE, ETRE, denied
 from .french import Person, agree, present
 from .lexicon import adjectives, nouns
@@ -39,24 +39,24 @@ def state(r: Random) -> tuple[Phrase, str]:
 
 def _is(
     who: NounPhrase, tense: str, negative: bool, forms: dict[str, dict[Person, str]]
-) -> tuple[list[Word], list[Mot]]:
+) -> tuple[list[EnglishWord], list[FrenchWord]]:
     """ "is not", "ne … pas" around the French verb, which may be être or avoir."""
-    will = [Word("will")] if tense == "future" else []
-    no = [Word("not")] if negative else []
-    be = Word({"present": BE, "past": _WAS}[tense][who.person] if not will else "be")
-    verb = Mot(forms[tense][who.person], [be], list(will))
+    will = [EnglishWord("will")] if tense == "future" else []
+    no = [EnglishWord("not")] if negative else []
+    be = EnglishWord({"present": BE, "past": _WAS}[tense][who.person] if not will else "be")
+    verb = FrenchWord(forms[tense][who.person], [be], list(will))
     english = [*will, *no, be] if will else [be, *no]
     return english, _denied(verb, no, [])
 
 
-def _denied(verb: Mot, no: list[Word], auxiliaries: list[Word]) -> list[Mot]:
+def _denied(verb: FrenchWord, no: list[EnglishWord], auxiliaries: list[EnglishWord]) -> list[FrenchWord]:
     if not no:
         return [verb]
     ne, pas = denied(no[0], auxiliaries)
     return [ne, verb, pas]
 
 
-def _joined(who: NounPhrase, english: list[Word], french: list[Mot]) -> Phrase:
+def _joined(who: NounPhrase, english: list[EnglishWord], french: list[FrenchWord]) -> Phrase:
     return who.phrase + Phrase(english, french)
 
 
@@ -66,8 +66,8 @@ def _is_how(r: Random, tense: str, negative: bool) -> Phrase:
     # A new car is "nouvelle" before the noun, but after the verb it would be "neuve".
     adjective = r.choice([adjective for adjective in adjectives(who.tags) if adjective.en != "new"])
     english, french = _is(who, tense, negative, _IS)
-    word = Word(adjective.en)
-    how = mots(agree(adjective.fr, adjective.frf, who.female, who.several), word)
+    word = EnglishWord(adjective.en)
+    how = french_words(agree(adjective.fr, adjective.frf, who.female, who.several), word)
     return _joined(who, [*english, word], [*french, *how])
 
 
@@ -79,11 +79,16 @@ def _is_more(r: Random, tense: str, negative: bool) -> Phrase:
         return _is_how(r, tense, negative)
     adjective = r.choice(graded)
     english, french = _is(who, tense, negative, _IS)
-    more = [Word("more"), Word(adjective.en)] if adjective.more == "more" else [Word(adjective.more)]
-    how = mots(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
-    than, other = Word("than"), noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase
+    more = (
+        [EnglishWord("more"), EnglishWord(adjective.en)] if adjective.more == "more" else [EnglishWord(adjective.more)]
+    )
+    how = french_words(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
+    than, other = (
+        EnglishWord("than"),
+        noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase,
+    )
     words = [*english, *more, than, *other.en]
-    return _joined(who, words, [*french, *mots("plus", more[0]), *how, *mots("que", than), *other.fr])
+    return _joined(who, words, [*french, *french_words("plus", more[0]), *how, *french_words("que", than), *other.fr])
 
 
 def _feels(r: Random, tense: str, negative: bool) -> Phrase:
@@ -91,11 +96,11 @@ def _feels(r: Random, tense: str, negative: bool) -> Phrase:
     who = subject(r)
     english, french = _is(who, tense, negative, _HAS)
     feeling, noun = r.choice(list(_FEELINGS.items()))
-    word = Word(feeling)
-    phrase = _joined(who, [*english, word], [*french, *mots(noun, word)])
+    word = EnglishWord(feeling)
+    phrase = _joined(who, [*english, word], [*french, *french_words(noun, word)])
     if feeling == "afraid":
-        of, what = Word("of"), noun_phrase(r, {"animal", "person"}, determiners="definite").phrase
-        phrase += Phrase([of, *what.en], [*mots("de", of), *what.fr])
+        of, what = EnglishWord("of"), noun_phrase(r, {"animal", "person"}, determiners="definite").phrase
+        phrase += Phrase([of, *what.en], [*french_words("de", of), *what.fr])
     return phrase
 
 
@@ -106,9 +111,9 @@ def _is_what(r: Random, tense: str, negative: bool) -> Phrase:
         who = subject(r, human=True)
     noun = r.choice(nouns(frozenset(["trade", "her-trade" if who.female else "his-trade"])))
     english, french = _is(who, tense, negative, _IS)
-    article = [] if who.several else [Word("a")]
-    word = Word(noun.ens if who.several else noun.en)
-    trade = Mot(noun.frs if who.several else noun.fr, [word], list(article))
+    article = [] if who.several else [EnglishWord("a")]
+    word = EnglishWord(noun.ens if who.several else noun.en)
+    trade = FrenchWord(noun.frs if who.several else noun.fr, [word], list(article))
     return _joined(who, [*english, *article, word], [*french, trade])
 
 
@@ -116,13 +121,13 @@ def _has(r: Random, tense: str, negative: bool) -> Phrase:
     """He has two sisters, he does not have a dog: il a deux sœurs, il n' a pas de chien."""
     who = subject(r, human=True)
     what = noun_phrase(r, {"animal", "thing", "food", "mass"}, negated=negative).phrase
-    have, no = Word("have"), [Word("not")] if negative else []
-    support = [Word("will")] if tense == "future" else []
+    have, no = EnglishWord("have"), [EnglishWord("not")] if negative else []
+    support = [EnglishWord("will")] if tense == "future" else []
     if negative and not support:
-        support = [Word("did" if tense == "past" else "does" if who.third else "do")]
+        support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")]
     if not support:
         have.text = "had" if tense == "past" else "has" if who.third else "have"
-    verb = Mot(_HAS[tense][who.person], [have], list(support))
+    verb = FrenchWord(_HAS[tense][who.person], [have], list(support))
     return _joined(who, [*support, *no, have, *what.en], [*_denied(verb, no, support), *what.fr])
 
 
@@ -131,12 +136,12 @@ def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
     what = noun_phrase(
         r, {"animal", "thing", "nobodys", "trade", "his-trade"}, determiners="indefinite", negated=negative
     )
-    there, (english, french) = Word("there"), _is(what, tense, negative, _HAS)
+    there, (english, french) = EnglishWord("there"), _is(what, tense, negative, _HAS)
     verb = 1 if negative else 0
     french[verb].text = _HAS[tense]["il"]  # "il" is the subject, however many there are
-    french = [*mots("il", there), *french[:verb], *mots("y", there), *french[verb:]]
-    inside, place = Word("in"), noun_phrase(r, {"inside"}, determiners="definite").phrase
-    where = Phrase([inside, *place.en], [*mots("dans", inside), *place.fr])
+    french = [*french_words("il", there), *french[:verb], *french_words("y", there), *french[verb:]]
+    inside, place = EnglishWord("in"), noun_phrase(r, {"inside"}, determiners="definite").phrase
+    where = Phrase([inside, *place.en], [*french_words("dans", inside), *place.fr])
     return Phrase([there, *english], french) + what.phrase + where
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .bilingual_phrase import Mot, Phrase, Word, mots, said
+from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words, phrase_pair
 from .french import Person, agree, vowel
 from .lexicon import NAMES, Adjective, Noun, adjectives, nouns
 
@@ -80,20 +80,20 @@ def subject(r: Random, *, plain: bool = False, human: bool = False) -> NounPhras
     chance = r.random()
     if chance < 0.4:
         en, _, fr, _, person, female, several = r.choice(_PRONOUNS)
-        return NounPhrase(said(en, fr), person, female, several, frozenset(["person"]), noun=False)
+        return NounPhrase(phrase_pair(en, fr), person, female, several, frozenset(["person"]), noun=False)
     if chance < 0.55:
         name = r.choice(list(NAMES))
-        return NounPhrase(said(name, name), "il", NAMES[name], False, frozenset(["person"]), noun=False)
+        return NounPhrase(phrase_pair(name, name), "il", NAMES[name], False, frozenset(["person"]), noun=False)
     return noun_phrase(r, {"person"} if human or chance < 0.88 else {"animal"}, plain=plain)
 
 
-def object_pronoun(r: Random, of: NounPhrase) -> tuple[Word, Mot, bool, bool]:
+def object_pronoun(r: Random, of: NounPhrase) -> tuple[EnglishWord, FrenchWord, bool, bool]:
     """me, him, …: the English word, the French one, female, several; never the subject itself."""
     ours = ("je", "nous") if of.person in ("je", "nous") else ("vous",) if of.person == "vous" else ()
     others = [row for row in _PRONOUNS if row[4] not in ours]  # he may see him, but I do not see us
     _, en, _, fr, _, female, several = r.choice(others)
-    word = Word(en)
-    return word, Mot(fr, [word]), female, several
+    word = EnglishWord(en)
+    return word, FrenchWord(fr, [word]), female, several
 
 
 def noun_phrase(
@@ -128,24 +128,27 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
     """A determiner and its noun: "a small red car", "une petite voiture rouge"."""
     body = _body(noun, several, described)
     if determiner == "all":
-        every, the = Word("all"), Word("the")
-        return Phrase([every, the], [*mots("toutes" if noun.female else "tous", every), *mots("les", the)]) + body
+        every, the = EnglishWord("all"), EnglishWord("the")
+        return (
+            Phrase([every, the], [*french_words("toutes" if noun.female else "tous", every), *french_words("les", the)])
+            + body
+        )
     if determiner == "some":
-        word = Word("any" if negated else "some")
+        word = EnglishWord("any" if negated else "some")
         if negated or (several and any(adjective.before for adjective in described)):
             french = "de"  # pas de pommes; de grandes maisons
         elif several:
             french = "des"
         else:
             french = "de la" if noun.female else "de le"
-        return Phrase([word], mots(french, word)) + body
-    word = Word(determiner)
+        return Phrase([word], french_words(french, word)) + body
+    word = EnglishWord(determiner)
     if negated and determiner == "a":
-        return Phrase([word], mots("de", word)) + body
+        return Phrase([word], french_words("de", word)) + body
     if determiner in _COUNTED:
-        return Phrase([word], mots(_COUNTED[determiner], word)) + body
+        return Phrase([word], french_words(_COUNTED[determiner], word)) + body
     form = 2 if several else int(noun.female) + (3 if vowel(body.fr[0].text) else 0)
-    return Phrase([word], mots(_DETERMINERS[determiner][form], word)) + body
+    return Phrase([word], french_words(_DETERMINERS[determiner][form], word)) + body
 
 
 def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
@@ -158,21 +161,23 @@ def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
 
 def _body(noun: Noun, several: bool, described: list[Adjective]) -> Phrase:
     """The noun among its adjectives; in English all of them come first."""
-    word = Word(noun.ens if several else noun.en)
-    french = mots(noun.frs if several else noun.fr, word)
-    words = [Word(adjective.en) for adjective in described]
+    word = EnglishWord(noun.ens if several else noun.en)
+    french = french_words(noun.frs if several else noun.fr, word)
+    words = [EnglishWord(adjective.en) for adjective in described]
     for said_so, adjective in zip(words, described, strict=True):
         form = agree(adjective.fr, adjective.frf, noun.female, several)
         if not several and not noun.female and adjective.before and vowel(french[0].text):
             form = adjective.liaison  # un vieil ami
-        french = [*mots(form, said_so), *french] if adjective.before else [*french, *mots(form, said_so)]
+        french = (
+            [*french_words(form, said_so), *french] if adjective.before else [*french, *french_words(form, said_so)]
+        )
     return Phrase([*words, word], french)
 
 
 def _owned(r: Random, noun: Noun, described: list[Adjective]) -> NounPhrase:
     """ "the teacher 's red car": "la voiture rouge du professeur", the other way round."""
-    owner, s = noun_phrase(r, {"person"}, determiners="definite").phrase, Word("'s")
+    owner, s = noun_phrase(r, {"person"}, determiners="definite").phrase, EnglishWord("'s")
     body = _body(noun, False, described)
-    article = Mot("la" if noun.female else "le", [], [s, body.en[-1]])
-    phrase = Phrase([*owner.en, s, *body.en], [article, *body.fr, *mots("de", s), *owner.fr])
+    article = FrenchWord("la" if noun.female else "le", [], [s, body.en[-1]])
+    phrase = Phrase([*owner.en, s, *body.en], [article, *body.fr, *french_words("de", s), *owner.fr])
     return NounPhrase(phrase, "il", noun.female, False, noun.tags)

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...pair import Pair
-from .bilingual_phrase import EMPTY, Phrase, Word, mots, said, written
+from .bilingual_phrase import EMPTY, EnglishWord, Phrase, french_words, phrase_pair, rendered
 from .clauses import Clause, clause
 from .copula_clauses import state
 from .lexicon import THINKING
@@ -87,13 +87,13 @@ def sentence(r: Random) -> Phrase:
     """One sentence, of one clause or of several."""
     kind = r.choices(["greeting", "question", "statement"], [2, 10, 88])[0]
     if kind == "greeting":
-        return said(*r.choice(_GREETINGS)) + said("!", "!")
+        return phrase_pair(*r.choice(_GREETINGS)) + phrase_pair("!", "!")
     if kind == "question":
         return _question(r)
     phrase = _part(r)
     for _ in range(r.choices([0, 1, 2, 3], [55, 25, 12, 8])[0]):
-        phrase += said(*r.choice(_JOINTS)) + _part(r)
-    return phrase + said(".", ".")
+        phrase += phrase_pair(*r.choice(_JOINTS)) + _part(r)
+    return phrase + phrase_pair(".", ".")
 
 
 def _part(r: Random) -> Phrase:
@@ -104,7 +104,7 @@ def _part(r: Random) -> Phrase:
 def _statement(r: Random) -> Phrase:
     who = subject(r)
     if who.noun and "person" in who.tags and r.random() < 0.12:
-        who.phrase += said("who", "qui") + clause(r, who, tenses=("present", "progressive", "past")).predicate()
+        who.phrase += phrase_pair("who", "qui") + clause(r, who, tenses=("present", "progressive", "past")).predicate()
     return _around(r, clause(r, who))
 
 
@@ -119,15 +119,15 @@ def _around(r: Random, made: Clause) -> Phrase:
 
 def _place(r: Random) -> Phrase:
     en, fr, sure, possible, tags = r.choice(_PLACES)
-    return said(en, fr, sure, possible) + noun_phrase(r, tags, determiners="definite").phrase
+    return phrase_pair(en, fr, sure, possible) + noun_phrase(r, tags, determiners="definite").phrase
 
 
 def _timed(r: Random, phrase: Phrase, tense: str) -> Phrase:
     """With the time before it, after it, or not at all."""
     place = r.choices(["before", "after", "none"], [7, 18, 75])[0]
-    time = said(*r.choice(_TIMES[tense]))
+    time = phrase_pair(*r.choice(_TIMES[tense]))
     if place == "before":
-        return time + said(",", ",") + phrase
+        return time + phrase_pair(",", ",") + phrase
     return phrase + time if place == "after" else phrase
 
 
@@ -139,24 +139,26 @@ def _state(r: Random) -> Phrase:
 def _that(r: Random) -> Phrase:
     """He thinks that she sleeps: il pense qu' elle dort."""
     who, verb = subject(r, human=True), r.choice(THINKING)
-    word = Word(verb.third if who.third else verb.en)
-    thinks = who.phrase + Phrase([word], mots(verb.fr.present[who.person], word)) + said("that", "que")
+    word = EnglishWord(verb.third if who.third else verb.en)
+    thinks = who.phrase + Phrase([word], french_words(verb.fr.present[who.person], word)) + phrase_pair("that", "que")
     return thinks + (_around(r, clause(r, subject(r))) if r.random() < 0.75 else state(r)[0])
 
 
 def _if(r: Random) -> Phrase:
     """If he sleeps , we will work: si + present, future, in both languages."""
     first = clause(r, subject(r), tenses=("present",)).stated()
-    return said("if", "si") + first + said(",", ",") + _around(r, clause(r, subject(r), tenses=("future",)))
+    return (
+        phrase_pair("if", "si") + first + phrase_pair(",", ",") + _around(r, clause(r, subject(r), tenses=("future",)))
+    )
 
 
 def _body(r: Random) -> Phrase:
     """Bodies whose names turn around: the european economic area, la zone économique européenne."""
     en, fr, links, several = r.choice(_BODIES)
-    body = said(en, fr, links)
+    body = phrase_pair(en, fr, links)
     if r.random() < 0.5:
         made = clause(r, subject(r, human=True), tenses=("present", "progressive", "past", "future"))
-        return made.stated() + said("for", "pour") + body
+        return made.stated() + phrase_pair("for", "pour") + body
     who = NounPhrase(body, "ils" if several else "il", True, several, frozenset(["body"]))
     return _around(r, clause(r, who))
 
@@ -165,17 +167,17 @@ def _question(r: Random) -> Phrase:
     kind = r.choice(["whether", "whether", "how", "who", "where"])
     if kind == "where":
         what = noun_phrase(r, {"person", "animal", "place", "thing"}, determiners="known")
-        where = said("where are", "où sont") if what.several else said("where is", "où est")
-        return where + what.phrase + said("?", "?")
+        where = phrase_pair("where are", "où sont") if what.several else phrase_pair("where is", "où est")
+        return where + what.phrase + phrase_pair("?", "?")
     if kind == "who":
-        who = NounPhrase(said("who", "qui"), "il", False, False, frozenset(["person"]))
-        return clause(r, who, tenses=("present", "progressive", "past", "future")).stated() + said("?", "?")
+        who = NounPhrase(phrase_pair("who", "qui"), "il", False, False, frozenset(["person"]))
+        return clause(r, who, tenses=("present", "progressive", "past", "future")).stated() + phrase_pair("?", "?")
     made = clause(r, subject(r), asked=True)
-    return (said(*r.choice(_WHY)) if kind == "how" else EMPTY) + made.asked()
+    return (phrase_pair(*r.choice(_WHY)) if kind == "how" else EMPTY) + made.asked()
 
 
 @dataclass(frozen=True)
-class Sentences:
+class PhrasebookPairs:
     """n different pairs; the same seed gives the same ones, and no sentence of `train` is in `test`."""
 
     n: int
@@ -188,7 +190,7 @@ class Sentences:
     def __iter__(self) -> Iterator[Pair]:
         r, row, known = Random(f"{self.seed} {self.split}"), 0, set()
         while row < self.n:
-            source, target, sure, possible = written(sentence(r))
+            source, target, sure, possible = rendered(sentence(r))
             # By the French side: an English sentence has one translation here, so neither side is in both splits.
             tested = zlib.crc32(target.encode()) % 10 == 0
             if tested != (self.split == "test") or source in known or source.count(" ") >= LONGEST:
@@ -198,10 +200,10 @@ class Sentences:
             row += 1
 
 
-def pairs(n: int, seed: int = 0, split: Split = "train") -> Sentences:
+def pairs(n: int, seed: int = 0, split: Split = "train") -> PhrasebookPairs:
     """n different English–French pairs of the phrase book, tokenised, in lower case, with gold alignments."""
     if n < 0:
         raise ValueError(f"the phrase book gives 0 or more pairs, not {n}")
     if split not in get_args(Split):
         raise ValueError(f"split is 'train' or 'test', got {split!r}")
-    return Sentences(n, seed, split)
+    return PhrasebookPairs(n, seed, split)

@@ -3,7 +3,7 @@
 Captioners learn from them with nothing to download, and where they look can be scored, since the truth is known.
 """
 
-from .scene import Box, Scene, Word
+from .scene import Box, CaptionWord, Scene
 from .scene_generator import SIZE, pairs, picture, scene
 
-__all__ = ["SIZE", "Box", "Scene", "Word", "pairs", "picture", "scene"]
+__all__ = ["SIZE", "Box", "CaptionWord", "Scene", "pairs", "picture", "scene"]

@@ -37,7 +37,7 @@ class Box(NamedTuple):
         return self.left <= x < self.right and self.top <= y < self.bottom
 
 
-class Word(NamedTuple):
+class CaptionWord(NamedTuple):
     """A word of a caption and where in the picture it is; no boxes where it is nowhere in particular."""
 
     text: str
@@ -45,7 +45,7 @@ class Word(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Thing:
+class PlacedShape:
     """Where one shape stands, in shares of the picture, and how large and how turned it is."""
 
     x: float
@@ -60,16 +60,16 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Group:
+class ShapeGroup:
     """One to three things of one shape, colour and size."""
 
     shape: str
     colour: str
     size: str  # "small", "large" or ""
-    things: tuple[Thing, ...]
+    things: tuple[PlacedShape, ...]
 
     @property
-    def words(self) -> list[Word]:
+    def words(self) -> list[CaptionWord]:
         """ "two small blue squares": the size, the colour and the shape are where the things are.
 
         The number is nowhere in particular: no single place shows how many there are.
@@ -79,7 +79,7 @@ class Group:
         texts = [self.size] if self.size else []
         texts += [self.colour, self.shape if count == 1 else PLURALS[self.shape]]
         number = "an" if count == 1 and texts[0] == "orange" else COUNTS[count]
-        return [Word(number), *(Word(text, boxes) for text in texts)]
+        return [CaptionWord(number), *(CaptionWord(text, boxes) for text in texts)]
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,15 @@ class Scene:
     `seed` decides the grain and the shades of the colours.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[ShapeGroup, ...]
     relation: str  # "above", "below", "left of", "right of"; "" for one group
     ground: tuple[float, float]
     seed: int
 
     @property
-    def words(self) -> list[Word]:
+    def words(self) -> list[CaptionWord]:
         first, *others = (group.words for group in self.groups)
-        between = [Word(text) for text in self.relation.split()]
+        between = [CaptionWord(text) for text in self.relation.split()]
         return first + [word for other in others for word in (*between, *other)]
 
     @property
@@ -118,7 +118,7 @@ class Scene:
         return np.clip(canvas + grain, 0, 255).round().astype(np.uint8)
 
 
-def _draw(canvas: np.ndarray, shape: str, thing: Thing, shade: np.ndarray) -> None:
+def _draw(canvas: np.ndarray, shape: str, thing: PlacedShape, shade: np.ndarray) -> None:
     """Paint a thing over what is there, looking only at the pixels it may cover."""
     size = len(canvas)
     x, y, radius = thing.x * size, thing.y * size, thing.radius * size

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...pair import Pair
-from .scene import COLOURS, COUNTS, RADII, Group, Scene, Thing
+from .scene import COLOURS, COUNTS, RADII, PlacedShape, Scene, ShapeGroup
 from .shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _SLOTS = 3  # of a group, side by side: no two things overlap
 
 
 def pairs(count: int, *, seed: int = 0, split: Split = "train") -> Iterator[Pair]:
-    """Names of pictures, which `Pictures` draws, and their captions; other seeds give other scenes.
+    """Names of pictures, which `PictureReader` draws, and their captions; other seeds give other scenes.
 
     No caption of the test part is one of the training part, though every word is in both.
     """
@@ -66,7 +66,7 @@ def _made(chance: Random) -> Scene:
     return Scene(tuple(groups), relation, shades, chance.getrandbits(32))
 
 
-def _group(chance: Random, start: float, depth: float, *, upright: bool) -> Group:
+def _group(chance: Random, start: float, depth: float, *, upright: bool) -> ShapeGroup:
     """A group in the part of the picture that starts at `start` and is `depth` deep, downwards or (not upright) across.
 
     The other way the part has three slots, of which each thing takes one.
@@ -80,5 +80,5 @@ def _group(chance: Random, start: float, depth: float, *, upright: bool) -> Grou
         along = chance.uniform(slot / _SLOTS + radius, (slot + 1) / _SLOTS - radius)
         deep = chance.uniform(start + radius, start + depth - radius)
         x, y = (along, deep) if upright else (deep, along)
-        things.append(Thing(x, y, radius, chance.uniform(-0.2, 0.2)))
-    return Group(shape, colour, size, tuple(things))
+        things.append(PlacedShape(x, y, radius, chance.uniform(-0.2, 0.2)))
+    return ShapeGroup(shape, colour, size, tuple(things))
