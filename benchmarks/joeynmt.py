@@ -19,7 +19,7 @@ import torch
 from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.decoding import search
 from regard.models import Writer, config
-from regard.training.fit.cuda_graphs import CudaGraphs
+from regard.training.trainer.cuda_graphs import CudaGraphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,9 +27,9 @@ from regard.data.batch import END, PAD
 from regard.decoding import pretrained, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import Writer, config
-from regard.training.fit.recipe_corpus import read
 from regard.training.run.run_folder import Run
 from regard.training.score import bleu as scores
+from regard.training.trainer.recipe_corpus import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from regard.decoding import pretrained
 from regard.decoding.classification import classify
 from regard.models import Classifier, config
 from regard.seeing.drawing.shaded_text import by_word
-from regard.viewer.data.token_labels import LabelSet as Marked
+from regard.viewer.data.token_labels import Labels as Marked
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:

@@ -235,8 +235,8 @@ def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, gi
 )
 def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, told: str) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.fit.recipe_corpus import read
     from regard.training.recipe import recipe_loader
+    from regard.training.trainer.recipe_corpus import read
 
     if data is not None:
         (tmp_path / "my.txt").write_bytes(data)

@@ -179,7 +179,7 @@ def plot(evaluations: dict[str, TranslationEvaluation], file: Path) -> None:
 def _given(file: Path, task: str, columns: str) -> list[Pair]:
     """What a file holds to evaluate on: pairs, or one running text."""
     if task == "write":
-        from ..training.fit.recipe_corpus import running
+        from ..training.trainer.recipe_corpus import running
 
         return list(running(file))
     from ..data import PairReader
@@ -194,8 +194,8 @@ def _own(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[str, list
     """What the run's recipe names: the split, its pairs, and whether their text is tokenised."""
     if loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
-    from ..training.fit.recipe_corpus import read
     from ..training.run.run_folder import Run
+    from ..training.trainer.recipe_corpus import read
 
     recipe = Run.open(loaded.run).recipe
     if pairs := list(read(recipe.data, split, recipe.source.kind)):

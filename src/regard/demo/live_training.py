@@ -29,9 +29,9 @@ def sections() -> Iterator[RenderableType]:
         return
     from ..decoding import pretrained
     from ..training import fit
-    from ..training.fit.recipe_corpus import read
     from ..training.recipe import recipe_loader
     from ..training.score.translation_evaluation import evaluate_translation
+    from ..training.trainer.recipe_corpus import read
 
     yield Text("Two translators learn our English-French phrase book, word by word, from 20,000 sentences.\n")
     scored: dict[str, tuple[TranslationEvaluation, float]] = {}

@@ -6,13 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .fit.fit import fit
     from .recipe.recipe import Recipe
     from .run.run_folder import Run
+    from .trainer.fit import fit
 
 __all__ = ["Recipe", "Run", "fit"]
 
-_HOME = {"Recipe": "recipe.recipe", "Run": "run.run_folder", "fit": "fit.fit"}
+_HOME = {"Recipe": "recipe.recipe", "Run": "run.run_folder", "fit": "trainer.fit"}
 
 
 def __getattr__(name: str) -> object:

@@ -16,10 +16,10 @@ import torch
 pytest.importorskip("pydantic")
 
 from regard.models import Writer, config
-from regard.training.fit.recipe_corpus import folder, read
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_toml import recipe_toml
+from regard.training.trainer.recipe_corpus import folder, read
 
 if TYPE_CHECKING:
     from pathlib import Path

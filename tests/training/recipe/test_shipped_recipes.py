@@ -14,10 +14,10 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.decoding import pretrained
 from regard.training import fit
-from regard.training.fit.recipe_corpus import read
 from regard.training.recipe import recipe_loader
 from regard.training.score.task_evaluation import evaluate_task
 from regard.training.tasks import recipe_task
+from regard.training.trainer.recipe_corpus import read
 
 if TYPE_CHECKING:
     from pathlib import Path

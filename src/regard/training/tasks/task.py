@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
     from ...models.model_folder import Saved
-    from ..fit.update_batches import EpochBatches
     from ..recipe.recipe import Recipe
+    from ..trainer.update_batches import EpochBatches
 
 
 class Task(ABC):

@@ -15,9 +15,9 @@ pytest.importorskip("pytorch_lightning")
 from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import Writer
 from regard.training import fit
-from regard.training.fit.update_batches import UpdateBatches
 from regard.training.recipe import recipe_loader
 from regard.training.tasks import recipe_task
+from regard.training.trainer.update_batches import UpdateBatches
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:

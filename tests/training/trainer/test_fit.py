@@ -17,10 +17,10 @@ from regard.data import TokenizerPair
 from regard.decoding import translate
 from regard.models import Classifier, Writer
 from regard.training import Run, fit
-from regard.training.fit.learning_rate import rate
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoint_average import WeightSnapshots
 from regard.training.run.metrics_file import FIRST, MetricsFile
+from regard.training.trainer.learning_rate import rate
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from regard.data import Batch
     from regard.models import Loss
-    from regard.training.fit.lightning_module import TrainingModule
+    from regard.training.trainer.lightning_module import TrainingModule
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ class TestFit:
         assert float(measured(run.folder)[0][2]) == pytest.approx(wanted.item(), rel=1e-5)
 
     def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
-        from regard.training.fit.recipe_corpus import read
         from regard.training.score.translation_evaluation import evaluate_translation
+        from regard.training.trainer.recipe_corpus import read
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
         found, _ = evaluate_translation(
@@ -92,7 +92,7 @@ class TestFit:
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Of parameters that FSDP shards, a process has only its piece at the end, which may be empty."""
-        from regard.training.fit import fit as fitting
+        from regard.training.trainer import fit as fitting
 
         finish = fitting._finish
 
@@ -134,7 +134,7 @@ class TestFit:
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poisoned: str
     ) -> None:
         """From update 4 on there are no numbers; update 5 would be saved and validated, update 20 logged."""
-        from regard.training.fit.lightning_module import TrainingModule
+        from regard.training.trainer.lightning_module import TrainingModule
 
         backward = TrainingModule._backward
 
@@ -299,7 +299,7 @@ class TestBefore:
         assert not (tmp_path / "run").exists()
 
     def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.training.fit.fit import _graphs
+        from regard.training.trainer.fit import _graphs
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
@@ -377,7 +377,7 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
 
 
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
-    from regard.training.fit.fit import _remarks
+    from regard.training.trainer.fit import _remarks
 
     (told,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
     assert told.startswith("decoder.warmup = 800 is more than training.updates = 500")
@@ -387,7 +387,7 @@ def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
 def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:
     from torch.distributed.fsdp import MixedPrecision
 
-    from regard.training.fit.fit import _strategy
+    from regard.training.trainer.fit import _strategy
 
     assert _strategy("fsdp").mixed_precision_config == MixedPrecision()  # type: ignore[union-attr]
     assert _strategy("ddp") == "ddp"
@@ -396,7 +396,7 @@ def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from regard.training.fit import progress_bar
+    from regard.training.trainer import progress_bar
 
     now = 1000.0
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
@@ -422,7 +422,7 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.training.fit.recipe_corpus import check
+    from regard.training.trainer.recipe_corpus import check
 
     data = recipe_loader.load_recipe(file, ['data.root="."']).data
     (tmp_path / "elsewhere").mkdir()

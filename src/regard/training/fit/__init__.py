@@ -1,1 +1,0 @@
-"""Fit: the training loop, its data, its state."""

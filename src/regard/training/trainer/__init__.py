@@ -1,0 +1,1 @@
+"""The training loop: `fit`, its Lightning modules, its data and its state."""
