@@ -82,7 +82,7 @@ def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
 def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:
     page.goto(server.url)
     told = page.evaluate("""async () => {
-        const { WidgetSource } = await import("/static/source.js");
+        const { WidgetSource } = await import("/static/data/widget_source.js");
         const [listeners, sent] = [new Set(), []];
         const model = {
             on: (_, hear) => listeners.add(hear),

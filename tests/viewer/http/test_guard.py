@@ -106,7 +106,7 @@ def test_others_need_the_token() -> None:
 
     async def tried() -> None:
         async with httpx.AsyncClient(transport=transport(server.app), base_url="http://anything:1") as client:
-            for path in ("/", "/api/about", "/static/main.js", "/?token=wrong", "/?token="):
+            for path in ("/", "/api/about", "/static/shell/shell.js", "/?token=wrong", "/?token="):
                 assert (await client.get(path)).status_code == 401
             into = await client.get(f"/?token={server.token}")
             assert into.status_code == 303

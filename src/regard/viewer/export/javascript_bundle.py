@@ -7,17 +7,20 @@ exports by name of functions, classes and constants. Each becomes a function tha
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-STATIC = Path(__file__).parents[1] / "static"
+from ..static_files import STATIC
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.{1,2}/[\w./-]+\.js)";[ \t]*\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 LIST = re.compile(r"^export \{([^}]*)\};[ \t]*\n", re.MULTILINE)
 OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
-def bundle(entry: str = "main.js", *also: str) -> str:
+def bundle(entry: str, *also: str) -> str:
     """A script that leaves `modules`: {"main.js": {start, …}, …}, everything these files and theirs export."""
     done: dict[str, str] = {}
     for name in (entry, *also):
@@ -46,11 +49,3 @@ def _add(path: Path, done: dict[str, str], within: tuple[str, ...]) -> str:
     done[name] = f"modules[{name!r}] = (() => {{\n{''.join(needed)}{body}\nreturn {{{', '.join(given)}}};\n}})();\n"
     return name
 
-
-@cache
-def styles() -> str:
-    """The page's style sheets as one, in the order the page names them."""
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
-    return "\n".join(
-        (STATIC / name).read_text(encoding="utf-8") for name in re.findall(r'href="static/([\w/]+\.css)"', page)
-    )

@@ -21,21 +21,22 @@ from ..data.library import Shelf
 from ..data.trace_view import Shown
 from ..http.application import make
 from ..http.in_process import ask
-from .javascript_bundle import STATIC, bundle, styles
+from ..static_files import STATIC, styles
+from .javascript_bundle import bundle
 
 if TYPE_CHECKING:
     from ...seeing import Seen
 
 SIDE = 256
-"""Cells along a tile of the map (tiles.js)."""
+"""Cells along a tile of the map (data/tiles.js)."""
 SMALL, LARGE = 32, 240
-"""Cells of the Model view's small maps, and of its large one (views/model.js)."""
+"""Cells of the Model view's small maps, and of its large one (views/model/model.js)."""
 MOST = 1 << 28
 """Numbers of one file: half a gigabyte."""
 BEGIN = """
-modules["main.js"].start(
+modules["shell/shell.js"].start(
   document.getElementById("regard"),
-  new modules["source.js"].FileSource(JSON.parse(document.getElementById("held").textContent)),
+  new modules["data/file_source.js"].FileSource(JSON.parse(document.getElementById("held").textContent)),
   { page: true },
 );
 """
@@ -63,7 +64,7 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
 
 def page(held: dict[str, Any], title: str) -> str:
     """The HTML. A policy lets this script run and no other, and lets nothing be fetched."""
-    script = bundle("main.js", "source.js") + BEGIN
+    script = bundle("shell/shell.js", "data/file_source.js") + BEGIN
     if "</script" in script.lower():
         raise ValueError("the page's script has </script in it, which would end it early")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -180,5 +181,5 @@ def _tile(top: int, left: int, bottom: int, right: int, height: int, width: int)
 
 
 def _key(path: str, params: dict[str, Any]) -> str:
-    """As the page names a question (keyOf in source.js)."""
+    """As the page names a question (keyOf in data/source.js)."""
     return f"{path}?" + "&".join(f"{name}={value}" for name, value in sorted(params.items()))

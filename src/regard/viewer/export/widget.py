@@ -13,7 +13,8 @@ from ..data.library import Shelf
 from ..data.trace_view import Shown
 from ..http.application import make
 from ..http.in_process import ask
-from .javascript_bundle import bundle, styles
+from ..static_files import styles
+from .javascript_bundle import bundle
 
 if TYPE_CHECKING:
     from ...seeing import Seen
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 RENDER = """
 export default {
   async render({ model, el }) {
-    const source = new modules["source.js"].WidgetSource(model);
+    const source = new modules["data/widget_source.js"].WidgetSource(model);
     const root = document.createElement("div");
     root.className = "regard-widget";
     el.append(root);
-    const end = await modules["main.js"].start(root, source, { page: false });
+    const end = await modules["shell/shell.js"].start(root, source, { page: false });
     return () => {
       end();
       source.close();
@@ -39,7 +40,7 @@ class Widget(anywidget.AnyWidget):
     """Shows one trace; lives as long as somebody holds it."""
 
     def __init__(self, trace: Shown) -> None:
-        self._esm = bundle("main.js", "source.js") + RENDER
+        self._esm = bundle("shell/shell.js", "data/widget_source.js") + RENDER
         self._css = styles()
         super().__init__()
         self.trace = trace

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -13,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from ... import __version__
+from ..static_files import MEDIA_TYPES, STATIC, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .jobs import Work
 from .responses import Gone, Refused, json_response
@@ -20,11 +20,11 @@ from .routes import call_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from ..data.library import Shelf
 
-STATIC = Path(__file__).parents[1] / "static"
-TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
@@ -61,28 +61,21 @@ def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = Non
     return app
 
 
-def files() -> dict[str, Path]:
-    """The page's files by name. A request names one of these; what it says is never a path."""
-    return {
-        path.relative_to(STATIC).as_posix(): path
-        for path in sorted(STATIC.rglob("*"))
-        if path.is_file() and path.suffix in TYPES
-    }
-
-
 async def _page() -> Response:
     return _sent(STATIC / "index.html")
 
 
 async def _file(name: str) -> Response:
-    found = files().get(name)
-    if found is None:
+    if name == STYLES:
+        return Response(styles(), media_type=MEDIA_TYPES[".css"], headers=NO_CACHE)
+    path = files().get(name)
+    if path is None:
         raise Refused(404, f"the page has no file {name[:80]!r}")
-    return _sent(found)
+    return _sent(path)
 
 
 def _sent(path: Path) -> Response:
-    return FileResponse(path, media_type=TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
+    return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=NO_CACHE)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

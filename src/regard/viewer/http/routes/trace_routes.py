@@ -9,12 +9,12 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from .... import __version__
+from ...static_files import view_names
 from .. import limits
 from ..responses import Array, Refused, json_response
 from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, chosen, work_of
 
 router = APIRouter()
-VIEWS = ["lookup", "translate", "heads", "model", "neuron", "map", "generation", "picture", "sound", "read"]
 
 
 class Asked(BaseModel):
@@ -78,7 +78,7 @@ async def about(request: Request) -> About:
         models=listed,
         coming=len(work.shelf.coming),
         traces=await traces(request),
-        views=VIEWS,
+        views=view_names(),
         limits=limits.public(),
     )
 

@@ -1,7 +1,10 @@
 // Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
-import { el, inks, tick } from "../dom.js";
-import { drawFlow, shade } from "../flow.js";
-import { number, plain } from "../tokens.js";
+
+import { plain } from "../data/tokens.js";
+import { inks } from "../draw/canvas.js";
+import { el, tick } from "../draw/dom.js";
+import { number } from "../draw/numbers.js";
+import { drawFlow, shade } from "../draw/token_flow.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [

@@ -2,11 +2,10 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { inks, makeBoard, place } from "../board.js";
-import { el } from "../dom.js";
-import { makeDrop } from "../dropzone.js";
-import { exact } from "../map_aside.js";
-import { number } from "../tokens.js";
+import { inks, makeBoard, place } from "../draw/canvas.js";
+import { el } from "../draw/dom.js";
+import { makeDrop } from "../draw/file_drop.js";
+import { exact, number } from "../draw/numbers.js";
 
 export const sound = {
   name: "sound",
@@ -57,7 +56,8 @@ class SoundView {
 
   async listen(file) {
     this.running?.abort();
-    const running = (this.running = new AbortController());
+    const running = new AbortController();
+    this.running = running;
     this.status.textContent = "listening …";
     try {
       this.answer = await this.context.source.post("/api/listen", file, running.signal);

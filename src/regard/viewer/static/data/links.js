@@ -1,0 +1,92 @@
+// Links: the weights between labels (tokens or words), the strongest first.
+import { gather } from "./tokens.js";
+
+export class Links {
+  constructor(rows, querySide, keySide) {
+    Object.assign(this, { rows, querySide, keySide });
+    this.known = new Map();
+    this.wordOf = null;
+  }
+
+  /** From one label, by one head: {keys, weights}, strongest first; null while it is fetched. */
+  from(head, query) {
+    const key = head * this.querySide.groups.length + query;
+    let found = this.known.get(key);
+    if (!found) {
+      const rows = this.querySide.groups[query].map((i) => this.rows.row(head, i));
+      if (rows.includes(null)) return null;
+      found = this.rows.dense
+        ? sorted(
+            gather(
+              rows.map((row) => row.data),
+              this.keySide.groups,
+            ),
+          )
+        : this.merged(rows);
+      if (this.known.size > 50_000) this.known.clear();
+      this.known.set(key, found);
+    }
+    return found;
+  }
+
+  /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
+  total({ weights }) {
+    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + weight, 0) : 1;
+  }
+
+  /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.
+   *
+   * Of a long text only the queries in view are asked, and a key below their strongest counts as 0: the weight of a row
+   * takes all of its energies, and a column would take all rows.
+   */
+  to(key, view) {
+    if (!this.rows.dense) return this.toOf(key, view);
+    const group = this.keySide.groups[key];
+    const found = this.rows.column(group[0], group[group.length - 1] + 1);
+    if (!found) return null;
+    const { heads, queries } = this.rows.call;
+    const out = new Float32Array(heads * this.querySide.groups.length);
+    for (let head = 0; head < heads; head++)
+      this.querySide.groups.forEach((rows, q) => {
+        let sum = 0;
+        for (const i of rows) sum += found.data[head * queries + i];
+        out[head * this.querySide.groups.length + q] = sum / rows.length;
+      });
+    return out;
+  }
+
+  toOf(key, view) {
+    const { heads } = this.rows.call;
+    const count = this.querySide.groups.length;
+    const out = new Float32Array(heads * count);
+    for (let head = 0; head < heads; head++)
+      for (const query of view) {
+        const found = this.from(head, query);
+        const at = found ? found.keys.indexOf(key) : -1;
+        if (at >= 0) out[head * count + query] = found.weights[at];
+      }
+    return out;
+  }
+
+  merged(rows) {
+    if (!this.wordOf) {
+      this.wordOf = new Int32Array(this.rows.call.keys);
+      this.keySide.groups.forEach((group, g) => group.forEach((j) => (this.wordOf[j] = g)));
+    }
+    const sums = new Map();
+    for (const { values, indices } of rows)
+      values.forEach((value, at) => {
+        const g = this.wordOf[indices[at]];
+        sums.set(g, (sums.get(g) ?? 0) + value / rows.length);
+      });
+    const pairs = [...sums].sort((a, b) => b[1] - a[1]);
+    return { keys: Int32Array.from(pairs, (p) => p[0]), weights: Float32Array.from(pairs, (p) => p[1]) };
+  }
+}
+
+function sorted(weights) {
+  const order = Array.from(weights.keys())
+    .filter((j) => weights[j] > 0)
+    .sort((a, b) => weights[b] - weights[a]);
+  return { keys: Int32Array.from(order), weights: Float32Array.from(order, (j) => weights[j]) };
+}

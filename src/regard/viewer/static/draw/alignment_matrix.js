@@ -1,0 +1,114 @@
+// An alignment: words of the target down, words of the source across, a weight in every cell.
+import { inks, makeBoard, place, rotatedText } from "./canvas.js";
+import { exact } from "./numbers.js";
+
+const [SMALL, LARGE] = [12, 36]; // pixels of a cell
+const EDGE = { left: 110, top: 72, right: 30, bottom: 8 };
+const LONGEST = 15;
+
+/** `pointed({row, column} | null)` as the pointer or the arrow keys go from cell to cell. */
+export class Alignment {
+  constructor(host, context, pointed) {
+    Object.assign(this, { host, context, pointed, rows: [], columns: [], lit: null });
+    this.board = makeBoard(host, { tabindex: "0", role: "application", "data-arrows": true }, (pen) => this.draw(pen));
+    const { node } = this.board;
+    node.addEventListener("pointermove", (event) => this.point(this.under(place(event, node))));
+    node.addEventListener("pointerleave", () => this.point(null));
+    node.addEventListener("keydown", (event) => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!step || !this.rows.length) return;
+      event.preventDefault();
+      const { row, column } = this.lit ?? { row: 0, column: 0 };
+      const within = (x, most) => Math.min(Math.max(x ?? 0, 0), most - 1);
+      const [r, c] = [
+        within((row ?? 0) + step[0], this.rows.length),
+        within((column ?? 0) + step[1], this.columns.length),
+      ];
+      this.point({ row: r, column: c });
+      this.context.announce(`${this.rows[r]} looks at ${this.columns[c]}: ${exact(this.weights[r][c])}`);
+    });
+  }
+
+  /** Labels of rows and columns, and one list of weights per row. */
+  show(rows, columns, weights, name) {
+    Object.assign(this, { rows, columns, weights });
+    this.board.node.setAttribute(
+      "aria-label",
+      `${name}: ${rows.length} by ${columns.length} weights; arrow keys read them`,
+    );
+    this.board.ask();
+  }
+
+  /** Light a row, a column or a cell: {row?, column?}. */
+  light(lit) {
+    this.lit = lit;
+    this.board.ask();
+  }
+
+  point(cell) {
+    if (cell?.row === this.lit?.row && cell?.column === this.lit?.column) return;
+    this.pointed(cell);
+  }
+
+  get cell() {
+    const { width, height } = this.board.size;
+    const across = (width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length);
+    const down = (height - EDGE.top - EDGE.bottom) / Math.max(1, this.rows.length);
+    return Math.max(SMALL, Math.min(LARGE, across, down));
+  }
+
+  /** How high it is drawn at its best. */
+  get height() {
+    return (
+      EDGE.top +
+      this.rows.length *
+        Math.min(
+          LARGE,
+          Math.max(SMALL, (this.board.size.width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length)),
+        ) +
+      EDGE.bottom
+    );
+  }
+
+  under({ x, y }) {
+    const [column, row] = [Math.floor((x - EDGE.left) / this.cell), Math.floor((y - EDGE.top) / this.cell)];
+    return row >= 0 && column >= 0 && row < this.rows.length && column < this.columns.length ? { row, column } : null;
+  }
+
+  draw(pen) {
+    const { ink, soft, line, accent, font } = inks(this.host);
+    const { cell, lit } = this;
+    this.rows.forEach((_, r) => {
+      this.columns.forEach((_, c) => {
+        pen.fillStyle = this.context.palette.ramp(Math.sqrt(this.weights[r][c])); // by area to the eye, as is usual
+        pen.fillRect(EDGE.left + c * cell, EDGE.top + r * cell, cell - 1, cell - 1);
+      });
+    });
+    Object.assign(pen, { strokeStyle: line, lineWidth: 1 });
+    pen.strokeRect(EDGE.left - 0.5, EDGE.top - 0.5, this.columns.length * cell, this.rows.length * cell);
+    const write = (text, here, x, y, angle) => {
+      Object.assign(pen, {
+        fillStyle: here ? ink : soft,
+        font: `${here ? "600 " : ""}13px ${font}`,
+        textBaseline: "middle",
+      });
+      rotatedText(pen, text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text, x, y, angle);
+    };
+    pen.textAlign = "right";
+    this.rows.forEach((text, r) => write(text, lit?.row === r, EDGE.left - 8, EDGE.top + (r + 0.5) * cell, 0));
+    pen.textAlign = "left";
+    this.columns.forEach((text, c) =>
+      write(text, lit?.column === c, EDGE.left + (c + 0.5) * cell, EDGE.top - 8, -Math.PI / 4),
+    );
+    pen.textBaseline = "alphabetic";
+    if (!lit) return;
+    Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
+    const [x, wide] = lit.column === undefined ? [0, this.columns.length] : [lit.column, 1];
+    const [y, high] = lit.row === undefined ? [0, this.rows.length] : [lit.row, 1];
+    pen.strokeRect(EDGE.left + x * cell, EDGE.top + y * cell, wide * cell - 1, high * cell - 1);
+  }
+
+  close() {
+    this.board.close();
+  }
+}

@@ -1,0 +1,105 @@
+// A canvas that fills its host: sharp, drawn at most once a frame, drawn again when the host's size changes.
+import { el } from "./dom.js";
+
+/** `draw(pen, width, height)`; `ask()` asks for the next frame. */
+export function makeBoard(host, attributes, draw) {
+  const node = el("canvas", attributes);
+  host.append(node);
+  const size = { width: 0, height: 0 };
+  const ask = painter(() => {
+    if (!size.width || !size.height) return;
+    const pen = fit(node, size.width, size.height);
+    pen.clearRect(0, 0, size.width, size.height);
+    draw(pen, size.width, size.height);
+  });
+  const measure = () => {
+    const { width, height } = host.getBoundingClientRect();
+    Object.assign(size, { width: Math.floor(width), height: Math.floor(height) });
+    ask();
+  };
+  const observer = new ResizeObserver(measure);
+  observer.observe(host);
+  measure();
+  return {
+    node,
+    size,
+    ask,
+    close() {
+      observer.disconnect();
+      ask.cancel();
+    },
+  };
+}
+
+/** Where in an element a pointer is. */
+export function place(event, node) {
+  const box = node.getBoundingClientRect();
+  return { x: event.clientX - box.left, y: event.clientY - box.top };
+}
+
+/** Give a canvas the size of its box, sharp on any screen; returns its context scaled to CSS pixels. */
+export function fit(canvas, width, height) {
+  const scale = Math.min(window.devicePixelRatio || 1, 2);
+  const [w, h] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
+  if (canvas.width !== w || canvas.height !== h) {
+    canvas.width = w;
+    canvas.height = h;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const ctx = canvas.getContext("2d");
+  ctx.setTransform(scale, 0, 0, scale, 0, 0);
+  return ctx;
+}
+
+/** Call `draw` once before the next frame, however often it is asked for. */
+export function painter(draw) {
+  let frame = 0;
+  const ask = () => {
+    if (!frame)
+      frame = requestAnimationFrame(() => {
+        frame = 0;
+        draw();
+      });
+  };
+  ask.cancel = () => {
+    cancelAnimationFrame(frame);
+    frame = 0;
+  };
+  return ask;
+}
+
+/** The page's colours and letters, as they are where `node` is. */
+export function inks(node) {
+  const style = getComputedStyle(node);
+  const of = (name) => style.getPropertyValue(name).trim();
+  return {
+    ink: of("--ink"),
+    soft: of("--soft"),
+    paper: of("--paper"),
+    accent: of("--accent"),
+    onAccent: of("--on-accent"),
+    faint: of("--faint"),
+    line: of("--line"),
+    font: of("--sans"),
+  };
+}
+
+/** A label that fits: cut at the end, with "…", where it is wider. */
+export function shortened(ctx, text, width) {
+  if (text.length * 4 < width) return text;
+  const whole = ctx.measureText(text).width;
+  if (whole <= width) return text;
+  let end = Math.max(1, Math.floor((text.length * width) / whole));
+  while (end > 1 && ctx.measureText(`${text.slice(0, end)}…`).width > width) end--;
+  return `${text.slice(0, end)}…`;
+}
+
+/** Text that begins at (x, y) and is turned about that point. */
+export function rotatedText(pen, text, x, y, angle) {
+  pen.save();
+  pen.translate(x, y);
+  pen.rotate(angle);
+  pen.fillText(text, 0, 0);
+  pen.restore();
+}

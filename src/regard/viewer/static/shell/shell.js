@@ -1,0 +1,459 @@
+// The shell: tabs, the trace that is looked at, its proof, and one view at a time.
+//
+// A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
+// ("translate", "classify", …), or "nothing"; `without` are the words where there is none; `asks` is what of a call it
+// cannot do without, and `unheld` the words where a single file has none of that; `tokensOnly` says that the view shows no
+// words. `mount` returns
+//
+//   update(state)   the state, the level or the theme changed: draw again
+//   destroy()       end every request and listener
+//   picture()       unless there is nothing to show: {width, height, draw(ctx)} | {svg} | {canvas}, for export
+//   table()         [[cell, …], …], the numbers shown, for export
+//   subject()       optional: what is shown, for the names of files: ["layer3", "head7"]
+//   drawn()         optional: what was drawn, as numbers, for tests
+//   keys            optional: bindings for keyboard.js
+//
+// and gets context = {source, about, trace, state, theme, level, palette, announce, read(), fail(error)}, of which theme,
+// level and palette are always those of the moment. `read` opens the dialog for another text, `fail` shows an error.
+
+import { callOf, callPath } from "../data/calls.js";
+import { choice, el, segments } from "../draw/dom.js";
+import { makePalette } from "../draw/palette.js";
+import { views } from "../views/index.js";
+import { proofButton } from "./fidelity_button.js";
+import { csvOf, nameOf, pngOf, save, svgOf } from "./file_export.js";
+import { makeKeyboard } from "./keyboard.js";
+import { makeAnnouncer } from "./live_region.js";
+import { menu } from "./menu.js";
+import { readDialog } from "./read_dialog.js";
+import { makeTheme } from "./theme.js";
+import { firstUse, makeTour } from "./tour.js";
+import { makeState } from "./url_state.js";
+
+/** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
+export async function start(root, source, { page = false } = {}) {
+  root.classList.add("regard");
+  const shell = new Shell(root, source, page);
+  window.regard = shell.hooks();
+  await shell.begin();
+  return () => shell.close();
+}
+
+class Shell {
+  constructor(root, source, page) {
+    this.root = root;
+    this.source = source;
+    this.page = page;
+    this.state = makeState(page);
+    this.palettes = { light: makePalette("light"), dark: makePalette("dark") };
+    this.theme = makeTheme(root, () => this.restyle());
+    this.build();
+    this.announce = makeAnnouncer(root);
+    this.keyboard = makeKeyboard(page ? document : root, root);
+    this.keyboard.add("Everywhere", this.shortcuts());
+    this.tour = makeTour(root, this.state, (name) => !this.missing(viewOf(name)));
+    this.welcome = page && firstUse();
+    this.stop = this.state.on((now, before) => this.changed(now, before));
+    this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
+  }
+
+  build() {
+    this.tabs = views.map((view, at) =>
+      el(
+        "button.tab",
+        {
+          type: "button",
+          role: "tab",
+          id: `tab-${view.name}`,
+          title: `${view.hint} (${(at + 1) % 10})`,
+          "aria-controls": "regard-view",
+          onclick: () => this.state.set({ view: view.name }),
+        },
+        view.title,
+      ),
+    );
+    const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...this.tabs);
+    list.addEventListener("keydown", (event) => this.rove(event));
+    this.themeButton = el("button.quiet", { type: "button", onclick: () => this.theme.next() });
+    this.exportMenu = menu("Export", [
+      ["Picture as SVG", () => this.export("svg")],
+      ["Picture as PNG", () => this.export("png")],
+      ["Numbers as CSV", () => this.export("csv")],
+      ["Copy a link to this", () => this.copyLink()],
+    ]);
+    const helpButton = el(
+      "button.quiet",
+      {
+        type: "button",
+        "aria-label": "Keyboard shortcuts",
+        title: "Keyboard shortcuts (?)",
+        onclick: () => this.keyboard.help(),
+      },
+      "?",
+    );
+    const tourButton = el(
+      "button.quiet",
+      { type: "button", title: "A short tour", onclick: () => this.tour.start() },
+      "Tour",
+    );
+    this.tools = el("div.tools", {}, this.exportMenu, tourButton, this.themeButton, helpButton);
+    this.picker = el("select", { "aria-label": "Trace", onchange: () => this.pick(this.picker.value) });
+    this.levels = segments(
+      "Level",
+      [
+        ["token", "Tokens"],
+        ["word", "Words"],
+      ],
+      "token",
+      (level) => this.state.set({ level: level === "word" ? "word" : null }),
+    );
+    this.entryBox = el("span");
+    this.proof = proofButton();
+    this.hint = el("p.hint");
+    this.bar = el(
+      "div.bar",
+      {},
+      el("label.field", {}, el("span", {}, "Trace"), this.picker),
+      this.entryBox,
+      this.levels,
+      this.proof,
+      this.hint,
+    );
+    this.alert = el("div.alert", { role: "alert", hidden: true });
+    this.stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
+    // In a notebook the headings and landmarks are the notebook's.
+    const [brand, header, main] = this.page
+      ? ["h1.brand", "header.top", "main.rest"]
+      : ["span.brand", "div.top", "div.rest"];
+    this.root.replaceChildren(
+      el(header, {}, el(brand, {}, "regard"), list, this.tools),
+      el(main, {}, this.bar, this.alert, this.stage),
+    );
+    this.showTheme();
+  }
+
+  async begin() {
+    try {
+      this.about = await this.source.get("/api/about");
+    } catch (error) {
+      this.about = { models: [], traces: [] };
+      this.fail(error);
+    }
+    this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
+    this.listTraces();
+    if (this.about.coming) this.expect();
+    if (!viewOf(this.state.get().view)) {
+      this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
+      this.state.set({ view: this.first });
+    } else this.mounting = this.mount();
+    await this.mounting;
+    if (this.welcome) this.tour.offer(this.bar);
+  }
+
+  /** The view that is open. */
+  get known() {
+    return viewOf(this.state.get().view) ?? viewOf(this.first);
+  }
+
+  /** The view that opens where a link names none: of a trace the lines, or the map where a file holds no more. */
+  get first() {
+    if (!this.about.traces.length) return "translate";
+    return this.trace && this.missing(viewOf("heads")) ? "map" : "heads";
+  }
+
+  listTraces() {
+    const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
+    if (!options.length) options.push(el("option", { value: "" }, "none yet"));
+    if (this.reading.possible) options.push(el("option", { value: "+" }, "Read a text …"));
+    this.picker.replaceChildren(...options);
+    this.picker.value = this.traceId() ?? "";
+  }
+
+  traceId() {
+    return this.state.get().trace ?? this.about.traces[0]?.id ?? null;
+  }
+
+  pick(id) {
+    if (id === "+") {
+      this.picker.value = this.traceId() ?? "";
+      this.reading.open();
+    } else this.state.set(ofTrace(id));
+  }
+
+  /** Traces that a server which has just begun is still making: they join the list as they come. */
+  expect() {
+    this.expecting = setTimeout(async () => {
+      try {
+        this.about = await this.source.get("/api/about");
+      } catch {
+        return; // the server is gone; the next thing that is asked says so
+      }
+      this.listTraces();
+      if (this.about.coming) this.expect();
+    }, 1000);
+  }
+
+  async added(id) {
+    this.about = await this.source.get("/api/about");
+    this.listTraces();
+    this.state.set(ofTrace(id));
+  }
+
+  // What changes
+
+  changed(now, before) {
+    if (["view", "trace", "entry"].some((key) => now[key] !== before[key])) this.mounting = this.mount();
+    else {
+      this.showBar();
+      this.view?.update(now);
+    }
+  }
+
+  restyle() {
+    this.showTheme();
+    this.view?.update(this.state.get());
+  }
+
+  showTheme() {
+    if (!this.theme) return;
+    const name = { auto: "as the system", light: "light", dark: "dark" }[this.theme.choice];
+    this.themeButton.textContent = { auto: "◐", light: "☀", dark: "☾" }[this.theme.choice];
+    this.themeButton.title = `Colours: ${name} (t)`;
+    this.themeButton.setAttribute("aria-label", `Colours: ${name}`);
+  }
+
+  showBar() {
+    const { known } = this;
+    views.forEach((view, at) => {
+      const chosen = view === known;
+      this.tabs[at].setAttribute("aria-selected", String(chosen));
+      this.tabs[at].tabIndex = chosen ? 0 : -1;
+    });
+    this.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
+    this.hint.textContent = known.hint;
+    this.bar.classList.toggle("bare", known.needs !== "trace");
+    this.levels.hidden = Boolean(known.tokensOnly);
+    this.levels.show(this.level);
+    this.picker.value = this.traceId() ?? "";
+    this.showEntries();
+    this.proof.show(this.trace, this.state.get().call);
+    document.title = `${known.title} – regard`;
+  }
+
+  /** Which text of the batch. */
+  showEntries() {
+    const count = this.trace?.batch ?? 1;
+    const options = Array.from({ length: count }, (_, i) => [i, `${i + 1} of ${count}`]);
+    const changed = (entry) => this.state.set({ ...ofTrace(this.traceId()), entry: Number(entry) || null });
+    this.entryBox.replaceChildren(
+      ...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []),
+    );
+  }
+
+  async mount() {
+    const turn = ++this.generation;
+    const { known } = this;
+    this.view?.destroy();
+    this.forgetKeys?.();
+    this.view = null;
+    this.alert.hidden = true;
+    this.stage.replaceChildren();
+    this.stage.dataset.view = known.name;
+    try {
+      const { entry = 0 } = this.state.get();
+      const trace = await this.load(this.traceId(), entry);
+      if (turn !== this.generation) return;
+      this.trace = trace;
+      if (trace && entry >= trace.batch) {
+        this.state.set({ entry: null }); // a link to a text that this batch has not; mounts anew
+        return this.mounting;
+      }
+    } catch (error) {
+      if (turn !== this.generation) return;
+      this.trace = null;
+      if (known.needs === "trace") this.fail(error);
+    }
+    this.showBar();
+    const missing = this.missing(known);
+    if (missing) this.stage.replaceChildren(missing);
+    else {
+      this.view = known.mount(this.stage, this.context());
+      if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
+    }
+    this.announce(`${known.title}: ${known.hint}`);
+  }
+
+  /** One at a time is kept: the tokens of long texts are large. */
+  async load(id, entry) {
+    if (id == null) return null;
+    const key = `${id}/${entry}`;
+    if (this.loaded?.key !== key) {
+      const path = `/api/traces/${encodeURIComponent(id)}`;
+      const first = await this.source.get(path);
+      this.loaded = { key, trace: entry > 0 && entry < first.batch ? await this.source.get(path, { entry }) : first };
+    }
+    return this.loaded.trace;
+  }
+
+  /** What stands instead of a view that has nothing to show. */
+  missing(view) {
+    if (view.needs === "trace" && !this.trace) {
+      const words = "Nothing was watched yet. A trace is what a model attended to while it read or wrote a text.";
+      const button = el("button.primary", { type: "button", onclick: () => this.reading.open() }, "Read a text …");
+      const other = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
+      return el("div.empty", {}, el("p", {}, words), this.reading.possible ? button : el("p", {}, other));
+    }
+    if (view.asks && !this.holds(view.asks)) return el("div.empty", {}, el("p", {}, view.unheld));
+    const task = !["trace", "nothing"].includes(view.needs) && view.needs;
+    if (task && !this.about.models.some((model) => model.task === task)) {
+      const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
+      const file = this.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
+      return el("div.empty", {}, el("p", {}, file || words));
+    }
+    return null;
+  }
+
+  /** Whether the source can tell this of the call that is looked at; all but a file can tell everything. */
+  holds(part) {
+    const path = callPath(this.trace, callOf(this.trace, this.state.get()));
+    return this.source.holds?.(`${path}/${part}`) ?? true;
+  }
+
+  context() {
+    const shell = this;
+    return {
+      source: this.source,
+      about: this.about,
+      trace: this.trace,
+      state: this.state,
+      get theme() {
+        return shell.theme.shown;
+      },
+      get level() {
+        return shell.level;
+      },
+      get palette() {
+        return shell.palettes[shell.theme.shown];
+      },
+      announce: this.announce,
+      read: this.reading.possible ? () => this.reading.open() : null,
+      fail: (error) => this.fail(error),
+    };
+  }
+
+  get level() {
+    return this.state.get().level ?? "token";
+  }
+
+  fail(error) {
+    if (error.name === "AbortError") return;
+    const close = el(
+      "button.quiet",
+      { type: "button", "aria-label": "Close this message", onclick: () => (this.alert.hidden = true) },
+      "×",
+    );
+    this.alert.replaceChildren(el("span", {}, error.message), close);
+    this.alert.hidden = false;
+  }
+
+  // What can be done
+
+  shortcuts() {
+    const digits = views.map((view, at) => ({
+      key: String((at + 1) % 10),
+      text: view.title,
+      run: () => this.state.set({ view: view.name }),
+    }));
+    return [
+      ...digits,
+      {
+        key: "w",
+        text: "words or tokens",
+        run: () => this.state.set({ level: this.level === "word" ? null : "word" }),
+      },
+      { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
+      { key: "r", text: "read a text", run: () => this.reading.open() },
+      { key: "e", text: "export", run: () => this.exportMenu.open() },
+      { key: "?", text: "this list", run: () => this.keyboard.help() },
+    ];
+  }
+
+  rove(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const at = (this.tabs.indexOf(event.target) + step + views.length) % views.length;
+    this.tabs[at].focus();
+    this.tabs[at].click();
+  }
+
+  async export(kind) {
+    if (!this.view?.picture) return this.fail(new Error("there is nothing to export here"));
+    const { known } = this;
+    const model = known.needs === "trace" ? this.trace.model : "";
+    const name = `${nameOf([model, ...(this.view.subject?.() ?? []), known.name])}.${kind}`;
+    try {
+      if (kind === "csv") save(name, new Blob([csvOf(await this.view.table())], { type: "text/csv" }));
+      else if (kind === "svg") save(name, new Blob([svgOf(await this.view.picture())], { type: "image/svg+xml" }));
+      else save(name, await pngOf(await this.view.picture()));
+      this.announce(`saved ${name}`);
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  async copyLink() {
+    try {
+      await navigator.clipboard.writeText(this.state.link());
+      this.announce("the link was copied");
+    } catch {
+      this.fail(new Error(`the browser did not allow copying; the link is ${this.state.link()}`));
+    }
+  }
+
+  /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
+  hooks() {
+    return {
+      state: this.state,
+      source: this.source,
+      views: views.map((view) => view.name),
+      drawn: () => this.view?.drawn?.() ?? null,
+      picture: async () => svgOf(await this.view.picture()),
+      table: () => this.view.table(),
+      /** Milliseconds between the frames of the next so many. */
+      frames: (count) =>
+        new Promise((resolve) => {
+          const times = [];
+          const step = (now) => {
+            times.push(now);
+            if (times.length <= count) requestAnimationFrame(step);
+            else resolve(times.slice(1).map((time, at) => time - times[at]));
+          };
+          requestAnimationFrame(step);
+        }),
+    };
+  }
+
+  close() {
+    clearTimeout(this.expecting);
+    this.generation += 1;
+    this.view?.destroy();
+    this.stop();
+    this.state.close();
+    this.theme.close();
+    this.keyboard.close();
+    this.announce.close();
+    this.source.close?.();
+    this.root.replaceChildren();
+  }
+}
+
+function viewOf(name) {
+  return views.find((view) => view.name === name);
+}
+
+/** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
+function ofTrace(id) {
+  const chosen = ["call", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part"];
+  return { trace: id, ...Object.fromEntries(chosen.map((key) => [key, null])) };
+}

@@ -1,0 +1,101 @@
+// The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
+//
+// `view` has call, active (heads), colors, querySide, keySide, links, rows and muted, as the view has them.
+
+import { STRONGEST } from "../../data/weight_rows.js";
+import { el } from "../../draw/dom.js";
+import { number } from "../../draw/numbers.js";
+import { barRow } from "../../draw/weight_bars.js";
+
+const LISTED = 14;
+
+/** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
+export function summary(view, focus, links, bring) {
+  const side = focus[focus.length - 1].side;
+  const same = focus.filter((one) => one.side === side);
+  const [own, other] = side === "query" ? [view.querySide, view.keySide] : [view.keySide, view.querySide];
+  const opposite = side === "query" ? "key" : "query";
+  const best = strongest(view, side, new Set(same.map(({ at }) => at)), links);
+  const rows = best.map(({ at, weight, most, head }) => {
+    const title = `token ${at}; most by head ${head}: ${number(most)}`;
+    const run = () => bring({ side: opposite, at });
+    const share = weight / best[0].weight;
+    return barRow({ label: other.labels[at], at, weight, share, color: view.colors[head], title, run });
+  });
+  const names = same.map(({ at }) => own.labels[at]);
+  const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
+  const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
+  const parts = [
+    el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`),
+    el("p.quietly", {}, measured(view, side, same.length)),
+    el("div.bars", {}, ...rows),
+  ];
+  if (!links.length)
+    parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is muted."));
+  return parts;
+}
+
+/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
+function strongest(view, side, chosen, links) {
+  const sums = new Map();
+  const among = view.active.length * (side === "query" ? chosen.size : 1);
+  for (const link of links) {
+    const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
+    if (!chosen.has(mine)) continue;
+    const found = sums.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
+    found.weight += link.weight / among;
+    if (link.weight > found.most) [found.most, found.head] = [link.weight, link.head];
+    sums.set(theirs, found);
+  }
+  return [...sums.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+}
+
+function measured(view, side, tokens) {
+  const heads = `mean over ${count(view.active.length, "head")}`;
+  if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
+  const long = view.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
+  return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
+}
+
+/** What is drawn where nothing is focused: how many links of these queries, and how much of their weight. */
+export function legend(view, queries, links) {
+  const { call } = view;
+  let all = 0;
+  for (const query of queries)
+    for (const head of view.active) {
+      const found = view.links.from(head, query);
+      if (found) all += view.links.total(found);
+    }
+  const held = links.reduce((sum, link) => sum + link.weight, 0);
+  const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
+  const notes = [
+    view.muted.size && "Muted tokens are left out, and lines are shares of what remains; numbers stay the weights.",
+    !view.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
+  ];
+  const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
+  const hands = "Click pins a token, Shift-click or dragging a range. Shift and the wheel move the keys alone.";
+  return [
+    el("h2", {}, call.name),
+    el("p.quietly", {}, `${call.kind}-attention, ${count(call.heads, "head")}, ${call.queries} × ${call.keys}`),
+    el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
+    ...notes.filter(Boolean).map((words) => el("p", {}, words)),
+    el("p.quietly", {}, faint),
+    el("p.quietly", {}, hands),
+  ];
+}
+
+/** One label and its strongest link, for a screen reader. */
+export function said(view, { side, at }, links) {
+  const best = links
+    .filter((link) => link[side] === at)
+    .reduce((most, link) => (link.weight > (most?.weight ?? 0) ? link : most), null);
+  const own = side === "query" ? view.querySide : view.keySide;
+  if (!best) return `${own.labels[at]}, ${at}`;
+  const other = side === "query" ? view.keySide.labels[best.key] : view.querySide.labels[best.query];
+  const verb = side === "query" ? "looks most at" : "is looked at most by";
+  return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
+}
+
+function count(n, noun) {
+  return `${n} ${noun}${n === 1 ? "" : "s"}`;
+}

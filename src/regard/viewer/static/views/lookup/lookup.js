@@ -1,0 +1,282 @@
+// Look-up: a table of keys and values, a query, and the formula between them, as numbers and bars while one drags.
+import { choice, el, segments, slider } from "../../draw/dom.js";
+import { figure, fresh, MOST_ROWS, parsed, sound, TABLES, written } from "./lookup_examples.js";
+import { average, ENERGIES, energies, NORMALIZERS, weights } from "./lookup_formulas.js";
+import { makePlot } from "./lookup_plot.js";
+
+export const lookup = {
+  name: "lookup",
+  title: "Look-up",
+  hint: "A query meets keys that carry values: energies become weights, weights an average",
+  needs: "nothing",
+  mount,
+};
+
+/** Everything that is shown, from what is written in the cells. `problem` says what cannot be computed, and why. */
+function computed(now) {
+  const query = parsed(now.query);
+  const keys = now.rows.map((row) => parsed(row.key));
+  const values = now.rows.map((row) => parsed(row.value));
+  const found = { query, keys, values, e: null, w: null, z: null, problem: "" };
+  if (!keys.length) return { ...found, problem: "The table is empty: add an entry." };
+  const words = [query, ...keys].some((x) => !Array.isArray(x));
+  if (words && now.energy !== "Exact") {
+    const where = Array.isArray(query) ? `key ${keys.findIndex((x) => !Array.isArray(x)) + 1}` : "the query";
+    return {
+      ...found,
+      problem: `${now.energy} compares numbers, and ${where} is not one: write 3, or 1, 2, or take Exact.`,
+    };
+  }
+  const [one, ...rest] = words ? [query, ...keys].map((x) => [written(x)]) : [query, ...keys];
+  const odd = rest.findIndex((key) => key.length !== one.length);
+  if (odd >= 0) {
+    const counts = `The query has ${one.length} numbers and key ${odd + 1} has ${rest[odd].length}`;
+    return { ...found, problem: `${counts}: give them equally many.` };
+  }
+  try {
+    const masked = now.rows.map((row) => Boolean(row.masked));
+    found.e = energies(now.energy, one, rest, masked, now.parameters);
+    found.w = weights(now.normalize, found.e, now.parameters);
+  } catch (error) {
+    return { ...found, problem: error.message };
+  }
+  return { ...found, ...answer(found) };
+}
+
+/** z; a value of any kind where all the weight lies on it. */
+function answer({ w, values }) {
+  if (!w.some((x) => x > 0)) return { z: "no key matches" };
+  if (w.includes(1)) return { z: values[w.indexOf(1)] };
+  const odd = values.findIndex((value) => !Array.isArray(value) || value.length !== values[0].length);
+  if (odd < 0) return { z: average(w, values) };
+  return { z: null, problem: `Value ${odd + 1} cannot be averaged: give every value equally many numbers.` };
+}
+
+const said = (z) => (z === null ? "—" : Array.isArray(z) ? z.map(figure).join(", ") : z);
+
+function mount(root, context) {
+  let now = sound(context.state.get().lookup) ?? fresh("boxes");
+  let shown = null;
+  let cells = [];
+
+  const tables = segments(
+    "Start from",
+    Object.entries(TABLES).map(([name, { title }]) => [name, title]),
+    now.table,
+    start,
+  );
+  const story = el("p.story");
+  const energy = choice(
+    "Energy",
+    Object.keys(ENERGIES).map((name) => [name, name]),
+    now.energy,
+    (name) => change({ energy: name }),
+  );
+  const normalize = choice(
+    "Normalizer",
+    Object.keys(NORMALIZERS).map((name) => [name, name]),
+    now.normalize,
+    (name) => change({ normalize: name }),
+  );
+  const sliders = [...Object.values(ENERGIES), ...Object.values(NORMALIZERS)].flatMap((part) =>
+    part.parameter ? [logarithmic(part.parameter)] : [],
+  );
+  const formula = el("p.formula");
+  const query = el("input", {
+    type: "text",
+    "aria-label": "Query q",
+    spellcheck: "false",
+    oninput: () => change({ query: query.value }),
+  });
+  const asks = el("span.asks");
+  const body = el("tbody");
+  const heads = ["see", "key k", "energy e", "weight w", "value v"].map((text) => el("th", { scope: "col" }, text));
+  const table = el("table.lookup-table", {}, el("thead", {}, el("tr", {}, ...heads, el("td"))), body);
+  const add = el("button.quiet", { type: "button", onclick: addRow }, "+ entry");
+  const result = el("output.result", { "aria-label": "z, the weighted average" });
+  const problem = el("p.problem", { role: "status" });
+  const stage = el("div.lookup-plot");
+  root.replaceChildren(
+    el(
+      "div.lookup",
+      {},
+      el("div.lookup-top", {}, tables, story),
+      el("div.lookup-choices", {}, energy, normalize, ...sliders.map((one) => one.field), formula),
+      el(
+        "div.lookup-main",
+        {},
+        el(
+          "div",
+          {},
+          el("div.asking", {}, el("label", {}, "Query q ", query), asks),
+          table,
+          el("div.lookup-end", {}, add, result),
+          problem,
+        ),
+        stage,
+      ),
+    ),
+  );
+  const plot = makePlot(stage, { context, ask: (vector) => change({ query: written(vector) }), move: moveRow });
+  rebuild();
+
+  // Its places are the logarithms of its numbers: a temperature of 0.1 is as far from 1 as 10 is.
+  function logarithmic({ name, label, least, most }) {
+    const range = [Math.log(least), Math.log(most), "any"];
+    const set = (x) => change({ parameters: { ...now.parameters, [name]: Number(Math.exp(x).toPrecision(3)) } });
+    return {
+      name,
+      field: slider(
+        label,
+        range,
+        Math.log(now.parameters[name]),
+        (x) => figure(Number(Math.exp(x).toPrecision(3))),
+        set,
+      ),
+    };
+  }
+
+  function start(name) {
+    now = fresh(name);
+    rebuild();
+    save();
+    context.announce(`${TABLES[name].title}: ${TABLES[name].story}`);
+  }
+
+  function change(patch) {
+    now = { ...now, ...patch };
+    refresh();
+    save();
+  }
+
+  function changeRow(at, patch) {
+    change({ rows: now.rows.map((row, j) => (j === at ? { ...row, ...patch } : row)) });
+  }
+
+  function moveRow(at, patch) {
+    for (const [name, text] of Object.entries(patch)) cells[at][name].value = text;
+    changeRow(at, patch);
+  }
+
+  function addRow() {
+    const last = now.rows.at(-1) ?? { key: "0", value: "0" };
+    now = { ...now, rows: [...now.rows, { ...last, label: last.label && "new", masked: false }] };
+    rebuild();
+    save();
+    cells.at(-1).key.select();
+  }
+
+  function removeRow(at) {
+    now = { ...now, rows: now.rows.filter((_, j) => j !== at) };
+    rebuild();
+    save();
+    (cells[Math.min(at, cells.length - 1)]?.remove ?? add).focus();
+  }
+
+  function save() {
+    context.state.set({ lookup: now });
+  }
+
+  /** Rows are made anew where there are more or fewer of them; while one types or drags only numbers change. */
+  function rebuild() {
+    cells = now.rows.map(line);
+    body.replaceChildren(...cells.map((cell) => cell.line));
+    const asking = now.rows.filter((row) => row.label);
+    const buttons = asking.map((row) =>
+      el("button.word", { type: "button", onclick: () => change({ query: row.key }) }, row.label),
+    );
+    asks.replaceChildren(...(buttons.length ? ["ask as ", ...buttons] : []));
+    add.disabled = now.rows.length >= MOST_ROWS;
+    query.value = now.query;
+    refresh();
+  }
+
+  function line(row, at) {
+    const input = (name) => {
+      const box = el("input", {
+        type: "text",
+        value: row[name],
+        "aria-label": `${name} ${at + 1}`,
+        spellcheck: "false",
+        oninput: () => changeRow(at, { [name]: box.value }),
+      });
+      return box;
+    };
+    const see = el("input", {
+      type: "checkbox",
+      checked: !row.masked,
+      "aria-label": `see key ${at + 1}`,
+      onchange: () => changeRow(at, { masked: !see.checked }),
+    });
+    const remove = el(
+      "button.strike",
+      { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) },
+      "×",
+    );
+    const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
+    const named = el("span.row-key", {}, row.label ? el("span.row-label", {}, row.label) : null, key);
+    const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));
+    return { line: el("tr", {}, ...inside), key, value, energy: energyBar, weight: weightBar, remove };
+  }
+
+  function bar(kind) {
+    const [number, mark] = [el("span.figure"), el(`span.fill.${kind}`)];
+    return { root: el("span.barred", {}, number, el("span.track", {}, mark)), number, mark };
+  }
+
+  function refresh() {
+    shown = computed(now);
+    const { e, w, z } = shown;
+    tables.show(now.table);
+    story.textContent = TABLES[now.table].story;
+    energy.querySelector("select").value = now.energy;
+    normalize.querySelector("select").value = now.normalize;
+    const parts = [ENERGIES[now.energy], NORMALIZERS[now.normalize]];
+    for (const { name, field } of sliders) {
+      field.hidden = !parts.some((part) => part.parameter?.name === name);
+      field.show(Math.log(now.parameters[name]));
+    }
+    formula.textContent = [...parts.map((part) => part.equation), "z = Σ w v"].join("      ");
+    if (document.activeElement !== query) query.value = now.query;
+    for (const [at, button] of [...asks.querySelectorAll("button")].entries()) {
+      button.setAttribute("aria-pressed", String(now.rows[at].key === now.query));
+    }
+    const open = (e ?? []).filter((x) => x !== null);
+    const [least, most] = [Math.min(0, ...open), Math.max(0, ...open)];
+    cells.forEach((cell, j) => {
+      cell.line.classList.toggle("masked", Boolean(now.rows[j].masked));
+      fill(cell.energy, e?.[j], least, most);
+      fill(cell.weight, w?.[j], 0, 1);
+    });
+    result.replaceChildren(el("span.faint", {}, "z = "), said(z));
+    problem.textContent = shown.problem;
+    plot.show(now, shown);
+  }
+
+  return {
+    update(state) {
+      const given = sound(state.lookup);
+      if (given && JSON.stringify(given) !== JSON.stringify(now)) {
+        now = given;
+        rebuild();
+      } else plot.show(now, shown); // the colours may have changed
+    },
+    destroy: () => plot.close(),
+    picture: () => plot.picture(),
+    table: () => [
+      ["key", "energy", "weight", "value"],
+      ...now.rows.map((row, j) => [row.key, shown.e?.[j] ?? "", shown.w?.[j] ?? "", row.value]),
+      ["z", "", "", written(shown.z ?? "")],
+    ],
+    drawn: () => ({ energies: shown.e, weights: shown.w, z: shown.z, problem: shown.problem }),
+  };
+}
+
+/** A bar from zero: energies may be negative. */
+function fill({ number, mark }, value, least, most) {
+  number.textContent = value == null ? "—" : figure(value);
+  const range = most - least || 1;
+  const [from, to] = value ? [Math.min(value, 0), Math.max(value, 0)] : [0, 0];
+  mark.style.left = `${((from - least) / range) * 100}%`;
+  mark.style.width = `${((to - from) / range) * 100}%`;
+}

@@ -1,0 +1,111 @@
+// The playground's tables: what one starts from, what a link may say, and how a cell's text becomes a vector.
+import { ENERGIES, NORMALIZERS } from "./lookup_formulas.js";
+
+// Each is a full state of the view. Words and their features are made up by hand, as in docs/tour.md.
+export const TABLES = {
+  phones: {
+    title: "Phone book",
+    story: "A dictionary is attention that matches exactly or not at all.",
+    energy: "Exact",
+    normalize: "Proportional",
+    query: "Bob Smith",
+    rows: [
+      { key: "Alice Jones", value: "555-1234" },
+      { key: "Bob Smith", value: "555-5678" },
+      { key: "Carol White", value: "555-9012" },
+    ],
+  },
+  boxes: {
+    title: "Boxes",
+    story: "A box of 300 weighs 30 pounds, one of 400 weighs 40. What does one of 360 weigh? Drag the line and see.",
+    energy: "InverseDistance",
+    normalize: "Proportional",
+    query: "360",
+    rows: [
+      { key: "300", value: "30" },
+      { key: "400", value: "40" },
+    ],
+  },
+  points: {
+    title: "Points",
+    story: "Six places with a number each; the answer anywhere between them is their weighted average. Drag the query.",
+    energy: "Gaussian",
+    normalize: "Softmax",
+    parameters: { sigma: 1.2 },
+    query: "4.2, 3.1",
+    rows: [
+      { key: "1.2, 1.4", value: "8" },
+      { key: "2.1, 4.6", value: "14" },
+      { key: "4.6, 2.2", value: "21" },
+      { key: "5.4, 4.9", value: "12" },
+      { key: "7.6, 1.3", value: "17" },
+      { key: "8.3, 4.1", value: "5" },
+    ],
+  },
+  words: {
+    title: "Words",
+    story:
+      "Every word asks every word, and becomes their weighted average: “bird” takes time from “early”, action from “catches”.",
+    energy: "Dot",
+    normalize: "Softmax",
+    features: ["animal", "action", "time", "article"],
+    query: "1.5, 0.4, 0.2, 0",
+    rows: [
+      ["The", "0, 0, 0, 1"],
+      ["early", "0.9, 0, 1.6, 0"],
+      ["bird", "1.5, 0.4, 0.2, 0"],
+      ["catches", "0.7, 1.6, 0.1, 0"],
+      ["the", "0, 0, 0, 1"],
+      ["worm", "1.2, 0.5, 0, 0"],
+    ].map(([label, vector]) => ({ label, key: vector, value: vector })),
+  },
+};
+
+export const MOST_ROWS = 64;
+const USUAL = { sigma: 1, temperature: 1, alpha: 1.5 };
+const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05 };
+
+/** One of the tables as a state of the view. */
+export function fresh(name) {
+  const { energy, normalize, query, parameters, rows } = TABLES[name];
+  return {
+    table: name,
+    energy,
+    normalize,
+    parameters: { ...USUAL, ...parameters },
+    query,
+    rows: rows.map((row) => ({ ...row })),
+  };
+}
+
+/** What a link says, where it can be shown; null where not: links come from anywhere. */
+export function sound(given) {
+  const text = (x) => typeof x === "string" && x.length < 1000;
+  const row = (x) => x && text(x.key) && text(x.value) && (x.label === undefined || text(x.label));
+  const known = given && TABLES[given.table] && ENERGIES[given.energy] && NORMALIZERS[given.normalize];
+  if (!known || !text(given.query) || !Array.isArray(given.rows)) return null;
+  if (given.rows.length > MOST_ROWS || !given.rows.every(row)) return null;
+  const parameters = Object.entries(USUAL).map(([name, usual]) => {
+    const value = given.parameters?.[name];
+    return [name, typeof value === "number" && value >= LEAST[name] ? value : usual];
+  });
+  return { ...given, parameters: Object.fromEntries(parameters) };
+}
+
+/** "300" → [300], "1, 2" → [1, 2]; anything else is a label and stays text. */
+export function parsed(text) {
+  const parts = text.split(",").map((part) => part.trim());
+  const numbers = parts.map(Number);
+  return parts.every((part, i) => part !== "" && Number.isFinite(numbers[i])) ? numbers : text.trim();
+}
+
+/** A vector as it stands in a cell; a label stays what it is. */
+export const written = (vector) => (Array.isArray(vector) ? vector.map((x) => String(x)).join(", ") : vector);
+
+/** Four significant figures, without the zeros that say nothing. */
+export function figure(x) {
+  if (x === 0) return "0";
+  const size = Math.abs(x);
+  if (size >= 1e6 || size < 1e-4) return x.toExponential(2).replace("e+", "e");
+  return String(Number(x.toPrecision(4))).replace("-", "−");
+}

@@ -1,0 +1,378 @@
+// Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
+
+import { callOf, callPath, fileParts, isNumbered, ownName } from "../../data/calls.js";
+import { levelAt, Tiles } from "../../data/tiles.js";
+import { sideOf } from "../../data/tokens.js";
+import { MOST, WordTiles } from "../../data/word_level_tiles.js";
+import { callChoice } from "../../draw/call_choice.js";
+import { inks } from "../../draw/canvas.js";
+import { SHADES } from "../../draw/color_scale.js";
+import { choice, el, segments, tick } from "../../draw/dom.js";
+import { exact } from "../../draw/numbers.js";
+import { MapCamera } from "./map_camera.js";
+import { MapPanel } from "./map_panel.js";
+import { MapAside, POOLS } from "./map_sidebar.js";
+
+export const map = {
+  name: "map",
+  title: "Map",
+  hint: "Every weight of a head: zoom from all of it down to single tokens",
+  needs: "trace",
+  mount: (root, context) => new MapView(root, context),
+};
+
+class MapView {
+  constructor(root, context) {
+    Object.assign(this, { context, cross: null, panels: [], shown: [] });
+    this.others = new Map(); // traces looked at beside the first, by id and entry
+    this.controls = el("div.controls");
+    this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
+    this.camera = new MapCamera({
+      first: () => this.panels[0],
+      moved: () => this.redraw(),
+      rested: (camera) => this.set(camera),
+      pointed: (place) => this.point(place),
+    });
+    this.aside = new MapAside(
+      () => this.look(),
+      (x, y) => this.camera.move({ ...this.camera.now, x, y }),
+    );
+    root.replaceChildren(this.controls, el("div.split", {}, ...this.columns, this.aside.root));
+    this.keys = this.bindings();
+    this.update();
+  }
+
+  // What is looked at
+
+  /** This view's part of the state. */
+  get settings() {
+    const given = this.context.state.get().map ?? {};
+    const other = given.other && typeof given.other === "object" ? given.other : null;
+    const known = (value, names, usual) => (Object.hasOwn(names, value) ? value : usual);
+    return { ...given, other, pool: known(given.pool, POOLS, "max"), shade: known(given.shade, SHADES, "log") };
+  }
+
+  set(patch) {
+    const next = { ...this.context.state.get().map, ...patch };
+    this.context.state.set({ map: Object.fromEntries(Object.entries(next).filter(([, value]) => value != null)) });
+  }
+
+  /** {trace, call, head, entry} of the first or the second map; null while a second trace is on its way. */
+  target(at) {
+    const state = this.context.state.get();
+    const given = at === 0 ? state : { ...state, ...this.settings.other };
+    const own = at === 0 || !given.trace || given.trace === this.context.trace.id;
+    const trace = own ? this.context.trace : this.others.get(`${given.trace}/${given.entry ?? 0}`);
+    if (!trace) return null;
+    const call = callOf(trace, given);
+    const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
+    return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
+  }
+
+  async fetchOther() {
+    const { trace: id, entry = this.context.state.get().entry ?? 0 } = this.settings.other ?? {};
+    const key = `${id}/${entry}`;
+    if (!id || id === this.context.trace.id || this.others.has(key)) return;
+    this.others.set(key, null); // on its way
+    try {
+      const path = `/api/traces/${encodeURIComponent(id)}`;
+      const first = await this.context.source.get(path); // says how many texts it has: maybe fewer than the other
+      const own = Math.min(entry, first.batch - 1);
+      this.others.set(key, own > 0 ? await this.context.source.get(path, { entry: own }) : first);
+    } catch (error) {
+      this.context.fail(error);
+      this.set({ other: null });
+    }
+    this.update();
+  }
+
+  update() {
+    if (this.closed) return;
+    this.fetchOther();
+    const second = Boolean(this.settings.other && this.target(1));
+    this.columns[1].hidden = !second;
+    for (const panel of this.panels.splice(second ? 2 : 1)) panel.close();
+    this.shown.length = Math.min(this.shown.length, second ? 2 : 1);
+    for (const at of second ? [0, 1] : [0]) this.show(at);
+    this.camera.set(this.settings);
+    this.showControls();
+    this.redraw();
+  }
+
+  show(at) {
+    const { trace, call, head, entry } = this.target(at);
+    const [title, stage] = this.columns[at].children;
+    const own = `${isNumbered(trace) ? call.name : ownName(trace, call)} · head ${head}`;
+    title.title = call.name;
+    title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
+    if (!this.panels[at]) {
+      stage.replaceChildren();
+      this.panels[at] = new MapPanel(stage, () => this.look());
+      this.camera.listen(this.panels[at]);
+    }
+    const panel = this.panels[at];
+    panel.board.node.setAttribute("aria-label", `Map of ${title.textContent}: arrow keys move, plus and minus zoom`);
+    const { pool } = this.settings;
+    const words = this.byWords(call);
+    const key = JSON.stringify([trace.id, call.id, head, entry, pool, words]);
+    if (this.shown[at] === key) return;
+    this.shown[at] = key;
+    const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
+    const asked = [this.context.source, callPath(trace, call), call, { head, entry, pool }];
+    const redraw = () => this.redraw();
+    panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), {
+      query,
+      key: side,
+    });
+  }
+
+  byWords(call) {
+    return this.context.level === "word" && call.queries * call.keys <= MOST;
+  }
+
+  /** What the panels and the aside draw. */
+  look() {
+    const { pool, shade } = this.settings;
+    const { palette } = this.context;
+    const camera = this.camera.now;
+    const titles = this.panels.map((_, at) => this.columns[at].firstChild.textContent);
+    const coarse =
+      this.context.level === "word" && !this.byWords(this.target(0).call)
+        ? " Tokens: there are too many for words."
+        : "";
+    return {
+      panels: this.panels,
+      titles,
+      camera,
+      level: this.level(camera),
+      cross: this.cross,
+      pool,
+      shade,
+      palette,
+      coarse,
+    };
+  }
+
+  level(camera) {
+    return Math.min(levelAt(camera.scale), this.panels[0].tiles.top);
+  }
+
+  redraw() {
+    if (this.drawing || this.closed) return;
+    this.drawing = requestAnimationFrame(() => {
+      this.drawing = 0;
+      if (this.closed) return;
+      for (const panel of this.panels) panel.board.ask();
+      this.aside.draw();
+    });
+  }
+
+  // What one does
+
+  /** The cross goes to the cell at a place; nowhere where that is outside. */
+  point(place) {
+    const { queries, keys } = this.panels[0].call;
+    const cell = 2 ** this.level(this.camera.now);
+    const inside = place && place.row >= 0 && place.column >= 0 && place.row < queries && place.column < keys;
+    const snap = (x) => Math.floor(x / cell) * cell;
+    this.cross = inside ? { row: snap(place.row), column: snap(place.column) } : null;
+    this.redraw();
+  }
+
+  /** A cell or a part of the window in a direction; the cross stays in the middle, and what it is on is said. */
+  step(across, down, far) {
+    const { scale } = this.camera.now;
+    const { area } = this.panels[0];
+    const pace = (span) => (far ? span / 2 : scale >= 4 ? scale : span / 16);
+    this.camera.by(across * pace(area.width), down * pace(area.height));
+    this.point({ row: this.camera.now.y, column: this.camera.now.x });
+    const reading = this.cross && this.panels[0].read(this.cross);
+    if (!reading) return;
+    const { query, key } = this.panels[0].sides;
+    const [rows, columns] = reading.cell;
+    const many = rows * columns > 1 ? `, ${POOLS[this.settings.pool]} of ${rows} by ${columns}` : "";
+    const names = `query ${reading.row} ${query[reading.row]}, key ${reading.column} ${key[reading.column]}`;
+    this.context.announce(`${names}: ${exact(reading.value)}${many}`);
+  }
+
+  bindings() {
+    const arrows = [
+      ["ArrowLeft", -1, 0],
+      ["ArrowRight", 1, 0],
+      ["ArrowUp", 0, -1],
+      ["ArrowDown", 0, 1],
+    ];
+    const moves = arrows.flatMap(([key, across, down], at) => [
+      { key, shown: "arrows", text: at ? "" : "move, and read the middle", run: () => this.step(across, down, false) },
+      {
+        key,
+        shift: true,
+        shown: "arrows",
+        text: at ? "" : "move half a window",
+        run: () => this.step(across, down, true),
+      },
+    ]);
+    return [
+      ...moves,
+      { key: "+", text: "zoom in", run: () => this.camera.zoom(1.5) },
+      { key: "=", text: "", run: () => this.camera.zoom(1.5) },
+      { key: "-", text: "zoom out", run: () => this.camera.zoom(1 / 1.5) },
+      { key: "Home", text: "the whole head", run: () => this.camera.showAll() },
+      { key: "[", text: "the head before", run: () => this.nextHead(-1) },
+      { key: "]", text: "the next head", run: () => this.nextHead(1) },
+      { key: ",", text: "the layer before", run: () => this.nextCall(-1) },
+      { key: ".", text: "the next layer", run: () => this.nextCall(1) },
+      {
+        key: "p",
+        text: "largest or mean of a cell",
+        run: () => this.set({ pool: this.settings.pool === "max" ? "mean" : "max" }),
+      },
+      { key: "c", text: "two heads in step", run: () => this.compare(!this.settings.other) },
+    ];
+  }
+
+  nextHead(by) {
+    const { call, head } = this.target(0);
+    this.context.state.set({ head: (head + by + call.heads) % call.heads });
+  }
+
+  nextCall(by) {
+    const { calls } = this.context.trace;
+    const at = calls.indexOf(this.target(0).call);
+    this.context.state.set({ call: calls[(at + by + calls.length) % calls.length].id });
+  }
+
+  compare(on) {
+    const { trace, call, head } = this.target(0);
+    this.set({ other: on ? { trace: trace.id, call: call.id, head: (head + 1) % call.heads } : null });
+  }
+
+  showControls() {
+    const { pool, shade, other } = this.settings;
+    const { call, head } = this.context.state.get();
+    const stamp = JSON.stringify([pool, shade, other, call, head, this.panels.length]);
+    if (stamp === this.controlled) return; // made anew only where something changed: one of them may be in use
+    this.controlled = stamp;
+    const all = () => [...this.controls.querySelectorAll("select, button, input")];
+    const held = all().indexOf(document.activeElement);
+    const pools = [
+      ["max", "Largest", "a cell shows the largest of its weights"],
+      ["mean", "Mean", "a cell shows the mean of its weights"],
+    ];
+    this.controls.replaceChildren(
+      ...this.choosers(0),
+      segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
+      segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
+      el("button", { type: "button", onclick: () => this.camera.showAll() }, "Whole"),
+      tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),
+      ...(other ? [el("span.map-with", {}, "with", ...this.choosers(1))] : []),
+    );
+    all()[held]?.focus();
+  }
+
+  choosers(at) {
+    const target = this.target(at);
+    const set = (patch) =>
+      at === 0 ? this.context.state.set(patch) : this.set({ other: { ...this.settings.other, ...patch } });
+    const traces = this.context.about.traces.map((trace) => [trace.id, trace.title]);
+    const which =
+      at === 1 && traces.length > 1
+        ? [choice("Trace", traces, this.settings.other.trace, (id) => set({ trace: id, call: null, head: 0 }))]
+        : [];
+    if (!target) return which;
+    const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
+    return [
+      ...which,
+      callChoice(target.trace, target.call, (id) => set({ call: id })),
+      choice("Head", heads, target.head, (head) => set({ head: Number(head) })),
+    ];
+  }
+
+  // What leaves the page
+
+  picture() {
+    const sizes = this.panels.map((panel) => panel.board.size);
+    const { ink, paper, font } = inks(this.controls);
+    const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
+    const { titles } = this.look();
+    const draw = (pen) => {
+      pen.fillStyle = paper;
+      pen.fillRect(0, 0, width, height);
+      let x = 0;
+      this.panels.forEach((panel, at) => {
+        pen.save();
+        pen.translate(x, 20);
+        panel.picture(pen);
+        Object.assign(pen, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
+        pen.fillText(titles[at], 16, 0);
+        pen.restore();
+        x += sizes[at].width;
+      });
+      Object.assign(pen, { fillStyle: ink, font: `12px ${font}`, textAlign: "left" });
+      pen.fillText(this.aside.caption.textContent, 16, height - 10);
+    };
+    return { width, height, draw };
+  }
+
+  subject() {
+    return this.panels.flatMap((_, at) => {
+      const { trace, call, head } = this.target(at);
+      return [trace === this.context.trace ? "" : trace.model, ...fileParts(trace, call, [head])];
+    });
+  }
+
+  /** The cells in sight, of every map shown. */
+  table() {
+    const { level, pool, titles } = this.look();
+    const cell = 2 ** level;
+    const inSight = (from, to, most) => {
+      const start = Math.max(0, Math.floor(from / cell)) * cell;
+      return Array.from(
+        { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
+        (_, i) => start + i * cell,
+      );
+    };
+    const name = (tokens, i) => `${i} ${tokens[i]}`;
+    return this.panels.flatMap((panel, at) => {
+      const { area, call, sides } = panel;
+      const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
+      const columns = inSight(from.column, to.column, call.keys);
+      const rows = inSight(from.row, to.row, call.queries);
+      return [
+        [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
+        ["", ...columns.map((column) => name(sides.key, column))],
+        ...rows.map((row) => [
+          name(sides.query, row),
+          ...columns.map((column) => panel.read({ row, column })?.value ?? ""),
+        ]),
+      ];
+    });
+  }
+
+  drawn() {
+    const { camera, level, pool, shade, cross } = this.look();
+    return {
+      camera,
+      level,
+      pool,
+      shade,
+      cross,
+      pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
+      readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],
+      /** The cell that covers a weight, and where that weight is on the canvas. */
+      cell: (row, column, at = 0) =>
+        this.panels[at] && {
+          ...this.panels[at].read({ row, column }),
+          pixel: this.panels[at].at(column + 0.5, row + 0.5),
+        },
+    };
+  }
+
+  destroy() {
+    this.closed = true;
+    cancelAnimationFrame(this.drawing);
+    this.camera.close();
+    for (const panel of this.panels) panel.close();
+    this.aside.close();
+  }
+}

@@ -1,0 +1,121 @@
+// The map's camera: which weight is in the middle, and how many pixels wide a weight is. Pointers and wheels move it.
+import { place } from "../../draw/canvas.js";
+
+export const LARGEST = 48; // pixels of a weight where zooming in ends
+
+/** `first()` is the panel whose window counts; `moved()` is called at every move, `rested(camera)` when they end. */
+export class MapCamera {
+  constructor({ first, moved, rested, pointed }) {
+    Object.assign(this, { first, moved, rested, pointed });
+    this.chosen = null; // null: the whole head, whatever the window's size
+    this.pointers = new Map();
+  }
+
+  /** {x, y, scale}: the key and the query in the middle, and pixels per weight. */
+  get now() {
+    if (this.chosen) return this.chosen;
+    const { area } = this.first();
+    const scale = this.whole;
+    return { x: area.width / scale / 2, y: area.height / scale / 2, scale }; // its corner in the window's corner
+  }
+
+  /** The scale at which the whole head is in sight. */
+  get whole() {
+    const { area, call } = this.first();
+    return Math.min(area.width / call.keys, area.height / call.queries, LARGEST);
+  }
+
+  /** What a link says; without numbers, the whole head. */
+  set({ x, y, scale }) {
+    if (this.pointers.size || this.saving) return; // it is being moved: the link comes after
+    this.chosen = [x, y, scale].every(Number.isFinite) && scale > 0 ? this.inside({ x, y, scale }) : null;
+  }
+
+  inside({ x, y, scale }) {
+    const { area, call } = this.first();
+    const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+    const near = clamp(scale, this.whole, LARGEST);
+    const reach = (count, span) => Math.max(count, span / near / 2);
+    return {
+      x: clamp(x, 0, reach(call.keys, area.width)),
+      y: clamp(y, 0, reach(call.queries, area.height)),
+      scale: near,
+    };
+  }
+
+  move(camera) {
+    this.chosen = this.inside(camera);
+    this.moved();
+    clearTimeout(this.saving);
+    this.saving = setTimeout(() => {
+      this.saving = 0;
+      const round = (value) => Number(value.toPrecision(7));
+      this.rested({ x: round(this.chosen.x), y: round(this.chosen.y), scale: round(this.chosen.scale) });
+    }, 200);
+  }
+
+  by(across, down) {
+    const { x, y, scale } = this.now;
+    this.move({ x: x + across / scale, y: y + down / scale, scale });
+  }
+
+  /** Zoom so that what lies under (px, py) of a panel stays there; without them about the middle. */
+  zoom(factor, panel = this.first(), px = null, py = null) {
+    const { x, y, scale } = this.now;
+    const { area } = panel;
+    const [dx, dy] = px === null ? [0, 0] : [px - area.x - area.width / 2, py - area.y - area.height / 2];
+    const next = this.inside({ x, y, scale: scale * factor }).scale;
+    this.move({ x: x + dx / scale - dx / next, y: y + dy / scale - dy / next, scale: next });
+  }
+
+  showAll() {
+    clearTimeout(this.saving);
+    this.saving = 0;
+    this.chosen = null;
+    this.rested({ x: null, y: null, scale: null });
+    this.moved();
+  }
+
+  listen(panel) {
+    const { node } = panel.board;
+    node.addEventListener("pointerdown", (event) => {
+      node.setPointerCapture(event.pointerId);
+      this.pointers.set(event.pointerId, place(event, node));
+    });
+    node.addEventListener("pointermove", (event) => {
+      const now = place(event, node);
+      if (this.pointers.has(event.pointerId)) this.drag(panel, event.pointerId, now);
+      this.pointed(panel.under(now.x, now.y));
+    });
+    for (const end of ["pointerup", "pointercancel"])
+      node.addEventListener(end, (event) => this.pointers.delete(event.pointerId));
+    node.addEventListener("pointerleave", () => !this.pointers.size && this.pointed(null));
+    node.addEventListener("dblclick", (event) => {
+      const { x, y } = place(event, node);
+      this.zoom(event.shiftKey ? 1 / 4 : 4, panel, x, y);
+    });
+    const wheel = (event) => {
+      event.preventDefault();
+      const { x, y } = place(event, node);
+      const pixels = event.deltaY * (event.deltaMode === 1 ? 16 : 1);
+      const pace = event.ctrlKey ? 0.01 : 0.002; // a pinch on a touchpad is ctrl and wheel
+      this.zoom(Math.exp(-pixels * pace), panel, x, y);
+      this.pointed(panel.under(x, y));
+    };
+    node.addEventListener("wheel", wheel, { passive: false });
+  }
+
+  /** One finger moves; two also zoom, about the one that stays. */
+  drag(panel, id, now) {
+    const before = this.pointers.get(id);
+    const still = [...this.pointers].find(([other]) => other !== id)?.[1];
+    this.pointers.set(id, now);
+    if (!still) return this.by(before.x - now.x, before.y - now.y);
+    const apart = (at) => Math.max(20, Math.hypot(at.x - still.x, at.y - still.y));
+    this.zoom(apart(now) / apart(before), panel, still.x, still.y);
+  }
+
+  close() {
+    clearTimeout(this.saving);
+  }
+}

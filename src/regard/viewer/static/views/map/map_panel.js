@@ -1,0 +1,234 @@
+// One head as a map: tiles under a camera, tokens on the axes, a cross where one looks.
+
+import { levelAt, SIDE } from "../../data/tiles.js";
+import { inks, makeBoard, rotatedText } from "../../draw/canvas.js";
+import { colored, shader } from "../../draw/color_scale.js";
+
+const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
+const WORD = 13; // pixels a row needs to have its token written beside it
+const APART = 52; // pixels between the marks of an axis where not every row has one
+const LONGEST = 14; // letters of a token that are written
+
+/** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette}, asked for at every drawing. */
+export class MapPanel {
+  constructor(host, look) {
+    Object.assign(this, { host, look, tiles: null });
+    this.board = makeBoard(host, { tabindex: "0", role: "application" }, (pen) => this.draw(pen));
+  }
+
+  /** Another head, pooling or level. `sides` are those of rows and columns; `tiles` answers for them. */
+  show(tiles, sides) {
+    this.tiles?.close();
+    Object.assign(this, { tiles, call: tiles.call, sides: { query: sides.query.labels, key: sides.key.labels } });
+  }
+
+  /** Where the matrix is drawn. */
+  get area() {
+    const { width, height } = this.board.size;
+    const [wide, high] = [width - GUTTER.left - GUTTER.right, height - GUTTER.top - GUTTER.bottom];
+    return { x: GUTTER.left, y: GUTTER.top, width: Math.max(1, wide), height: Math.max(1, high) };
+  }
+
+  /** Pixels of a row and column, and back. */
+  at(column, row) {
+    const { x, y, scale } = this.look().camera;
+    const area = this.area;
+    return [area.x + area.width / 2 + (column - x) * scale, area.y + area.height / 2 + (row - y) * scale];
+  }
+
+  under(px, py) {
+    const { x, y, scale } = this.look().camera;
+    const area = this.area;
+    return { column: x + (px - area.x - area.width / 2) / scale, row: y + (py - area.y - area.height / 2) / scale };
+  }
+
+  /** What is drawn at a place: {row, column, value, cell: [rows, columns]} of the cell there, or null. */
+  read(place) {
+    const [row, column] = [Math.floor(place.row), Math.floor(place.column)];
+    if (row < 0 || column < 0 || row >= this.call.queries || column >= this.call.keys) return null;
+    for (let level = levelAt(this.look().camera.scale); level <= this.tiles.top; level++) {
+      const tile = this.tiles.find(level, ...[row, column].map((x) => Math.floor(x / (SIDE * 2 ** level))));
+      if (!tile?.data) continue;
+      const cell = 2 ** level;
+      const [r, c] = [Math.floor(row / cell) - tile.row * SIDE, Math.floor(column / cell) - tile.column * SIDE];
+      const from = { row: Math.floor(row / cell) * cell, column: Math.floor(column / cell) * cell };
+      const rows = Math.min(cell, this.call.queries - from.row);
+      const columns = Math.min(cell, this.call.keys - from.column);
+      return { ...from, value: tile.data[r * tile.width + c], cell: [rows, columns], level };
+    }
+    return null;
+  }
+
+  draw(pen) {
+    if (!this.tiles) return;
+    const colors = inks(this.host);
+    this.raster(pen, 0, 0);
+    this.axes(pen, colors);
+    this.drawCross(pen, colors);
+  }
+
+  /** The tiles, clipped to where the matrix is; `x`, `y` is the corner of the page on `pen`. */
+  raster(pen, x, y) {
+    const area = this.area;
+    const { camera } = this.look();
+    const level = Math.min(levelAt(camera.scale), this.tiles.top);
+    const reach = SIDE * 2 ** level;
+    const [first, last] = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    const rows = span(first.row, last.row, this.call.queries, reach);
+    const columns = span(first.column, last.column, this.call.keys, reach);
+    const middle = [camera.y / reach - 0.5, camera.x / reach - 0.5];
+    const list = rows.flatMap((row) => columns.map((column) => [level, row, column]));
+    list.sort(
+      (a, b) => Math.hypot(a[1] - middle[0], a[2] - middle[1]) - Math.hypot(b[1] - middle[0], b[2] - middle[1]),
+    );
+    this.tiles.want([[this.tiles.top, 0, 0], ...list.filter((at) => at[0] !== this.tiles.top)]);
+    pen.save();
+    pen.translate(-x, -y);
+    pen.beginPath();
+    pen.rect(area.x, area.y, area.width, area.height);
+    pen.clip();
+    const [left, top] = this.at(0, 0);
+    const [right, bottom] = this.at(this.call.keys, this.call.queries);
+    pen.beginPath();
+    pen.rect(left, top, right - left, bottom - top);
+    pen.clip();
+    pen.imageSmoothingEnabled = false;
+    for (const at of list) this.paint(pen, ...at);
+    pen.restore();
+  }
+
+  /** One tile, or the part of a coarser one that stands in for it until it is here. */
+  paint(pen, level, row, column) {
+    const reach = SIDE * 2 ** level;
+    for (let up = 0; level + up <= this.tiles.top; up++) {
+      const tile = this.tiles.find(level + up, row >> up, column >> up);
+      if (!tile?.data) continue;
+      const image = this.image(tile);
+      const part = SIDE / 2 ** up;
+      const [sx, sy] = [(column % 2 ** up) * part, (row % 2 ** up) * part];
+      const [wide, high] = [Math.min(part, tile.width - sx), Math.min(part, tile.height - sy)];
+      const cell = 2 ** (level + up);
+      // Whole pixels, or seams show between tiles.
+      const [x0, y0] = this.at(column * reach, row * reach).map(Math.round);
+      const [x1, y1] = this.at(column * reach + wide * cell, row * reach + high * cell).map(Math.round);
+      if (wide > 0 && high > 0) pen.drawImage(image, sx, sy, wide, high, x0, y0, x1 - x0, y1 - y0);
+      return;
+    }
+  }
+
+  /** A tile's colours, made when it is first drawn in them. */
+  image(tile) {
+    const { shade, palette } = this.look();
+    const stamp = `${shade} ${palette.theme}`;
+    if (tile.stamp !== stamp) {
+      tile.image = colored(tile, shader(shade, this.call.keys), palette.bytes);
+      tile.stamp = stamp;
+    }
+    return tile.image;
+  }
+
+  axes(pen, { ink, soft, line, font }) {
+    const area = this.area;
+    const { camera, cross } = this.look();
+    const ends = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
+    Object.assign(pen, { strokeStyle: line, lineWidth: 1, textBaseline: "middle" });
+    const [left, top] = this.at(0, 0);
+    const [right, bottom] = this.at(this.call.keys, this.call.queries);
+    pen.save();
+    pen.beginPath();
+    pen.rect(area.x - 1, area.y - 1, area.width + 2, area.height + 2);
+    pen.clip();
+    pen.strokeRect(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1);
+    pen.restore();
+    const step = camera.scale >= WORD ? 1 : nice(APART / camera.scale);
+    const write = (text, here, x, y, angle) => {
+      Object.assign(pen, { fillStyle: here ? ink : soft, font: `${here ? "600 " : ""}12px ${font}` });
+      rotatedText(pen, text, x, y, angle);
+    };
+    pen.textAlign = "right";
+    for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step)) {
+      const y = this.at(0, row + 0.5)[1];
+      if (y >= area.y && y <= area.y + area.height)
+        write(this.name(this.sides.query, row, step), row === cross?.row, area.x - 8, y, 0);
+    }
+    pen.textAlign = "left";
+    for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step)) {
+      const x = this.at(column + 0.5, 0)[0];
+      if (x >= area.x && x <= area.x + area.width)
+        write(this.name(this.sides.key, column, step), column === cross?.column, x, area.y - 8, -Math.PI / 3);
+    }
+    pen.textBaseline = "alphabetic";
+  }
+
+  name(tokens, i, step) {
+    const token = (tokens[i] ?? "").slice(0, LONGEST);
+    return step === 1 || token === String(i) ? token : `${i.toLocaleString("en")} ${token}`;
+  }
+
+  drawCross(pen, { ink, paper }) {
+    const { cross, camera } = this.look();
+    if (!cross) return;
+    const area = this.area;
+    const cell = 2 ** levelAt(camera.scale);
+    const [x, y] = this.at(cross.column, cross.row).map(Math.round);
+    const size = Math.max(3, cell * camera.scale);
+    pen.save();
+    pen.beginPath();
+    pen.rect(area.x, area.y, area.width, area.height);
+    pen.clip();
+    // A dark line beside a light one is seen on any colour.
+    for (const [color, off] of [
+      [paper, 1],
+      [ink, 0],
+    ]) {
+      Object.assign(pen, { strokeStyle: color, lineWidth: 1, globalAlpha: 0.55 });
+      pen.strokeRect(x - 0.5 - off, y - 0.5 - off, size + 1 + 2 * off, size + 1 + 2 * off);
+      pen.beginPath();
+      const [cx, cy] = [x + size / 2 + off, y + size / 2 + off];
+      for (const [a, b, c, d] of [
+        [area.x, cy, x - 2, cy],
+        [cx, area.y, cx, y - 2],
+      ]) {
+        pen.moveTo(a, b);
+        pen.lineTo(c, d);
+      }
+      pen.stroke();
+    }
+    pen.restore();
+  }
+
+  /** For export: the tiles as one image, the axes as words. */
+  picture(pen) {
+    const area = this.area;
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [area.width, area.height];
+    this.raster(canvas.getContext("2d"), area.x, area.y);
+    pen.drawImage(canvas, area.x, area.y, area.width, area.height);
+    this.axes(pen, inks(this.host));
+  }
+
+  close() {
+    this.tiles?.close();
+    this.board.close();
+  }
+}
+
+/** Tile numbers from one place to another, of those there are. */
+function span(from, to, count, reach) {
+  const first = Math.max(0, Math.floor(from / reach));
+  const last = Math.min(Math.ceil(count / reach) - 1, Math.floor(to / reach));
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => first + i);
+}
+
+/** Every step-th number in sight. */
+function counted(from, to, count, step) {
+  const first = Math.max(0, Math.floor(from / step));
+  const last = Math.min(Math.ceil(count / step) - 1, Math.floor(to / step));
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
+}
+
+/** The next of 2, 5, 10, 20, 50 … */
+function nice(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((x) => x * power).find((x) => x >= least);
+}

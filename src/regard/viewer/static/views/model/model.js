@@ -1,0 +1,427 @@
+// Model: every head of every layer as a small map, in place or sorted, with what it does; one of them large beside.
+
+import { callName, callPath, isNumbered, ownName } from "../../data/calls.js";
+import { AGAIN } from "../../data/tiles.js";
+import { colored } from "../../draw/color_scale.js";
+import { choice, el, segments } from "../../draw/dom.js";
+import { number } from "../../draw/numbers.js";
+import { modelPicture } from "./model_export.js";
+import { badge, rank } from "./pattern_labels.js";
+
+const SIZE = 32; // cells along a small map
+const LARGE = 240; // pixels along the large one
+const STATISTICS = {
+  entropy: "entropy (nats)",
+  confidence: "confidence",
+  sink: "weight on the first",
+  prompt: "weight on the prompt",
+};
+
+/** Statistics and patterns of the traces that were looked at: they take a while to compute. */
+const known = new WeakMap();
+
+export const model = {
+  name: "model",
+  title: "Model",
+  hint: "Every head of every layer: choose one to see it large",
+  needs: "trace",
+  tokensOnly: true,
+  mount: (root, context) => new Model(root, context),
+};
+
+class Model {
+  constructor(root, context) {
+    Object.assign(this, { context, trace: context.trace, ending: new AbortController(), large: null });
+    this.base = `/api/traces/${encodeURIComponent(this.trace.id)}`;
+    this.cells = this.trace.calls.flatMap((call) =>
+      Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
+    );
+    this.build(root);
+    this.update(context.state.get());
+    this.load();
+  }
+
+  build(root) {
+    this.sortBox = el("span");
+    this.pools = segments(
+      "Pooling",
+      [
+        ["max", "Largest"],
+        ["mean", "Mean"],
+      ],
+      "max",
+      (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
+    );
+    this.note = el("p.quietly.small");
+    this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
+    this.grid.addEventListener("keydown", (event) => this.rove(event));
+    this.aside = el("aside.aside", { "aria-label": "The chosen head" });
+    root.append(
+      el("div.controls", {}, this.sortBox, el("span.field", {}, el("span", {}, "Cells show the"), this.pools)),
+      el("div.split", {}, el("div.drawing.plain", {}, this.grid, this.note), this.aside),
+    );
+    for (const cell of this.cells) {
+      cell.canvas = el("canvas", { width: SIZE, height: SIZE, "aria-hidden": "true" });
+      cell.name = `${ownName(this.trace, cell.call)}.${cell.head}`;
+      cell.text = el("span.caption");
+      cell.button = el(
+        "button.thumb",
+        { type: "button", onclick: () => this.choose(cell), ondblclick: () => this.go(cell, "heads") },
+        cell.canvas,
+        cell.text,
+      );
+    }
+  }
+
+  async load() {
+    const { source, fail } = this.context;
+    const found = known.get(this.trace) ?? {};
+    known.set(this.trace, found);
+    const ask = async (name, use) => {
+      try {
+        found[name] ??= await source.get(`${this.base}/${name}`, { entry: this.state.entry ?? 0 }, this.ending.signal);
+        use(found[name]);
+      } catch (error) {
+        fail(error);
+      }
+    };
+    await Promise.all([this.loadThumbs(), ask("stats", (stats) => this.addStats(stats))]);
+    await ask("patterns", (patterns) => this.addPatterns(patterns));
+  }
+
+  async loadThumbs() {
+    const pool = this.state.pool ?? "max";
+    const params = { entry: this.state.entry ?? 0, size: SIZE, pool };
+    this.asked = pool;
+    try {
+      const found = await this.context.source.array(`${this.base}/thumbs`, params, this.ending.signal);
+      if (this.asked !== pool) return;
+      this.thumbs = found;
+      this.paint();
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
+  addStats(found) {
+    for (const cell of this.cells) {
+      const one = found.calls.find(({ id }) => id === cell.call.id);
+      for (const name of Object.keys(STATISTICS)) if (one?.[name]) cell.values[name] = one[name][cell.head];
+      if (cell.call.query_side === "target") delete cell.values.prompt; // a translator has a source, no prompt
+      cell.from = one && one.rows < one.of ? `from ${one.rows} of ${one.of} queries` : "";
+    }
+    this.update(this.context.state.get());
+  }
+
+  addPatterns(found) {
+    this.thresholds = found.thresholds ?? {};
+    this.why = found.why;
+    for (const head of found.heads) {
+      const cell = this.cells.find((one) => one.call.id === head.call && one.head === head.head);
+      if (cell) Object.assign(cell, { scores: head.scores, labels: head.labels, p: head.p });
+    }
+    rank(this.cells);
+    this.update(this.context.state.get());
+  }
+
+  // State
+
+  update(state) {
+    const before = this.state ?? {};
+    this.state = state;
+    this.pools.show(state.pool ?? "max");
+    if (this.thumbs && this.asked !== (state.pool ?? "max")) this.loadThumbs();
+    const scored = this.cells.find((cell) => cell.scores)?.scores ?? {};
+    const options = [
+      ["", "layer and head"],
+      ...Object.keys(STATISTICS)
+        .filter((name) => name in this.cells[0].values)
+        .map((name) => [name, STATISTICS[name]]),
+      ...Object.keys(scored)
+        .filter((name) => !(name in STATISTICS))
+        .map((name) => [name, name]),
+    ];
+    const sort = state.sort ?? "";
+    this.sortBox.replaceChildren(
+      choice("Order by", options, sort, (name) => this.context.state.set({ sort: name || null })),
+    );
+    this.order = sort
+      ? [...this.cells].sort((a, b) => (this.score(b, sort) ?? -1) - (this.score(a, sort) ?? -1))
+      : this.cells;
+    this.lay(sort);
+    this.chosen = this.cells.find((cell) => cell.call.id === state.call && cell.head === (state.head ?? 0)) ?? null;
+    for (const cell of this.cells) {
+      const on = cell === this.chosen;
+      cell.button.setAttribute("aria-pressed", String(on));
+      cell.button.tabIndex = on || (!this.chosen && cell === this.order[0]) ? 0 : -1;
+    }
+    if (this.theme !== this.context.theme) this.paint();
+    if (!this.chosen) this.about();
+    else if (this.chosen !== this.shown || before.pool !== state.pool || before.entry !== state.entry) this.detail();
+    else this.describe();
+  }
+
+  score(cell, name) {
+    return cell.values[name] ?? cell.scores?.[name] ?? null;
+  }
+
+  /** In place a row is a layer, and has its name above it where that is no number; sorted, the maps flow. */
+  lay(sort) {
+    const numbered = isNumbered(this.trace);
+    for (const cell of this.cells) {
+      cell.score = sort ? this.score(cell, sort) : null;
+      cell.caption = sort || numbered ? cell.name : `head ${cell.head}`;
+      const parts = cell.caption.split(/(?<=\.)/).flatMap((part) => [el("wbr"), part]); // lines end after dots
+      const figure = cell.score == null ? [] : [el("span.figure", {}, number(cell.score))];
+      cell.text.replaceChildren(el("span.name", {}, ...parts), ...figure, ...cell.badges.map(badge));
+      const words = [`Layer ${callName(this.trace, cell.call)}, head ${cell.head}`, ...labels(cell)];
+      const value = cell.score == null ? "" : `: ${sort} ${number(cell.score)}`;
+      cell.button.setAttribute("aria-label", words.join(", ") + value);
+      cell.button.title = words.join(", ");
+    }
+    this.place(sort);
+    // Wide enough for the longest word below a map, which may reach into the gap: none is cut.
+    const words = [...this.grid.querySelectorAll(".label")].map((label) => label.offsetWidth);
+    this.grid.style.setProperty("--least", `${Math.max(0, ...words) - 4}px`);
+  }
+
+  place(sort) {
+    const key = this.order.map((cell) => cell.name).join();
+    if (key === this.laid) return;
+    this.laid = key;
+    const { calls } = this.trace;
+    this.grid.classList.toggle("sorted", Boolean(sort));
+    this.grid.classList.toggle("named", !isNumbered(this.trace));
+    this.grid.style.setProperty("--columns", String(Math.max(...calls.map((call) => call.heads))));
+    if (sort) this.grid.replaceChildren(...this.order.map((cell) => cell.button));
+    else
+      this.grid.replaceChildren(
+        ...calls.map((call) => {
+          const title = isNumbered(this.trace) ? null : el("p.layer-name", {}, call.name);
+          return el(
+            "div.layer",
+            {},
+            title,
+            ...this.cells.filter((cell) => cell.call === call).map((one) => one.button),
+          );
+        }),
+      );
+  }
+
+  choose(cell) {
+    this.context.state.set({ call: cell.call.id, head: cell.head });
+    this.context.announce(cell.button.getAttribute("aria-label"));
+  }
+
+  go(cell, view) {
+    this.context.state.set({ view, call: cell.call.id, head: cell.head, heads: view === "heads" ? [cell.head] : null });
+  }
+
+  rove(event) {
+    const at = this.order.findIndex((cell) => cell.button === document.activeElement);
+    const across = this.state.sort ? this.perRow() : this.order[Math.max(0, at)].call.heads;
+    const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
+    const next = this.order[at + step];
+    if (!step || at < 0) return;
+    event.preventDefault();
+    if (!next) return;
+    next.button.focus();
+    this.choose(next);
+  }
+
+  perRow() {
+    const top = this.order[0].button.offsetTop;
+    return Math.max(
+      1,
+      this.order.findIndex((cell) => cell.button.offsetTop > top),
+    );
+  }
+
+  // Drawing
+
+  paint() {
+    this.theme = this.context.theme;
+    if (!this.thumbs) return;
+    const { data, shape } = this.thumbs;
+    const [, height, width] = shape;
+    this.cells.forEach((cell, at) => {
+      const part = data.subarray(at * height * width, (at + 1) * height * width);
+      copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
+    });
+    if (this.large) this.paintLarge();
+    this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell, by square roots.`;
+  }
+
+  /** What a cell of the small maps is: what the server says of it, or what follows from the lengths. */
+  cellWords() {
+    const { note } = this.thumbs;
+    if (note) return note[0].toUpperCase() + note.slice(1);
+    const per = this.trace.calls.map(({ queries, keys }) => [queries, keys].map((x) => Math.ceil(x / SIZE)));
+    const [high, wide] = [0, 1].map((side) => Math.max(...per.map((one) => one[side])));
+    if (high * wide === 1) return "A cell is one weight";
+    const same = per.every((one) => one[0] === high && one[1] === wide);
+    const pool = this.state.pool === "mean" ? "mean" : "largest";
+    return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
+  }
+
+  /** The chosen head, large: fetched as a tile, again and again while it is not computed whole. */
+  async detail() {
+    const cell = this.chosen;
+    this.shown = cell;
+    this.looking?.abort(); // another head or pooling
+    this.looking = new AbortController();
+    const { signal } = this.looking;
+    this.large = null;
+    this.describe();
+    this.bigCanvas.getContext("2d").clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
+    this.scale.textContent = "Computing …";
+    const { queries, keys } = cell.call;
+    const [height, width] = [Math.min(LARGE, queries), Math.min(LARGE, keys)];
+    const params = {
+      head: cell.head,
+      entry: this.state.entry ?? 0,
+      top: 0,
+      left: 0,
+      bottom: queries,
+      right: keys,
+      height,
+      width,
+      pool: this.state.pool ?? "max",
+    };
+    try {
+      while (!signal.aborted) {
+        const found = await this.context.source.array(`${callPath(this.trace, cell.call)}/tile`, params, signal);
+        if (signal.aborted) return;
+        this.large = found;
+        this.paintLarge();
+        if (found.computed >= 1) return;
+        await new Promise((resume) => setTimeout(resume, AGAIN));
+      }
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
+  paintLarge() {
+    const { data, shape, computed, note } = this.large;
+    const most = data.reduce((a, b) => Math.max(a, b), 0);
+    const tile = { data, width: shape[1], height: shape[0] };
+    copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
+    const parts = ["queries down, keys across", `0 to ${number(most)}, by square roots`];
+    if (note) parts.push(note);
+    if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
+    this.scale.textContent = parts.join("; ");
+  }
+
+  about() {
+    this.looking?.abort();
+    this.shown = null;
+    this.aside.replaceChildren(
+      el("h2", {}, this.trace.model || "Model"),
+      el("p", {}, `${this.trace.calls.length} layers, ${this.cells.length} heads.`),
+      el(
+        "p.quietly",
+        {},
+        "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads.",
+      ),
+    );
+  }
+
+  describe() {
+    const cell = this.chosen;
+    this.bigCanvas ??= el("canvas.big", { role: "img" });
+    this.scale ??= el("p.quietly.small");
+    this.bigCanvas.setAttribute("aria-label", `The weights of head ${cell.name}`);
+    const figures = Object.entries(STATISTICS).filter(([name]) => name in cell.values);
+    const scores = Object.entries(cell.scores ?? {}).filter(([name]) => !(name in STATISTICS));
+    const least = (name) => (this.thresholds?.[name] == null ? "" : number(this.thresholds[name]));
+    const open = ["heads", "map", "neuron"].map((view) =>
+      el("button", { type: "button", onclick: () => this.go(cell, view) }, view[0].toUpperCase() + view.slice(1)),
+    );
+    const statistics = figures.map(([name, words]) => row(words, [number(cell.values[name])]));
+    const patterns = scores.map(([name, score]) => {
+      const chance = cell.p[name] == null ? "" : number(cell.p[name]);
+      return row(name, [number(score), least(name), chance], cell.labels.includes(name));
+    });
+    const parts = [
+      el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
+      el("p.quietly", {}, cell.call.name),
+      this.bigCanvas,
+      this.scale,
+      el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
+    ];
+    if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
+    if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
+    if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
+    if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
+    this.aside.replaceChildren(...parts);
+  }
+
+  // Export and tests
+
+  picture() {
+    const title = (call) => (isNumbered(this.trace) ? "" : call.name);
+    const rows = this.state.sort ? null : this.trace.calls.map((call) => [call, title(call)]);
+    return modelPicture(this.order, rows, getComputedStyle(this.grid));
+  }
+
+  table() {
+    const statistics = Object.keys(this.cells[0].values);
+    const patterns = Object.keys(this.cells.find((cell) => cell.scores)?.scores ?? {}).filter(
+      (name) => !statistics.includes(name),
+    );
+    const rows = this.order.map((cell) => [
+      cell.call.name,
+      cell.head,
+      ...statistics.map((name) => cell.values[name]),
+      ...patterns.map((name) => cell.scores?.[name]),
+      cell.labels.join("; "),
+    ]);
+    return [["layer", "head", ...statistics, ...patterns, "labels"], ...rows];
+  }
+
+  drawn() {
+    const cells = this.order.map((cell) => ({
+      call: cell.call.id,
+      head: cell.head,
+      labels: cell.labels,
+      values: cell.values,
+      scores: cell.scores ?? null,
+    }));
+    const { thumbs, large } = this;
+    return {
+      sort: this.state.sort ?? null,
+      cells,
+      thumbs: thumbs && { shape: thumbs.shape, peaks: thumbs.peaks, data: Array.from(thumbs.data) },
+      large: large && { shape: large.shape, data: Array.from(large.data), computed: large.computed },
+    };
+  }
+
+  destroy() {
+    this.looking?.abort();
+    this.ending.abort();
+  }
+}
+
+function labels(cell) {
+  return cell.badges.map(({ label }) => label);
+}
+
+function copy(tile, shade, palette, canvas) {
+  [canvas.width, canvas.height] = [tile.width, tile.height];
+  canvas.getContext("2d").drawImage(colored(tile, shade, palette.bytes), 0, 0);
+}
+
+function row(first, cells, marked = false) {
+  return el(
+    "tr",
+    { "data-marked": marked },
+    el("th", { scope: "row" }, first),
+    ...cells.map((cell) => el("td.number", {}, cell)),
+  );
+}
+
+function table(titles, rows) {
+  const head = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
+  return el("table.figures", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+}

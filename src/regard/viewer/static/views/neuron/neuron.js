@@ -1,0 +1,429 @@
+// Neuron: how one weight comes about. Of one query: q, each key k, their product number by number, its sum (the energy),
+// and the weight the normalizer makes of it. For additive energies the product is w ⊙ tanh(q + k).
+
+import { callOf, callPath, fileParts } from "../../data/calls.js";
+import { LATER } from "../../data/source.js";
+import { sideOf } from "../../data/tokens.js";
+import { callChoice } from "../../draw/call_choice.js";
+import { fit, inks, painter, shortened } from "../../draw/canvas.js";
+import { choice, el } from "../../draw/dom.js";
+import { number } from "../../draw/numbers.js";
+import { bounded } from "../../shell/url_state.js";
+
+const ROW = 24;
+const TOP = 78; // the query and the titles stay above the rows
+const BLOCK = 64; // keys in one answer
+
+const FORMULAS = {
+  dot: ({ scale, q }) => `energy = ${number(scale)} · Σ qᵢ kⱼ over ${q.length} numbers`,
+  tanh: ({ q }) => `energy = Σ w · tanh(qᵢ + kⱼ) over ${q.length} numbers`,
+  function: () => "the energy is a function of (q, k) that is no sum of terms",
+};
+
+const UNKEPT = "the energies of this layer were kept, not the queries and keys they come from";
+
+export const neuron = {
+  name: "neuron",
+  title: "Neuron",
+  hint: "How a weight comes about: click a token on the left to choose the query",
+  needs: "trace",
+  asks: "neuron",
+  unheld:
+    "A single file holds weights, not the queries and keys they come from. To see those number by number, keep what was " +
+    "watched with seen.save(folder) and run: regard view folder.",
+  tokensOnly: true,
+  mount: (root, context) => new Neuron(root, context),
+};
+
+class Neuron {
+  constructor(root, context) {
+    Object.assign(this, { context, trace: context.trace, hover: null, ending: new AbortController() });
+    this.aloud = false; // the next reading is announced: the keyboard asked for it
+    this.paint = painter(() => this.draw());
+    this.blocks = new Map();
+    this.build(root);
+    this.watcher = new ResizeObserver(() => this.paint());
+    this.watcher.observe(this.box);
+    this.update(context.state.get());
+    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * ROW;
+  }
+
+  build(root) {
+    this.callBox = el("span");
+    this.headBox = el("span");
+    this.formula = el("p.hint.note");
+    this.canvas = el("canvas");
+    this.spacer = el("div.spacer");
+    this.pane = el("div.pane", {}, this.canvas);
+    this.box = el(
+      "div.drawing.scrolling",
+      {
+        tabIndex: 0,
+        role: "application",
+        "aria-label": "Query, keys, products and weights",
+        onscroll: () => this.scrolled(),
+      },
+      this.pane,
+      this.spacer,
+    );
+    this.line = el("p.footer");
+    root.append(el("div.controls", {}, this.callBox, this.headBox, this.formula), this.box, this.line);
+    this.pane.addEventListener("pointermove", (event) => this.point(this.under(event)));
+    this.pane.addEventListener("pointerleave", () => this.point(null));
+    this.pane.addEventListener("click", (event) => {
+      const found = this.under(event);
+      if (found?.part === "query") this.context.state.set({ query: found.row });
+    });
+  }
+
+  update(state) {
+    this.state = state;
+    const call = callOf(this.trace, state);
+    const [head, entry] = [Math.min(state.head ?? 0, call.heads - 1), state.entry ?? 0];
+    const query = Math.min(state.query ?? 1, call.queries - 1);
+    if (call !== this.call) {
+      this.call = call;
+      this.querySide = sideOf(this.trace, call, "query", "token");
+      this.keySide = sideOf(this.trace, call, "key", "token");
+      this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
+      this.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
+    }
+    const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
+    this.headBox.replaceChildren(
+      choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
+    );
+    const asked = [call.id, head, entry, query].join();
+    if (asked !== this.asked) {
+      this.ending.abort();
+      this.ending = new AbortController();
+      this.blocks.clear();
+      Object.assign(this, {
+        asked,
+        head,
+        entry,
+        query,
+        rows: [],
+        peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 },
+      });
+    }
+    this.paint();
+  }
+
+  /** What is known of one key: {at, block}, or null while it is fetched. */
+  key(j) {
+    const number = Math.floor(j / BLOCK);
+    const block = this.blocks.get(number);
+    if (block === undefined) this.load(number);
+    return block && typeof block !== "string" ? { block, at: j - number * BLOCK } : null;
+  }
+
+  async load(number) {
+    const [asked, first] = [this.asked, number * BLOCK];
+    this.blocks.set(number, "loading");
+    const cols = `${first}:${Math.min(first + BLOCK, this.call.keys)}`;
+    const params = { head: this.head, entry: this.entry, query: this.query, cols };
+    try {
+      const found = await this.context.source.get(
+        `${callPath(this.trace, this.call)}/neuron`,
+        params,
+        this.ending.signal,
+      );
+      if (asked !== this.asked) return;
+      this.blocks.set(number, found);
+      this.widen(found);
+      this.paint();
+    } catch (error) {
+      if (error.name === "AbortError" || asked !== this.asked) return;
+      this.blocks.set(number, "failed");
+      setTimeout(() => asked === this.asked && this.blocks.delete(number), LATER); // asked for again when looked at
+      this.context.fail(error);
+    }
+  }
+
+  /** Colours and bars are on the scale of the largest number met so far, which the titles name. */
+  widen(found) {
+    const most = (rows) => (rows ?? []).flat().reduce((a, b) => Math.max(a, Math.abs(b ?? 0)), 0);
+    for (const name of Object.keys(this.peaks)) this.peaks[name] = Math.max(this.peaks[name], most(found[name]));
+    this.normalizer = found.normalizer;
+    const kept = this.peaks.q > 0 || this.peaks.k > 0; // of some decoders energies are watched, and nothing else
+    this.formula.textContent = kept ? FORMULAS[found.kind](found) : UNKEPT;
+  }
+
+  // Pointing
+
+  layout(width = this.box.clientWidth) {
+    const label = Math.max(80, Math.min(150, width * 0.12));
+    const bar = Math.max(86, Math.min(150, width * 0.12));
+    const strip = (width - 2 * label - 2 * bar - 6 * 16) / 2;
+    const key = label + 16;
+    const k = key + label + 16;
+    const product = k + strip + 16;
+    const energy = product + strip + 16;
+    return { width, label, bar, strip, key, k, product, energy, weight: energy + bar + 16 };
+  }
+
+  under(event) {
+    const bounds = this.pane.getBoundingClientRect();
+    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    const row = Math.floor((y - TOP + this.box.scrollTop) / ROW);
+    const at = this.layout();
+    if (y < TOP || row < 0) return null;
+    if (x < at.label) return row < this.call.queries ? { part: "query", row } : null;
+    if (row >= this.call.keys) return null;
+    const wide = this.blocks.get(0)?.q?.length ?? 0;
+    for (const part of ["k", "product"])
+      if (x >= at[part] && x < at[part] + at.strip && wide)
+        return { part, row, d: Math.floor(((x - at[part]) / at.strip) * wide) };
+    return { part: "key", row };
+  }
+
+  point(found) {
+    if (JSON.stringify(found) === JSON.stringify(this.hover)) return;
+    this.hover = found;
+    this.paint();
+  }
+
+  scrolled() {
+    const at = Math.round(this.box.scrollTop / ROW);
+    if (at !== (this.state.at ?? 0)) this.context.state.set({ at: at || null });
+    this.paint();
+  }
+
+  get keys() {
+    const set = (patch) => this.context.state.set(patch);
+    const move = (by) => {
+      const query = Math.min(this.call.queries - 1, Math.max(0, this.query + by));
+      set({ query });
+      this.reveal(query);
+      this.context.announce(`query ${this.querySide.labels[query]}`);
+    };
+    const turn = (by) => set({ head: (this.head + by + this.call.heads) % this.call.heads });
+    const layer = (by) => {
+      const call = this.trace.calls[this.trace.calls.indexOf(this.call) + by];
+      if (call) set({ call: call.id });
+    };
+    return [
+      { key: "ArrowDown", text: "next query", run: () => move(1) },
+      { key: "ArrowUp", text: "previous query", run: () => move(-1) },
+      { key: "ArrowRight", text: "read the next key", run: () => this.step(1) },
+      { key: "ArrowLeft", text: "read the previous key", run: () => this.step(-1) },
+      { key: "ArrowRight", shift: true, text: "its next number", run: () => this.stepNumber(1) },
+      { key: "ArrowLeft", shift: true, text: "its previous number", run: () => this.stepNumber(-1) },
+      { key: ".", text: "next head", run: () => turn(1) },
+      { key: ",", text: "previous head", run: () => turn(-1) },
+      { key: "]", text: "next layer", run: () => layer(1) },
+      { key: "[", text: "previous layer", run: () => layer(-1) },
+    ];
+  }
+
+  /** The key that is read is the one after, or before, that which was; the first, where none was. */
+  step(by) {
+    const before = this.hover && this.hover.part !== "query" ? this.hover.row : -1;
+    const row = Math.min(this.call.keys - 1, Math.max(0, before + by));
+    this.read({ ...this.hover, part: this.hover?.d == null ? "key" : "product", row });
+  }
+
+  /** One number of the key that is read: its q, k and product. */
+  stepNumber(by) {
+    const wide = this.key(0)?.block.q.length ?? 0;
+    const row = this.hover && this.hover.part !== "query" ? this.hover.row : 0;
+    if (wide) this.read({ part: "product", row, d: Math.min(wide - 1, Math.max(0, (this.hover?.d ?? -1) + by)) });
+  }
+
+  read(place) {
+    this.aloud = true;
+    this.hover = place;
+    this.reveal(place.row);
+    this.paint();
+  }
+
+  reveal(row) {
+    const y = row * ROW;
+    const room = this.box.clientHeight - TOP - ROW;
+    if (y < this.box.scrollTop) this.box.scrollTop = y;
+    else if (y > this.box.scrollTop + room) this.box.scrollTop = y - room;
+  }
+
+  // Drawing
+
+  draw(ctx = null, colors = inks(this.box)) {
+    const [width, height] = [this.box.clientWidth, this.box.clientHeight];
+    if (!width || !height) return;
+    const own = !ctx;
+    ctx ??= fit(this.canvas, width, height);
+    ctx.clearRect(0, 0, width, height);
+    const at = this.layout(width);
+    const top = this.box.scrollTop;
+    const first = Math.max(0, Math.floor(top / ROW));
+    const last = Math.min(Math.max(this.call.queries, this.call.keys), Math.ceil((top + height - TOP) / ROW));
+    this.rows = [];
+    for (let row = first; row < last; row++) this.drawRow(ctx, at, row, TOP + row * ROW - top, colors);
+    ctx.fillStyle = colors.paper;
+    ctx.fillRect(0, 0, width, TOP);
+    this.drawTop(ctx, at, colors);
+    if (own) this.say();
+  }
+
+  drawTop(ctx, at, colors) {
+    ctx.textBaseline = "middle";
+    ctx.font = `12px ${colors.font}`;
+    ctx.fillStyle = colors.soft;
+    ctx.textAlign = "left";
+    const { peaks } = this;
+    const titles = {
+      k: `key kⱼ (±${number(peaks.k)})`,
+      product: `product (±${number(peaks.product)})`,
+      energy: "energy",
+      weight: `weight${this.normalizer ? ` (${this.normalizer})` : ""}`,
+    };
+    for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
+    ctx.textAlign = "right";
+    ctx.fillText("query i", at.label - 8, TOP - 14);
+    ctx.fillText("key j", at.key + at.label - 8, TOP - 14);
+    const found = this.key(0);
+    ctx.fillStyle = colors.ink;
+    ctx.font = `600 13px ${colors.font}`;
+    ctx.fillText(this.querySide.labels[this.query], at.key + at.label - 8, 24);
+    if (found) this.strip(ctx, found.block.q, at.k, 12, at.strip, ROW, peaks.q);
+    ctx.textAlign = "left";
+    ctx.font = `12px ${colors.font}`;
+    ctx.fillStyle = colors.soft;
+    ctx.fillText(`← its query qᵢ (±${number(peaks.q)})`, at.product, 24);
+    ctx.fillStyle = colors.line;
+    ctx.fillRect(0, TOP - 2, at.width, 1);
+  }
+
+  drawRow(ctx, at, row, y, colors) {
+    const middle = y + ROW / 2;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "right";
+    if (row < this.call.queries) {
+      const chosen = row === this.query;
+      if (chosen || (this.hover?.part === "query" && this.hover.row === row)) {
+        ctx.fillStyle = chosen ? colors.accent : colors.faint;
+        ctx.fillRect(0, y + 1, at.label, ROW - 2);
+      }
+      ctx.font = `${chosen ? "600 " : ""}13px ${colors.font}`;
+      ctx.fillStyle = chosen ? colors.onAccent : this.querySide.special[row] ? colors.soft : colors.ink;
+      ctx.fillText(shortened(ctx, this.querySide.labels[row], at.label - 16), at.label - 8, middle);
+    }
+    if (row >= this.call.keys) return;
+    const hovered = this.hover && this.hover.part !== "query" && this.hover.row === row;
+    if (hovered) {
+      ctx.fillStyle = colors.faint;
+      ctx.fillRect(at.key, y, at.width - at.key, ROW);
+    }
+    ctx.font = `${hovered ? "600 " : ""}13px ${colors.font}`;
+    ctx.fillStyle = this.keySide.special[row] ? colors.soft : colors.ink;
+    ctx.fillText(shortened(ctx, this.keySide.labels[row], at.label - 16), at.key + at.label - 8, middle);
+    const found = this.key(row);
+    if (!found) return;
+    const { block, at: n } = found;
+    const [energy, weight] = [block.modified[n], block.weight[n]]; // null where the mask closes it
+    this.rows.push({ key: row, energy, weight });
+    this.strip(ctx, block.k[n], at.k, y + 3, at.strip, ROW - 6, this.peaks.k);
+    if (block.product) this.strip(ctx, block.product[n], at.product, y + 3, at.strip, ROW - 6, this.peaks.product);
+    ctx.font = `12.5px ${colors.font}`;
+    if (energy != null) {
+      const half = (at.bar - 58) / 2;
+      const x = at.energy + half;
+      const length = (half * energy) / (this.peaks.modified || 1);
+      ctx.fillStyle = this.context.palette.signed(Math.sign(energy) * 0.62);
+      ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), ROW - 12);
+    }
+    ctx.fillStyle = this.context.palette.ramp(0.6);
+    ctx.fillRect(at.weight, y + 6, ((at.bar - 58) * weight) / (this.peaks.weight || 1), ROW - 12);
+    ctx.fillStyle = colors.ink;
+    ctx.textAlign = "right";
+    ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);
+    ctx.fillText(number(weight), at.weight + at.bar - 4, middle);
+  }
+
+  strip(ctx, values, x, y, width, height, peak) {
+    const w = width / values.length;
+    values.forEach((value, d) => {
+      ctx.fillStyle = this.context.palette.signed(value / (peak || 1));
+      ctx.fillRect(x + d * w, y, w > 4 ? w - 1 : w, height);
+    });
+    if (this.hover?.d != null) {
+      ctx.strokeStyle = this.context.palette.theme === "dark" ? "#ffffff" : "#000000";
+      ctx.lineWidth = 1;
+      ctx.strokeRect(x + this.hover.d * w, y - 1, Math.max(w - 1, 1), height + 2);
+    }
+  }
+
+  say() {
+    const { hover } = this;
+    const found = hover && hover.part !== "query" ? this.key(hover.row) : null;
+    if (!found) {
+      this.line.textContent = "Hover a number to read it, or go to it by → and Shift →.";
+      return;
+    }
+    const { block, at } = found;
+    const names = `${this.querySide.labels[this.query]} → ${this.keySide.labels[hover.row]}`;
+    const [sum, energy] = [block.energy[at], block.modified[at]];
+    const after =
+      energy == null ? ", masked" : Math.abs(energy - sum) > 1e-4 ? `, ${number(energy)} after biases and caps` : "";
+    const product = block.product ? `, product ${number(block.product[at][hover.d])}` : "";
+    const of =
+      hover.d == null
+        ? ""
+        : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
+    this.line.textContent = `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
+    if (this.aloud) this.context.announce(this.line.textContent);
+    this.aloud = false;
+  }
+
+  // Export and tests
+
+  picture() {
+    const [width, height] = [this.box.clientWidth, this.box.clientHeight];
+    const colors = inks(this.box);
+    return {
+      width,
+      height,
+      draw: (ctx) => {
+        ctx.fillStyle = colors.paper;
+        ctx.fillRect(0, 0, width, height);
+        this.draw(ctx, colors);
+      },
+    };
+  }
+
+  subject() {
+    return fileParts(this.trace, this.call, [this.head]);
+  }
+
+  table() {
+    const wide = this.key(0)?.block.q.length ?? 0;
+    const dimensions = Array.from({ length: wide }, (_, d) => d);
+    const head = [
+      "key",
+      "token",
+      "energy",
+      "weight",
+      ...dimensions.map((d) => `k${d}`),
+      ...dimensions.map((d) => `product${d}`),
+    ];
+    const rows = this.rows.map(({ key, energy, weight }) => {
+      const { block, at } = this.key(key);
+      return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...(block.product?.[at] ?? [])];
+    });
+    return [head, ...rows];
+  }
+
+  drawn() {
+    const q = this.key(0)?.block.q ?? null;
+    const rows = this.rows.map(({ key, energy, weight }) => {
+      const { block, at } = this.key(key);
+      return { key, energy, weight, k: block.k[at], product: block.product?.[at] ?? null };
+    });
+    return { call: this.call.id, head: this.head, query: this.query, q, rows };
+  }
+
+  destroy() {
+    this.paint.cancel();
+    this.watcher.disconnect();
+    this.ending.abort();
+  }
+}

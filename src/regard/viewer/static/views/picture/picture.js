@@ -1,0 +1,372 @@
+// Picture: where a captioner looked for each word, or where the queries of a vision model look, over the picture.
+//
+// POST /api/caption answers {text, words, grid: [h, w], weights: one list of h·w per word, picture: a data URL}. A call
+// of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
+
+import { callPath, fileParts } from "../../data/calls.js";
+import { plain } from "../../data/tokens.js";
+import { callChoice } from "../../draw/call_choice.js";
+import { inks, makeBoard, place } from "../../draw/canvas.js";
+import { choice, el, tick } from "../../draw/dom.js";
+import { makeDrop } from "../../draw/file_drop.js";
+import { drawOver, within } from "../../draw/image_overlay.js";
+import { exact } from "../../draw/numbers.js";
+import { bounded } from "../../shell/url_state.js";
+
+export const picture = {
+  name: "picture",
+  title: "Picture",
+  hint: "Weights over a picture, word by word or cell by cell",
+  needs: "nothing",
+  mount: (root, context) => new PictureView(root, context),
+};
+
+const NOTHING =
+  "Nothing to look at yet: a captioner is not installed here, and this trace has no picture. " +
+  "A trace of a vision model has one: its calls' keys are the cells of a grid.";
+
+const SCENES = "The captioner that ships knows scenes of shapes; this makes some: regard scenes 5 --save pictures";
+
+class PictureView {
+  constructor(root, context) {
+    Object.assign(this, { context, answer: null, image: null, hovered: null });
+    this.captioners = context.about.models.filter((model) => model.task === "caption");
+    this.calls = (context.trace?.calls ?? []).filter((call) => call.grid);
+    this.controls = el("div.controls");
+    this.status = el("p.status", { role: "status" });
+    this.stage = el("div.drawing");
+    this.strip = el("div.strip", { role: "group", "aria-label": "Words" });
+    this.reading = el("p.quietly");
+    root.replaceChildren(
+      this.controls,
+      el(
+        "div.split.picture",
+        {},
+        this.stage,
+        el("aside.aside.picture-aside", { "aria-label": "Words" }, this.reading, this.strip),
+      ),
+    );
+    this.board = makeBoard(
+      this.stage,
+      { role: "img", "aria-label": "The picture and where the model looked" },
+      (pen, width, height) => this.draw(pen, width, height),
+    );
+    this.board.node.addEventListener("pointermove", (event) => this.point(place(event, this.board.node)));
+    this.board.node.addEventListener("pointerleave", () => this.point(null));
+    this.board.node.addEventListener(
+      "click",
+      () => this.hovered !== null && !this.answer && this.set({ query: this.hovered + this.special }),
+    );
+    this.keys = [
+      { key: "ArrowLeft", text: "the word or cell before", run: () => this.step(-1) },
+      { key: "ArrowRight", text: "the next word or cell", run: () => this.step(1) },
+    ];
+    this.drop = this.captioners.length
+      ? makeDrop(root, {
+          label: "Choose a picture, or drop one",
+          accept: "image/*",
+          most: context.about.limits?.upload,
+          taken: (file) => this.caption(file),
+          failed: context.fail,
+        })
+      : null;
+    this.update();
+  }
+
+  /** This view's part of the state: {word, query, smooth}. */
+  get settings() {
+    const { word, query, smooth = true } = this.context.state.get().picture ?? {};
+    const whole = (given) => Math.trunc(bounded(given, 0, Infinity));
+    return { word: whole(word), query: whole(query), smooth: Boolean(smooth) };
+  }
+
+  set(patch) {
+    this.context.state.set({ picture: { ...this.context.state.get().picture, ...patch } });
+  }
+
+  get call() {
+    return this.calls.find((call) => call.id === this.context.state.get().call) ?? this.calls[0];
+  }
+
+  /** Keys that are no cells: a class token before them. */
+  get special() {
+    return this.call.keys - this.call.grid[0] * this.call.grid[1];
+  }
+
+  async caption(file) {
+    this.running?.abort();
+    const running = new AbortController();
+    this.running = running;
+    this.status.textContent = "looking …";
+    try {
+      const answer = await this.context.source.post("/api/caption", file, running.signal);
+      this.image = await loaded(answer.picture);
+      this.answer = answer;
+      this.context.announce(answer.text);
+      this.set({ word: 0 });
+      this.update();
+    } catch (error) {
+      this.context.fail(error);
+    } finally {
+      this.status.textContent = "";
+    }
+  }
+
+  async fetchRow() {
+    const { call } = this;
+    const query = Math.min(this.settings.query, call.queries - 1);
+    const head = Math.min(this.context.state.get().head ?? 0, call.heads - 1);
+    const key = JSON.stringify([call.id, head, query]);
+    if (key === this.fetched) return;
+    this.fetched = key;
+    this.running?.abort();
+    const running = new AbortController();
+    this.running = running;
+    const rows = `${query}:${query + 1}`;
+    try {
+      const { data } = await this.context.source.array(
+        `${callPath(this.context.trace, call)}/weights`,
+        { heads: head, entry: this.context.state.get().entry ?? 0, rows, type: "float32" },
+        running.signal,
+      );
+      this.row = { query, data };
+      this.show();
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
+  update() {
+    if (!this.answer && this.call) this.fetchRow();
+    this.show();
+  }
+
+  /** {grid, weights, name} of what is looked at, or null. */
+  get shown() {
+    if (this.answer) {
+      const at = Math.min(this.settings.word, this.answer.words.length - 1);
+      return { grid: this.answer.grid, weights: this.answer.weights[at], name: this.answer.words[at] };
+    }
+    if (!this.row || !this.call) return null;
+    return { grid: this.call.grid, weights: [...this.row.data.slice(this.special)], name: this.nameOf(this.row.query) };
+  }
+
+  nameOf(query) {
+    const cell = query - this.special;
+    if (cell >= 0) return `cell ${Math.floor(cell / this.call.grid[1]) + 1}, ${(cell % this.call.grid[1]) + 1}`;
+    return plain(this.context.trace.sides?.[this.call.query_side]?.[query] ?? `token ${query}`);
+  }
+
+  show() {
+    this.showControls();
+    this.showStrip();
+    this.board.ask();
+    this.read();
+  }
+
+  showControls() {
+    const { smooth } = this.settings;
+    const { call } = this;
+    const own = !this.answer && call;
+    const heads = own ? Array.from({ length: call.heads }, (_, i) => [i, String(i)]) : [];
+    const { head = 0 } = this.context.state.get();
+    const stamp = JSON.stringify([own && call.id, head, smooth, Boolean(this.answer)]);
+    if (stamp === this.controlled) return;
+    this.controlled = stamp;
+    this.controls.replaceChildren(
+      ...(this.drop ? [this.drop.root] : []),
+      ...(own
+        ? [
+            callChoice({ ...this.context.trace, calls: this.calls }, call, (id) =>
+              this.context.state.set({ call: id }),
+            ),
+            choice("Head", heads, head, (value) => this.context.state.set({ head: Number(value) })),
+          ]
+        : []),
+      tick("Smooth", smooth, (on) => this.set({ smooth: on }), "blend the cells of the grid into one another"),
+      this.status,
+    );
+  }
+
+  /** One small picture per word, as in the paper; or the tokens before the cells. */
+  showStrip() {
+    const { smooth, word, query } = this.settings;
+    const words = this.answer
+      ? this.answer.words
+      : this.call
+        ? Array.from({ length: this.special }, (_, i) => this.nameOf(i))
+        : [];
+    const chosen = this.answer ? Math.min(word, words.length - 1) : query;
+    const buttons = words.map((name, at) => {
+      const canvas = el("canvas", { width: 96, height: 96, "aria-hidden": "true" });
+      if (this.answer)
+        drawOver(
+          canvas.getContext("2d"),
+          { x: 0, y: 0, width: 96, height: 96 },
+          {
+            image: this.image,
+            weights: this.answer.weights[at],
+            grid: this.answer.grid,
+            smooth,
+            palette: this.context.palette,
+          },
+        );
+      const button = el(
+        "button.strip-word",
+        {
+          type: "button",
+          "aria-pressed": String(at === chosen),
+          onclick: () => this.set(this.answer ? { word: at } : { query: at }),
+        },
+        name,
+      );
+      if (this.answer) button.prepend(canvas);
+      return button;
+    });
+    if (this.drop && !words.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
+    const held = [...this.strip.children].indexOf(document.activeElement);
+    this.strip.replaceChildren(...buttons);
+    buttons[held]?.focus();
+  }
+
+  step(by) {
+    const count = this.answer ? this.answer.words.length : (this.call?.queries ?? 0);
+    const name = this.answer ? "word" : "query";
+    if (!count) return;
+    this.set({ [name]: (this.settings[name] + by + count) % count });
+    if (this.shown) this.context.announce(this.shown.name);
+  }
+
+  box(width, height) {
+    const { grid } = this.shown;
+    const ratio = this.image ? this.image.width / this.image.height : grid[1] / grid[0];
+    const inner = within(width - 40, height - 40, ratio);
+    return { ...inner, x: inner.x + 20, y: inner.y + 20 };
+  }
+
+  draw(pen, width, height) {
+    const { soft, accent, font } = inks(this.stage);
+    const { shown } = this;
+    if (!shown) {
+      Object.assign(pen, { fillStyle: soft, font: `14px ${font}`, textAlign: "center" });
+      const text = this.drop ? "Drop a picture here." : this.call ? "" : NOTHING;
+      lines(text, 60).forEach((line, i) => pen.fillText(line, width / 2, height / 2 + 22 * i));
+      return;
+    }
+    const box = this.box(width, height);
+    drawOver(pen, box, { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette });
+    const cell =
+      this.hovered ?? (!this.answer && this.settings.query >= this.special ? this.settings.query - this.special : null);
+    if (cell === null) return;
+    const [rows, columns] = shown.grid;
+    Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
+    pen.strokeRect(
+      box.x + ((cell % columns) * box.width) / columns,
+      box.y + (Math.floor(cell / columns) * box.height) / rows,
+      box.width / columns,
+      box.height / rows,
+    );
+  }
+
+  point(at) {
+    const { shown } = this;
+    if (!shown) return;
+    const [rows, columns] = shown.grid;
+    const box = this.box(this.board.size.width, this.board.size.height);
+    const [column, row] = at
+      ? [Math.floor(((at.x - box.x) / box.width) * columns), Math.floor(((at.y - box.y) / box.height) * rows)]
+      : [-1, -1];
+    this.hovered = row >= 0 && column >= 0 && row < rows && column < columns ? row * columns + column : null;
+    this.board.ask();
+    this.read();
+  }
+
+  read() {
+    const { shown } = this;
+    if (!shown) return;
+    const most = Math.max(...shown.weights);
+    const cell =
+      this.hovered === null
+        ? `brightest ${exact(most)}`
+        : `this cell ${exact(shown.weights[this.hovered])}, brightest ${exact(most)}`;
+    this.reading.textContent = `“${shown.name}”: ${cell}. ${shown.grid[0]} × ${shown.grid[1]} cells.`;
+  }
+
+  picture() {
+    const { shown } = this;
+    const [width, height] = [640, 480];
+    const { paper, ink, font } = inks(this.stage);
+    const draw = (pen) => {
+      pen.fillStyle = paper;
+      pen.fillRect(0, 0, width, height);
+      if (!shown) return;
+      const inner = within(
+        width - 40,
+        height - 60,
+        this.image ? this.image.width / this.image.height : shown.grid[1] / shown.grid[0],
+      );
+      drawOver(
+        pen,
+        { ...inner, x: inner.x + 20, y: inner.y + 20 },
+        { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette },
+      );
+      Object.assign(pen, { fillStyle: ink, font: `14px ${font}`, textAlign: "center" });
+      pen.fillText(shown.name, width / 2, height - 14);
+    };
+    return { width, height, draw };
+  }
+
+  subject() {
+    if (this.answer || !this.call) return [];
+    const { trace, state } = this.context;
+    return [trace.model, ...fileParts(trace, this.call, [Math.min(state.get().head ?? 0, this.call.heads - 1)])];
+  }
+
+  table() {
+    const all = this.answer
+      ? this.answer.words.map((word, at) => [word, this.answer.weights[at]])
+      : this.shown
+        ? [[this.shown.name, this.shown.weights]]
+        : [];
+    const { grid } = this.shown ?? { grid: [0, 0] };
+    const cells = Array.from(
+      { length: grid[0] * grid[1] },
+      (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`,
+    );
+    return [["", ...cells], ...all.map(([name, weights]) => [name, ...weights])];
+  }
+
+  drawn() {
+    return (
+      this.shown && {
+        ...this.shown,
+        hovered: this.hovered,
+        box: this.box(this.board.size.width, this.board.size.height),
+      }
+    );
+  }
+
+  destroy() {
+    this.running?.abort();
+    this.drop?.close();
+    this.board.close();
+  }
+}
+
+async function loaded(url) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
+  return image;
+}
+
+/** Text in lines of about so many letters. */
+function lines(text, most) {
+  const all = [""];
+  for (const word of text.split(" ")) {
+    const longer = all[all.length - 1] ? `${all[all.length - 1]} ${word}` : word;
+    if (longer.length <= most || longer === word) all[all.length - 1] = longer;
+    else all.push(word);
+  }
+  return all;
+}

@@ -1,0 +1,155 @@
+// One model's translation: both sentences, the alignment between them, and how the search found it, step by step.
+//
+// POST /api/translate answers {translations: [{model, title, translation, source: pieces, source_words: the word of
+// each, target, target_words, weights: [target][source] or null, the mean of `maps`, fidelity, steps: [{prefix,
+// alternatives: [{piece, logprob}], beam: [{text, score}]}]}]}; the last piece of either side ends the sentence.
+
+import { plain } from "../../data/tokens.js";
+import { Alignment } from "../../draw/alignment_matrix.js";
+import { el, slider } from "../../draw/dom.js";
+import { number } from "../../draw/numbers.js";
+
+/** Pieces gathered into words: to a word the sum, from a word the mean (Clark et al. 2019). */
+export function gathered(answer, level) {
+  const groups = (pieces, words) => {
+    if (level === "token") return pieces.map((_, i) => [i]);
+    const found = new Map();
+    words.forEach((word, i) => found.set(word, [...(found.get(word) ?? []), i]));
+    return [...found.values()];
+  };
+  const label = (pieces) => (group) => plain(group.map((i) => pieces[i]).join("")).trim();
+  const rows = groups(answer.target, answer.target_words);
+  const columns = groups(answer.source, answer.source_words);
+  const mean = (row, column) =>
+    row.reduce((sum, i) => sum + column.reduce((part, j) => part + answer.weights[i][j], 0), 0) / row.length;
+  return {
+    rows: rows.map(label(answer.target)),
+    columns: columns.map(label(answer.source)),
+    weights: answer.weights ? rows.map((row) => columns.map((column) => mean(row, column))) : null,
+    rowOf: (piece) => rows.findIndex((row) => row.includes(piece)),
+  };
+}
+
+/** `pointed(side, list)`: words under the pointer, "source" or "target"; `pinned(side, index)`: one was clicked. */
+export class TranslationCard {
+  constructor(context, { pointed, pinned, stepped }) {
+    Object.assign(this, { context, pointed, pinned, stepped });
+    this.title = el("h2");
+    this.lines = { source: el("p.sentence"), target: el("p.sentence.target") };
+    this.stage = el("div.alignment");
+    this.steps = el("div.steps");
+    this.root = el("section.translation", {}, this.title, this.lines.source, this.lines.target, this.stage, this.steps);
+  }
+
+  /** After `root` is on the page. */
+  show(answer, level, step) {
+    this.answer = answer;
+    this.table = gathered(answer, level);
+    const { rows, columns, weights } = this.table;
+    const maps = answer.maps > 1 ? ` · mean of ${answer.maps} heads` : "";
+    const faith = answer.fidelity ? ` · W·v off by ${number(answer.fidelity.error)}` : "";
+    this.title.replaceChildren(answer.title, el("span.quietly", {}, weights ? maps + faith : " · without attention"));
+    this.words("source", columns);
+    this.words("target", rows);
+    this.stage.hidden = !weights;
+    if (weights) {
+      this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
+      this.alignment.show(rows, columns, weights, answer.title);
+      this.stage.style.height = `${Math.min(560, this.alignment.height)}px`;
+    }
+    this.showSteps(step);
+  }
+
+  words(side, labels) {
+    const buttons = labels.map((text, at) =>
+      el(
+        "button.word",
+        {
+          type: "button",
+          onpointerenter: () => this.pointed(side, [at]),
+          onpointerleave: () => this.pointed(null),
+          onfocus: () => this.pointed(side, [at]),
+          onblur: () => this.pointed(null),
+          onclick: () => this.pinned(side, at),
+        },
+        text,
+      ),
+    );
+    this.lines[side].replaceChildren(...buttons);
+  }
+
+  /** Light words of one side, and on the other how much weight they share: {side, list, cell?}, or nothing. */
+  light(chosen) {
+    const { weights } = this.table;
+    const buttons = { source: [...this.lines.source.children], target: [...this.lines.target.children] };
+    const share = { source: () => 0, target: () => 0 };
+    const own = chosen?.list?.filter((at) => at < buttons[chosen.side]?.length) ?? [];
+    if (own.length && weights && chosen.side === "source")
+      share.target = (r) => own.reduce((sum, c) => sum + weights[r][c], 0);
+    if (own.length && weights && chosen.side === "target")
+      share.source = (c) => own.reduce((sum, r) => sum + weights[r][c], 0) / own.length;
+    for (const side of ["source", "target"]) {
+      buttons[side].forEach((button, at) => {
+        const mine = chosen?.side === side && own.includes(at);
+        button.setAttribute("aria-pressed", String(mine));
+        const part = Math.min(1, share[side](at));
+        button.style.backgroundColor =
+          !mine && part > 0.005 ? `color-mix(in srgb, var(--accent) ${Math.round(60 * part)}%, transparent)` : "";
+        button.title = chosen && !mine && own.length && chosen.side !== side ? number(part) : "";
+      });
+    }
+    const cell = chosen?.cell ?? (own.length === 1 ? { [chosen.side === "source" ? "column" : "row"]: own[0] } : null);
+    this.alignment?.light(cell);
+    this.shares = {
+      source: buttons.source.map((_, at) => share.source(at)),
+      target: buttons.target.map((_, at) => share.target(at)),
+    };
+  }
+
+  /** The search at one step: what was written, what could come next, and what else was on the beam. */
+  showSteps(step) {
+    const { steps } = this.answer;
+    this.steps.hidden = !steps?.length;
+    if (!steps?.length) return;
+    const at = Math.min(step ?? 0, steps.length - 1);
+    const { prefix, alternatives, beam } = steps[at];
+    if (this.scrubber?.most !== steps.length) {
+      const field = slider(
+        "Step",
+        [1, steps.length, 1],
+        at + 1,
+        (x) => `${x} of ${steps.length}`,
+        (x) => this.stepped(x - 1),
+        "The search, token by token",
+      );
+      this.scrubber = { most: steps.length, field, body: el("div.step-body") };
+      this.steps.replaceChildren(field, this.scrubber.body);
+    }
+    this.scrubber.field.show(at + 1);
+    const most = Math.max(...alternatives.map((one) => Math.exp(one.logprob)));
+    const chosen = this.answer.target[at];
+    const rows = alternatives.map(({ piece, logprob }) => {
+      const share = Math.exp(logprob);
+      const fill = el("span.fill.weight");
+      fill.style.width = `${(100 * share) / most}%`;
+      return el(
+        "tr",
+        { class: piece === chosen ? "chosen" : null },
+        el("td", {}, plain(piece)),
+        el("td.number", {}, number(share)),
+        el("td", {}, el("span.track", {}, fill)),
+      );
+    });
+    const next = el("table.next", {}, el("caption", {}, "next token"), el("tbody", {}, ...rows));
+    const others = el(
+      "ol.beam",
+      { "aria-label": "the beam" },
+      ...(beam ?? []).map(({ text, score }) => el("li", {}, el("span.figure", {}, number(score)), " ", text || "…")),
+    );
+    this.scrubber.body.replaceChildren(el("p.prefix", {}, prefix || "…"), el("div.step-sides", {}, next, others));
+  }
+
+  close() {
+    this.alignment?.close();
+  }
+}
