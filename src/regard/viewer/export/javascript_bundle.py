@@ -48,4 +48,3 @@ def _add(path: Path, done: dict[str, str], within: tuple[str, ...]) -> str:
         raise ValueError(f"{name}: {wrong[0]!r} is not a kind of import or export that can be joined")
     done[name] = f"modules[{name!r}] = (() => {{\n{''.join(needed)}{body}\nreturn {{{', '.join(given)}}};\n}})();\n"
     return name
-
