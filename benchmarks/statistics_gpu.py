@@ -90,7 +90,7 @@ def sixteen_heads() -> Iterator[Measured]:
     out = cudnn(q, k, v, False)
     yield name, "regard: only fidelity", *measure(lambda: w.stats(fidelity=(v, out)), 0.2)
     fresh = type(w)
-    yield name, "regard: row state alone", *measure(lambda: fresh(w._scores, w._normalize)._own_state(), 0.2)
+    yield name, "regard: row state alone", *measure(lambda: fresh(w.energies, w.normalize).row_state(), 0.2)
 
 
 def long_context() -> Iterator[Measured]:

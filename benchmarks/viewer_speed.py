@@ -34,10 +34,10 @@ SERVER = """
 import sys, torch
 from regard.attention import attend
 from regard.attention.forms import DotForm
-from regard.attention.scores import Scores
+from regard.attention.energy_matrix import EnergyMatrix
 from regard.seeing import Seen, reader
 from regard.seeing.call import Call
-from regard.seeing.heard import Heard
+from regard.seeing.capture.record import Record
 from regard.seeing.text import Text
 from regard.viewer.server import Server
 from regard.viewer.shelf import Shelf
@@ -48,9 +48,9 @@ def long(tokens):
     q, k, v = (torch.randn(1, 2, tokens, 64) for _ in range(3))
     rows = torch.linspace(0, tokens - 1, 64).long()
     seen = Seen(f"{tokens} tokens")
-    scores = Scores(q, k, DotForm(64**-0.5), (1, 2))
+    energies = EnergyMatrix(q, k, DotForm(64**-0.5), (1, 2))
     out = attend(q[..., rows, :], k, v)
-    seen.calls.append(Call("layer.0", Heard(scores, v, out, "made up", cross=False, rows=rows)))
+    seen.calls.append(Call("layer.0", Record(energies, v, out, "made up", cross=False, rows=rows)))
     return Shown.of(seen, f"{tokens} tokens")
 
 found = reader.load("minilm")

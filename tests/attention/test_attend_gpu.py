@@ -9,7 +9,7 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention.energy_matrix import Scores
+from regard.attention.energy_matrix import EnergyMatrix
 from regard.attention.weights import Weights
 from tests.support.attention_cases import city_block
 
@@ -121,7 +121,7 @@ def test_what_has_no_kernel_is_answered_in_linear_memory(name: str) -> None:
         wide = _twin(energy) if isinstance(energy, torch.nn.Module) else energy
         if isinstance(wide, r.Modified):
             wide = r.Modified(r.ScaledDot(), r.Bias(energy.modifiers[0].bias.double().cpu()))
-        scores = replace(Scores.of(q.double().cpu(), k.double().cpu(), wide), mask=mask)
+        scores = replace(EnergyMatrix.of(q.double().cpu(), k.double().cpu(), wide), mask=mask)
         truth = Weights(scores, normalize).rows(rows).dense()
     torch.testing.assert_close(
         found.entropy[:, rows].double().cpu(), -torch.xlogy(truth, truth).sum(-1), rtol=1e-4, atol=1e-4

@@ -26,7 +26,7 @@ SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(wo
 def test_how_a_weight_comes_about(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
     trace = next(iter(shelf.traces))
     found = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
-    scores = minilm[2].weights._detached()
+    scores = minilm[2].weights.flat()
     q, k = scores.a[9, 4], scores.b[9]
     torch.testing.assert_close(torch.tensor(found["q"]), q, rtol=1e-5, atol=1e-6)
     assert [row["key"] for row in found["rows"]] == list(range(minilm[2].shape[-1]))
@@ -78,7 +78,7 @@ def test_additive_energies_have_terms_too(page: Page, server: Server, shelf: She
     shown = Shown.of(seen, "additive")
     shelf.add(shown)
     found = look(page, server, READY, view="neuron", trace=shown.id, head=1, query=2)
-    scores = seen[0].weights._detached()
+    scores = seen[0].weights.flat()
     q, k = scores.a[1, 2], scores.b[1]
     assert isinstance(scores.form, TanhForm)
     terms = scores.form.weight * torch.tanh(q + k)
@@ -98,7 +98,7 @@ def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> 
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
     weight = minilm[2].head(9).dense()[4, 1]
-    scores = minilm[2].weights._detached()
+    scores = minilm[2].weights.flat()
     terms = scores.a[9, 4] * scores.b[9, 1] / 32**0.5
     page.wait_for_function(SAID, arg=f"on → the: energy {terms.sum():.3f}; weight {weight:.3f}")
     page.keyboard.press("Shift+ArrowRight")
@@ -109,6 +109,6 @@ def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> 
 
 def test_energies_without_queries_and_keys_are_said_to_be(page: Page, server: Server, shelf: Shelf) -> None:
     trace = next(one for one in shelf.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
-    assert not trace.seen[0].weights._detached().a.any()  # it was given as energies
+    assert not trace.seen[0].weights.flat().a.any()  # it was given as energies
     look(page, server, READY, view="neuron", trace=trace.id)
     assert "not the queries and keys" in page.locator(".note").inner_text()

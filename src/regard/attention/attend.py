@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from .energies import ScaledDot
-from .listeners import tell
+from .listeners import notify
 from .normalizers.normalizer import Softmax
 from .request import ask
 from .select_backend import choose, plan
@@ -88,9 +88,9 @@ def attend(
     """
     request = ask(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = choose(request, backend).run(request)
-    tell(request, output, state)
+    notify(request, output, state)
     if weights:
-        return output, Weights(request.scores, normalize, state)
+        return output, Weights(request.energies, normalize, state)
     return output  # type: ignore[no-any-return]
 
 

@@ -72,3 +72,25 @@ def check_device(what: str, tensor: Tensor, device: torch.device) -> None:
 def fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
     """Whether a tensor of `shape` broadcasts to exactly `full`."""
     return len(shape) <= len(full) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(full), strict=False))
+
+
+def select(index: int | slice | Sequence[int], among: Sequence[int], what: str) -> Sequence[int]:
+    """The selected ones of `among`, by Python's rules for negative indices and slices."""
+    if isinstance(index, slice):
+        picked: Sequence[int] = among[index]
+    else:
+        wanted = [index] if isinstance(index, int) else list(index)
+        wrong = [x for x in wanted if not -len(among) <= x < len(among)]
+        if wrong:
+            raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
+        picked = as_range([among[x] for x in wanted])
+    if not len(picked):
+        raise IndexError(f"no {what} chosen: {index} of {len(among)}")
+    return picked
+
+
+def as_range(indices: list[int]) -> Sequence[int]:
+    """A range where the indices follow one another, so that cutting them out is a view."""
+    if indices and indices == list(range(indices[0], indices[0] + len(indices))):
+        return range(indices[0], indices[0] + len(indices))
+    return indices

@@ -1,4 +1,4 @@
-"""Scores: the energies of any rectangle of the attention matrix, modified and masked, without the rest of it."""
+"""EnergyMatrix: the energies of any rectangle of the attention matrix, modified and masked, without the rest of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON_GPU = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class EnergyMatrix:
     """Everything that decides the energies: projected queries and keys, their form, modifiers and mask.
 
     `groups` query heads share one key head (grouped-query attention).
@@ -49,7 +49,7 @@ class Scores:
     groups: int = 1
 
     @classmethod
-    def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> Scores:
+    def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> EnergyMatrix:
         a, b, form = split(energy, q, k)
         batch = tuple(torch.broadcast_shapes(q.shape[:-2], k.shape[:-2]))
         return cls(a, b, form, batch, getattr(energy, "modifiers", ()))
@@ -72,6 +72,31 @@ class Scores:
         """Energies are held in float32 at least: float16 overflows at 65,504 and bfloat16 has 8 bits."""
         return torch.promote_types(self.a.dtype, torch.float32)
 
+    def references(self) -> list[Tensor]:
+        """Tensors that are kept by reference: projected queries and keys, and those of the mask."""
+        return [self.a, self.b, *(() if self.mask is None else self.mask.tensors())]
+
+    def learned(self) -> list[Tensor]:
+        """The other tensors that energies depend on: those of the form and of the modifiers."""
+        weight = [self.form.weight] if isinstance(self.form, TanhForm) else []
+        return weight + [x.bias for x in self.modifiers if hasattr(x, "bias")]
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor], keys: bool = True) -> EnergyMatrix:
+        """The same with `function` applied to every tensor; to the keys only where `keys` is true."""
+        mask = None if self.mask is None else self.mask.placed(function)
+        b = function(self.b) if keys else self.b
+        return replace(self._map_learned(function), a=function(self.a), b=b, mask=mask)
+
+    def _map_learned(self, function: Callable[[Tensor], Tensor]) -> EnergyMatrix:
+        form = TanhForm(function(self.form.weight)) if isinstance(self.form, TanhForm) else self.form
+        modifiers = tuple(type(x)(function(x.bias)) if hasattr(x, "bias") else x for x in self.modifiers)  # type: ignore[call-arg]
+        return replace(self, form=form, modifiers=modifiers)
+
+    def detached(self) -> EnergyMatrix:
+        """The same without a graph. Learned tensors are copied, because an optimizer changes them in place."""
+        copied = self._map_learned(lambda x: x.detach().clone() if x.requires_grad else x)
+        return replace(copied, a=self.a.detach(), b=self.b.detach())
+
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
         """All energies at once: the formula. Masked ones become `absent`."""
         b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
@@ -90,7 +115,7 @@ class Scores:
             e = e.masked_fill(~self.mask.dense(self.batch, self.queries, self.keys, e.device), absent)
         return e
 
-    def flat(self) -> Scores:
+    def flat(self) -> EnergyMatrix:
         """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
         b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
         a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:]) for x in (self.a, b))
@@ -99,7 +124,7 @@ class Scores:
     def block(
         self, n: Index, rows: Index, cols: Index, absent: float, buffer: Tensor | None = None
     ) -> Float[Tensor, "n rows cols"]:
-        """Energies of some matrices, queries and keys, of flat scores. Differentiable where gradients are on.
+        """Energies of some matrices, queries and keys, of flat energies. Differentiable where gradients are on.
 
         With a `buffer` the result may live in it, and is the caller's until the next call.
         """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 listeners: list[Listener] = []
 
 
-def tell(request: Request, output: Tensor, state: Tensor | None) -> None:
+def notify(request: Request, output: Tensor, state: Tensor | None) -> None:
     """Say what was computed from what. Inside torch.compile and torch.func nothing real can be handed over."""
     if listeners and not traced():
         for listener in tuple(listeners):
@@ -39,7 +39,7 @@ def tell_energies(
     `normalize` is softmax unless given, with the row state it left.
     """
     from .energy_forms import DotForm
-    from .energy_matrix import Scores
+    from .energy_matrix import EnergyMatrix
     from .modifiers import Bias
     from .normalizers.normalizer import Softmax
     from .request import Request
@@ -47,5 +47,5 @@ def tell_energies(
     nothing = e.detach().new_zeros(1)
     batch, queries, keys = tuple(e.shape[:-2]), e.shape[-2], e.shape[-1]
     a, b = nothing.expand(*batch, queries, 1), nothing.expand(*batch, keys, 1)
-    scores = Scores(a, b, DotForm(), batch, (Bias(e.detach()),))
-    tell(Request(scores, v, normalize or Softmax(), 0.0, weights=True), output, state)
+    energies = EnergyMatrix(a, b, DotForm(), batch, (Bias(e.detach()),))
+    notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .block_indices import Batch
-    from .energy_matrix import Scores
+    from .energy_matrix import EnergyMatrix
 
     Interval = tuple[Tensor, Tensor]
 
@@ -394,9 +394,11 @@ class Not(Mask):
         return self.inner.example()
 
 
-def interval(mask: Mask, entries: Int[Tensor, " n"], queries: Int[Tensor, " q"], scores: Scores) -> Interval | None:
+def interval(
+    mask: Mask, entries: Int[Tensor, " n"], queries: Int[Tensor, " q"], energies: EnergyMatrix
+) -> Interval | None:
     """`bounds` of some matrices and queries as kernels take them: start and stop, each [n or 1, q or 1]."""
-    found = mask.bounds(unravel(entries, scores.batch), queries[:, None], scores.keys)
+    found = mask.bounds(unravel(entries, energies.batch), queries[:, None], energies.keys)
     if found is None:
         return None
     # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1], one about neither [].

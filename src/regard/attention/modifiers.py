@@ -16,7 +16,7 @@ from torch import nn
 
 from .block_indices import fits, pick
 from .energies import split
-from .energy_matrix import Scores
+from .energy_matrix import EnergyMatrix
 from .torch_transforms import traced
 from .validation import positive
 
@@ -150,4 +150,4 @@ class Modified(nn.Module):
         return ", ".join(named + [repr(modifier) for modifier in self.modifiers])
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        return Scores.of(q, k, self).whole()
+        return EnergyMatrix.of(q, k, self).whole()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .block_indices import check_device
 from .energies import split
-from .energy_matrix import Scores
+from .energy_matrix import EnergyMatrix
 from .masks import Dense, Mask
 from .modifiers import Alibi, Bias, SoftCap
 from .normalizers.normalizer import Normalizer
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """What to compute: z = normalize(scores) · v."""
+    """What to compute: z = normalize(energies) · v."""
 
-    scores: Scores
+    energies: EnergyMatrix
     v: Tensor
     normalize: Normalizer
     dropout: float
@@ -37,18 +37,18 @@ class Request:
     @property
     def values(self) -> Tensor:
         """`v` with one head per query head."""
-        groups = self.scores.groups
+        groups = self.energies.groups
         return self.v if groups == 1 else self.v.repeat_interleave(groups, dim=-3)
 
     @property
     def flat_values(self) -> Tensor:
-        """The same with one leading dimension, as `Scores.flat` has it: [n, T_k, D_v]."""
-        v, scores = self.values, self.scores
-        return v.expand(*scores.batch, *v.shape[-2:]).reshape(scores.count, *v.shape[-2:])
+        """The same with one leading dimension, as `EnergyMatrix.flat` has it: [n, T_k, D_v]."""
+        v, energies = self.values, self.energies
+        return v.expand(*energies.batch, *v.shape[-2:]).reshape(energies.count, *v.shape[-2:])
 
     @property
     def wants_gradient(self) -> bool:
-        s = self.scores
+        s = self.energies
         return torch.is_grad_enabled() and (s.a.requires_grad or s.b.requires_grad or self.v.requires_grad)
 
 
@@ -103,7 +103,7 @@ def ask(
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
     a, b, form = split(energy, q, k)
-    return Request(Scores(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights)
+    return Request(EnergyMatrix(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights)
 
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

@@ -55,7 +55,7 @@ def choose(request: Request, backend: str) -> ModuleType:
 def _auto(request: Request) -> str:
     if sdpa.refusal(request) is None and not _prefers_flex(request):
         return "sdpa"
-    if request.scores.a.device.type == "cuda" and module("flex").refusal(request) is None:
+    if request.energies.a.device.type == "cuda" and module("flex").refusal(request) is None:
         return "flex"
     return "reference" if _is_small(request) else "fused"
 
@@ -66,13 +66,13 @@ def _is_small(request: Request) -> bool:
     Measured, not derived: below these sizes our kernel is slower for its set-up, and with one or two queries the
     exponentials it takes once per key are not shared by enough queries to pay.
     """
-    scores = request.scores
-    if not isinstance(scores.form, TanhForm):
+    energies = request.energies
+    if not isinstance(energies.form, TanhForm):
         return False
-    size = scores.count * scores.queries * scores.keys * scores.a.shape[-1]
-    if scores.a.device.type == "cuda":
-        return size <= 1 << 24 and scores.queries > 8  # a few queries have a kernel of their own
-    return size <= 1 << 19 or (scores.queries <= 2 and size <= 1 << 24)
+    size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
+    if energies.a.device.type == "cuda":
+        return size <= 1 << 24 and energies.queries > 8  # a few queries have a kernel of their own
+    return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
 
 
 def _prefers_flex(request: Request) -> bool:
@@ -80,12 +80,12 @@ def _prefers_flex(request: Request) -> bool:
 
     Finding the blocks takes many launches at every call, which a short sequence does not pay back.
     """
-    scores = request.scores
-    if scores.queries * scores.keys < 1 << 20:
+    energies = request.energies
+    if energies.queries * energies.keys < 1 << 20:
         return False
-    if scores.a.device.type != "cuda" or (scores.mask is None and not scores.modifiers):
+    if energies.a.device.type != "cuda" or (energies.mask is None and not energies.modifiers):
         return False
-    if scores.mask is not None and scores.mask.is_causal and not scores.modifiers:
+    if energies.mask is not None and energies.mask.is_causal and not energies.modifiers:
         return False
     return module("flex").refusal(request) is None
 
@@ -102,10 +102,10 @@ def plan(request: Request, backend: str) -> Plan:
 
 
 def _why(name: str, request: Request) -> str:
-    where = request.scores.a.device.type
+    where = request.energies.a.device.type
     if name == "sdpa":
-        mask = request.scores.mask
-        dense = f"the mask as a dense tensor of {request.scores.queries} × {request.scores.keys}"
+        mask = request.energies.mask
+        dense = f"the mask as a dense tensor of {request.energies.queries} × {request.energies.keys}"
         kind = "no mask" if mask is None else "its causal flag" if mask.is_causal else dense
         return f"softmax over dot products: PyTorch's own kernel on {where}, with {kind}"
     if name == "flex":
@@ -119,8 +119,8 @@ def _why(name: str, request: Request) -> str:
 def _slower(name: str, request: Request) -> str:
     if name == "reference":
         return "can, with the whole [T_q, T_k] matrix in memory"
-    if name == "fused" and request.scores.mask is not None:
+    if name == "fused" and request.energies.mask is not None:
         return "can, without a dense mask or matrix"
-    if name == "flex" and request.scores.a.device.type == "cpu":
+    if name == "flex" and request.energies.a.device.type == "cpu":
         return "can, but uncompiled on CPU it holds the whole matrix"
     return "can, but no faster here"

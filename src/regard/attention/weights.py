@@ -6,28 +6,26 @@ w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matri
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .block_indices import positions, span
-from .energy_forms import TanhForm
-from .kernels.statistics import statistics_gpu as kernel
+from .block_indices import as_range, positions, select, span
+from .kernels.statistics import statistics_gpu
 from .masks import interval
-from .modifiers import Bias
 from .normalizers.hard import Hard
 from .normalizers.normalizer import Softmax
+from .tensor_versions import ChangedInPlaceError, TensorVersions
 from .weight_statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Float
     from torch import Tensor
 
     from .block_indices import Index
-    from .energy_matrix import Scores
+    from .energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .weight_statistics import Statistic
 
@@ -49,30 +47,39 @@ class Weights:
     PyTorch does not count changes.
     """
 
-    def __init__(self, scores: Scores, normalize: Normalizer, state: Tensor | None = None) -> None:
-        self._scores, self._normalize = scores, normalize
-        self._kept = _kept(scores)
-        self._versions = _versions(scores)
-        self._flat: Scores | None = None
-        self._state = None if state is None else state.detach().reshape(scores.count, scores.queries)
-        self._own: Tensor | None = None  # the state of the rows chosen here
-        self._shape = scores.batch
-        self._entries: Sequence[int] = range(scores.count)  # which matrices, counted over the flattened batch
-        self._rows: Sequence[int] = range(scores.queries)  # which queries
+    sinks: Float[Tensor, " n"] | None = None
+    """The energy of each matrix's attention sink, where the model has one."""
+
+    def __init__(self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None) -> None:
+        self.energies, self.normalize = energies, normalize
+        self.detached = energies.detached()
+        """The energies that questions are answered from: no graph, learned tensors copied."""
+        self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
+        """The row state [n, T_q] that the kernel left, for all matrices and queries."""
+        self.entries: Sequence[int] = range(energies.count)
+        """Which matrices are selected, counted over the flattened batch."""
+        self.queries: Sequence[int] = range(energies.queries)
+        """Which queries are selected."""
+        learned = energies.learned()
+        self._fixed = TensorVersions([*energies.references(), *(x for x in learned if not x.requires_grad)])
+        self._learned = TensorVersions([x for x in learned if x.requires_grad])
+        self._flat: EnergyMatrix | None = None
+        self._own: Tensor | None = None  # the state of the selected rows
+        self._shape = energies.batch
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k]"""
-        return (*self._shape, len(self._rows), self._scores.keys)
+        return (*self._shape, len(self.queries), self.energies.keys)
 
     def __repr__(self) -> str:
-        return f"Weights({list(self.shape)}, {type(self._normalize).__name__}, keeps {self.nbytes:,} bytes)"
+        return f"Weights({list(self.shape)}, {type(self.normalize).__name__}, keeps {self.nbytes:,} bytes)"
 
     @property
     def nbytes(self) -> int:
         """Bytes kept: queries, keys and one number per row. The matrix would take 4 · T_q · T_k per head in float32."""
-        state = self._own if self._state is None else self._state
-        kept = (self._scores.a, self._scores.b, *(() if state is None else (state,)))
+        state = self._own if self.kernel_state is None else self.kernel_state
+        kept = (self.energies.a, self.energies.b, *(() if state is None else (state,)))
         return sum(x.numel() * x.element_size() for x in kept)
 
     # Choosing a part
@@ -84,19 +91,19 @@ class Weights:
             raise IndexError(
                 f"the leading shape is {list(self._shape)}, got the index {index}; pick queries with .rows(…)"
             )
-        every = torch.tensor(list(self._entries)).view(self._shape)
+        every = torch.tensor(list(self.entries)).view(self._shape)
         try:
             chosen = every[index]
         except IndexError as error:
             raise IndexError(f"{error}; the leading shape is {list(self._shape)}") from None
         part = self._part()
-        part._shape, part._entries = tuple(chosen.shape), _run(chosen.flatten().tolist())
+        part._shape, part.entries = tuple(chosen.shape), as_range(chosen.flatten().tolist())
         return part
 
     def rows(self, queries: int | slice | Sequence[int]) -> Weights:
         """Only these queries; one query stays a row: shape [*batch, 1, T_k]."""
         part = self._part()
-        part._rows = _chosen(queries, self._rows, "query")
+        part.queries = select(queries, self.queries, "query")
         return part
 
     def _part(self) -> Weights:
@@ -108,11 +115,11 @@ class Weights:
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, differentiable. The one answer that takes O(T²) memory."""
-        e = self._live().block(*self._index(), slice(0, self._scores.keys), self._normalize.absent)
-        if isinstance(self._normalize, Hard):  # the keys that were drawn, not new ones
-            w = self._normalize.weigh(e, self._own_state()[..., None], torch.arange(e.shape[-1], device=e.device))
+        e = self._live().block(*self._index(), slice(0, self.energies.keys), self.normalize.absent)
+        if isinstance(self.normalize, Hard):  # the keys that were drawn, not new ones
+            w = self.normalize.weigh(e, self.row_state()[..., None], torch.arange(e.shape[-1], device=e.device))
         else:
-            w = self._normalize(e)
+            w = self.normalize(e)
         return w.reshape(self.shape)
 
     @torch.no_grad()
@@ -128,26 +135,26 @@ class Weights:
         With a `size` it is pooled to at most that many cells, as `map` pools the whole matrix.
         """
         part = self.rows(rows)
-        chosen = _chosen(cols, range(self._scores.keys), "key")
-        device = self._scores.a.device
+        chosen = select(cols, range(self.energies.keys), "key")
+        device = self.energies.a.device
         if size is not None:
             return part._pooled(chosen, size, pool)
-        fast = kernel.tile(part, chosen)
+        fast = statistics_gpu.tile(part, chosen)
         if fast is None:
             j = span(chosen, device)
-            e = self._detached().block(*part._index(), j, self._normalize.absent)
-            fast = self._normalize.weigh(e, part._own_state()[..., None], positions(j, device))
-        return fast.reshape(*self._shape, len(part._rows), len(chosen))
+            e = self.flat().block(*part._index(), j, self.normalize.absent)
+            fast = self.normalize.weigh(e, part.row_state()[..., None], positions(j, device))
+        return fast.reshape(*self._shape, len(part.queries), len(chosen))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
         """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
-        if not isinstance(self._normalize, Hard):
+        if not isinstance(self.normalize, Hard):
             raise TypeError(
-                f"log_prob is the probability of a sampled key; {type(self._normalize).__name__} does not sample. "
+                f"log_prob is the probability of a sampled key; {type(self.normalize).__name__} does not sample. "
                 'Use attend(..., normalize=Hard("reinforce"))'
             )
-        e = self._live().block(*self._index(), slice(0, self._scores.keys), -torch.inf)
-        picked = self._own_state()
+        e = self._live().block(*self._index(), slice(0, self.energies.keys), -torch.inf)
+        picked = self.row_state()
         empty = picked < 0
         chosen = e.gather(-1, picked.clamp_min(0)[..., None]).squeeze(-1)
         total = e.masked_fill(empty[..., None], 0).logsumexp(-1)
@@ -204,63 +211,97 @@ class Weights:
 
         `also` are statistics of your own (`weight_statistics.Statistic`), computed in the same pass.
         """
-        if top is not None and not 1 <= top <= self._scores.keys:
-            raise ValueError(f"top needs 1 ≤ k ≤ {self._scores.keys}, the number of keys; got {top}")
-        fast = (
+        keys = self.energies.keys
+        if top is not None and not 1 <= top <= keys:
+            raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
+        columns = None if on is None else self._columns(on)
+        size = None if map is None else self._size(map, pool)
+        proof = None if fidelity is None else self._values(*fidelity)
+        results = (
             None
             if also
-            else kernel.stats(
+            else statistics_gpu.stats(
                 self,
                 entropy=entropy,
                 top=top,
                 received=received,
                 offsets=offsets,
-                on=on,
-                map=map,
+                columns=columns,
+                size=size,
                 pool=pool,
-                fidelity=fidelity,
+                fidelity=proof,
             )
         )
-        if fast is not None:
-            return fast
-        scores, count, queries, keys = (
-            self._detached(),
-            len(self._entries),
-            len(self._rows),
-            self._scores.keys,
-        )
-        like = torch.empty(0, dtype=scores.precision, device=scores.a.device)
-        asked: dict[str, Entropy | Largest | Received | Offsets | On | Map | Fidelity] = {}
-        if entropy:
-            asked["entropy"] = Entropy(count, queries, like)
-        if top is not None:
-            asked["top"] = Largest(count, queries, top, like)
-        if received:
-            asked["received"] = Received(count, keys, like)
-        if offsets is not None:
-            asked["offsets"] = Offsets(count, queries, list(offsets), like)
-        if on is not None:
-            asked["on"] = On(count, queries, self._columns(on), like)
-        if map is not None:
-            asked["map"] = Map(count, queries, keys, self._size(map, pool), pool, like)
-        if fidelity is not None:
-            asked["fidelity"] = Fidelity(count, *self._values(*fidelity), like)
-        every: list[Statistic] = [*asked.values(), *also]
-        # A map is made of cells that reach to the last key; every other statistic can do without keys nobody sees.
-        for block in self._blocks(with_log=entropy, least=top or 1, whole=map is not None) if every else ():
-            for statistic in every:
-                statistic.add(block)
-        return Stats(**{name: self._shaped(statistic.result) for name, statistic in asked.items()})  # type: ignore[arg-type]
+        if results is None:
+            energies, count, queries = self.flat(), len(self.entries), len(self.queries)
+            like = torch.empty(0, dtype=energies.precision, device=energies.a.device)
+            statistics: dict[str, Entropy | Largest | Received | Offsets | On | Map | Fidelity] = {}
+            if entropy:
+                statistics["entropy"] = Entropy(count, queries, like)
+            if top is not None:
+                statistics["top"] = Largest(count, queries, top, like)
+            if received:
+                statistics["received"] = Received(count, keys, like)
+            if offsets is not None:
+                statistics["offsets"] = Offsets(count, queries, list(offsets), like)
+            if columns is not None:
+                statistics["on"] = On(count, queries, columns, like)
+            if size is not None:
+                statistics["map"] = Map(count, queries, keys, size, pool, like)
+            if proof is not None:
+                statistics["fidelity"] = Fidelity(count, *proof, like)
+            every: list[Statistic] = [*statistics.values(), *also]
+            # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
+            for block in self._blocks(with_log=entropy, least=top or 1, whole=map is not None) if every else ():
+                for statistic in every:
+                    statistic.add(block)
+            results = {name: statistic.result for name, statistic in statistics.items()}
+        return Stats(**{name: self._shaped(result) for name, result in results.items()})  # type: ignore[arg-type]
+
+    # For kernels, traces and the viewer
+
+    @property
+    def device(self) -> torch.device:
+        return self.energies.a.device
+
+    def flat(self) -> EnergyMatrix:
+        """`detached` with one leading dimension. Raises where it is no longer what `attend` was given."""
+        self._check_unchanged(self._fixed)
+        if self._flat is None:
+            self._flat = self.detached.flat()
+        return self._flat
+
+    def row_state(self) -> Float[Tensor, "n rows"]:
+        """One number per selected row: the one the kernel left, or computed now by one pass over the rows."""
+        if self._own is None:
+            self._own = self._compute_state()
+        return self._own
 
     # Inside
+
+    def _compute_state(self) -> Float[Tensor, "n rows"]:
+        (entries, rows), energies = self._index(), self.flat()
+        if self.kernel_state is not None:
+            return self.kernel_state[entries][:, rows]
+        state = statistics_gpu.row_state(self)
+        if state is not None:
+            return state
+        device, keys, absent = energies.a.device, slice(0, energies.keys), self.normalize.absent
+        state = torch.empty(len(self.entries), len(self.queries), dtype=energies.precision, device=device)
+        with torch.no_grad():
+            for n, i in energies.blocks(len(self.entries), len(self.queries), BLOCK):
+                part = slice(n.start, n.stop), slice(i.start, i.stop)
+                selected = span(self.entries[part[0]], device), span(self.queries[part[1]], device)
+                state[part] = self.normalize.state(energies.block(*selected, keys, absent))
+        return state
 
     def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
         rows, columns = self._size(size, pool)
         size = rows, min(columns, len(cols))
-        cells = kernel.pooled(self, cols, size, pool)
+        cells = statistics_gpu.pooled(self, cols, size, pool)
         if cells is None:
-            like = torch.empty(0, dtype=self._scores.precision, device=self._scores.a.device)
-            map = Map(len(self._entries), len(self._rows), len(cols), size, pool, like)
+            like = torch.empty(0, dtype=self.energies.precision, device=self.device)
+            map = Map(len(self.entries), len(self.queries), len(cols), size, pool, like)
             j = span(cols, like.device)
             for block in self._blocks(with_log=False, whole=True):
                 map.add(block._replace(w=block.w[..., j]))
@@ -268,17 +309,17 @@ class Weights:
         return cells.reshape(*self._shape, *size)
 
     def _blocks(self, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
-        scores, normalize, state = self._detached(), self._normalize, self._own_state()
-        device = scores.a.device
-        j = torch.arange(scores.keys, device=device)
+        energies, normalize, state = self.flat(), self.normalize, self.row_state()
+        device = energies.a.device
+        j = torch.arange(energies.keys, device=device)
         # Two buffers for the whole walk: a fresh 4 MiB tensor per operation costs more in page faults than in work.
-        first = scores.a.new_empty(0, dtype=scores.precision)
+        first = energies.a.new_empty(0, dtype=energies.precision)
         second = torch.empty_like(first)
-        for n, rows in scores.blocks(len(self._entries), len(self._rows), BLOCK):
+        for n, rows in energies.blocks(len(self.entries), len(self.queries), BLOCK):
             own_n, own_rows = slice(n.start, n.stop), slice(rows.start, rows.stop)
-            queries, entries = span(self._rows[own_rows], device), span(self._entries[own_n], device)
-            last = scores.keys if whole else max(least, self._reach(scores, entries, queries))
-            e = scores.block(entries, queries, slice(0, last), normalize.absent, first)
+            queries, entries = span(self.queries[own_rows], device), span(self.entries[own_n], device)
+            last = energies.keys if whole else max(least, self._reach(energies, entries, queries))
+            e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
             mine, log = state[own_n, own_rows, None], None
             if isinstance(normalize, Softmax):
                 log = normalize.log_weigh_(e, mine)
@@ -288,59 +329,34 @@ class Weights:
                 log = w.log() if with_log else None
             yield Block(w, log, own_n, own_rows, positions(queries, device))
 
-    def _reach(self, scores: Scores, entries: Index, queries: Index) -> int:
+    def _reach(self, energies: EnergyMatrix, entries: Index, queries: Index) -> int:
         """How many keys, counted from the first, these queries can see at most, rounded up to whole steps of `STEP`."""
-        device = scores.a.device
-        if scores.mask is None or scores.keys <= STEP or device.type != "cpu":  # a look at a GPU's numbers waits for it
-            return scores.keys
-        found = interval(scores.mask, positions(entries, device), positions(queries, device), scores)
+        device = energies.a.device
+        if (
+            energies.mask is None or energies.keys <= STEP or device.type != "cpu"
+        ):  # a look at a GPU's numbers waits for it
+            return energies.keys
+        found = interval(energies.mask, positions(entries, device), positions(queries, device), energies)
         if found is None:
-            return scores.keys
-        return min(scores.keys, -(-int(found[1].max()) // STEP) * STEP)
+            return energies.keys
+        return min(energies.keys, -(-int(found[1].max()) // STEP) * STEP)
 
-    def _live(self) -> Scores:
-        """Flat scores with their graph, for what is differentiable."""
-        self._check_unchanged((*_held(self._scores), *_learned(self._scores)))
-        return self._scores.flat()
+    def _live(self) -> EnergyMatrix:
+        """The energies with their graph and one leading dimension."""
+        self._check_unchanged(self._fixed, self._learned)
+        return self.energies.flat()
 
-    def _detached(self) -> Scores:
-        """Flat scores without a graph, as they were when `attend` was called."""
-        fixed = [x for x in _learned(self._scores) if not x.requires_grad]
-        self._check_unchanged((*_held(self._scores), *fixed))
-        if self._flat is None:
-            self._flat = self._kept.flat()
-        return self._flat
-
-    def _check_unchanged(self, tensors: Iterable[Tensor]) -> None:
-        if any(self._versions[id(x)] != _version(x) for x in tensors):
-            raise RuntimeError(
+    def _check_unchanged(self, *tensors: TensorVersions) -> None:
+        if any(x.changed() for x in tensors):
+            raise ChangedInPlaceError(
                 "queries, keys, the mask or learned parts of the energy were changed in place since attend() was "
                 "called, so these weights would be others than it used; ask before changing them (before "
                 "optimizer.step())"
             )
 
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
-        device = self._scores.a.device
-        return span(self._entries, device), span(self._rows, device)
-
-    def _own_state(self) -> Float[Tensor, "n rows"]:
-        """One number per chosen row: what the kernel left, or found now by one pass over the rows chosen."""
-        if self._own is None:
-            (entries, rows), scores = self._index(), self._detached()
-            if self._state is not None:
-                self._own = self._state[entries][:, rows]
-                return self._own
-            self._own = kernel.row_state(self)
-            if self._own is not None:
-                return self._own
-            device, every = scores.a.device, slice(0, scores.keys)
-            self._own = torch.empty(len(self._entries), len(self._rows), dtype=scores.precision, device=device)
-            with torch.no_grad():
-                for n, i in scores.blocks(len(self._entries), len(self._rows), BLOCK):
-                    part = slice(n.start, n.stop), slice(i.start, i.stop)
-                    chosen = span(self._entries[part[0]], device), span(self._rows[part[1]], device)
-                    self._own[part] = self._normalize.state(scores.block(*chosen, every, self._normalize.absent))
-        return self._own
+        device = self.energies.a.device
+        return span(self.entries, device), span(self.queries, device)
 
     def _shaped(self, answer: Tensor | Top) -> Tensor | Top:
         if isinstance(answer, Top):
@@ -349,15 +365,15 @@ class Weights:
 
     def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
         """Chosen columns as a boolean [n or 1, T_k]."""
-        keys = self._scores.keys
-        chosen = torch.as_tensor(on, device=self._scores.a.device)
+        keys = self.energies.keys
+        chosen = torch.as_tensor(on, device=self.energies.a.device)
         if chosen.dtype == torch.bool:
             if chosen.shape[-1:] != (keys,):
                 raise ValueError(f"on needs a boolean for each of {keys} keys, got shape {list(chosen.shape)}")
             return chosen[None] if chosen.dim() == 1 else chosen.expand(*self._shape, keys).reshape(-1, keys)
         if chosen.is_floating_point() and chosen.numel():
             raise TypeError(f"on needs whole indices or booleans, got {chosen.dtype}")
-        columns = _chosen(chosen.flatten().tolist(), range(keys), "key")
+        columns = select(chosen.flatten().tolist(), range(keys), "key")
         seen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
         seen[0, list(columns)] = True
         return seen
@@ -368,17 +384,17 @@ class Weights:
             raise ValueError(f"a map needs at least one row and one column, got {size}")
         if pool not in ("max", "mean"):
             raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-        return min(rows, len(self._rows)), min(cols, self._scores.keys)
+        return min(rows, len(self.queries)), min(cols, self.energies.keys)
 
     def _values(self, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """v and out, flat: [n, T_k, D_v] and [n, rows, D_v] of the matrices and queries chosen."""
-        groups, heads = self._scores.groups, self._scores.batch[-1:]
+        groups, heads = self.energies.groups, self.energies.batch[-1:]
         if groups > 1 and v.dim() >= 3 and v.shape[-3] * groups == heads[0]:
             v = v.repeat_interleave(groups, dim=-3)
-            if self._shape != self._scores.batch:  # v is given whole: take the heads that were chosen
-                v = v.expand(*self._scores.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])[list(self._entries)]
+            if self._shape != self.energies.batch:  # v is given whole: take the heads that were chosen
+                v = v.expand(*self.energies.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])[list(self.entries)]
                 v = v.reshape(*self._shape, *v.shape[-2:])
-        wanted = (*self._shape, self._scores.keys), (*self._shape, len(self._rows))
+        wanted = (*self._shape, self.energies.keys), (*self._shape, len(self.queries))
         try:
             v, out = (x.expand(*lead, x.shape[-1]) for x, lead in zip((v, out), wanted, strict=True))
         except RuntimeError:
@@ -389,63 +405,5 @@ class Weights:
         return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
 
 
-def _held(scores: Scores) -> list[Tensor]:
-    """What is kept by reference, whether or not gradients go through it."""
-    return [scores.a, scores.b, *(() if scores.mask is None else scores.mask.tensors())]
-
-
-def _learned(scores: Scores) -> list[Tensor]:
-    """What the energies depend on besides those, as far as it can be known."""
-    weight = [scores.form.weight] if isinstance(scores.form, TanhForm) else []
-    return weight + [modifier.bias for modifier in scores.modifiers if isinstance(modifier, Bias)]
-
-
-def _kept(scores: Scores) -> Scores:
-    """The scores to answer from: queries and keys as they are, what the energy learns copied.
-
-    An optimizer changes that in place, and asking after a training step is natural.
-    """
-    form = scores.form
-    if isinstance(form, TanhForm) and form.weight.requires_grad:
-        form = TanhForm(form.weight.detach().clone())
-    modifiers = tuple(
-        Bias(x.bias.detach().clone()) if isinstance(x, Bias) and x.bias.requires_grad else x for x in scores.modifiers
-    )
-    return replace(scores, a=scores.a.detach(), b=scores.b.detach(), form=form, modifiers=modifiers)
-
-
-def _versions(scores: Scores) -> dict[int, int | None]:
-    return {id(x): _version(x) for x in (*_held(scores), *_learned(scores))}
-
-
-def _version(x: Tensor) -> int | None:
-    """How often a tensor was changed in place, where PyTorch counts it."""
-    if torch.compiler.is_compiling() or x.is_inference():
-        return None
-    return x._version
-
-
 def _list(shape: tuple[int, ...]) -> str:
     return ", ".join(map(str, shape))
-
-
-def _chosen(index: int | slice | Sequence[int], among: Sequence[int], what: str) -> Sequence[int]:
-    """The chosen of these, with Python's rules for negative indices and slices."""
-    if isinstance(index, slice):
-        picked: Sequence[int] = among[index]
-    else:
-        wanted = [index] if isinstance(index, int) else list(index)
-        wrong = [x for x in wanted if not -len(among) <= x < len(among)]
-        if wrong:
-            raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
-        picked = _run([among[x] for x in wanted])
-    if not len(picked):
-        raise IndexError(f"no {what} chosen: {index} of {len(among)}")
-    return picked
-
-
-def _run(indices: list[int]) -> Sequence[int]:
-    """A range where the indices follow one another, so that cutting them out is a view."""
-    if indices and indices == list(range(indices[0], indices[0] + len(indices))):
-        return range(indices[0], indices[0] + len(indices))
-    return indices

@@ -48,7 +48,7 @@ def test_layers_that_share_a_mask_are_all_kept(where: str, tmp_path: Path) -> No
         model(x, mask)
     assert not seen.missed
     assert len(seen) == 6
-    assert seen[0].weights._scores.mask.seen is seen[2].weights._scores.mask.seen  # type: ignore[union-attr]
+    assert seen[0].weights.energies.mask.seen is seen[2].weights.energies.mask.seen  # type: ignore[union-attr]
     assert float(seen[0].weights.dense()[0, 0, 0, 3]) == 0 < float(seen[3].weights.dense()[0, 0, 0, 3])
     assert seen.faithful
 

@@ -25,7 +25,7 @@ from ..torch_transforms import exact, traced
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energy_matrix import Scores
+    from ..energy_matrix import EnergyMatrix
     from ..request import Request
 
 BLOCK = 1 << 18
@@ -33,33 +33,33 @@ BLOCK = 1 << 18
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    scores, v = request.scores.flat(), request.flat_values
-    work = _Work(request, scores)
-    if isinstance(scores.form, PairForm):
+    energies, v = request.energies.flat(), request.flat_values
+    work = _Work(request, energies)
+    if isinstance(energies.form, PairForm):
         # Also where there is one block: `Weights` asks for others, and a short test should tell what a long run does.
-        check_pairwise(scores.form, scores.a, scores.b)
+        check_pairwise(energies.form, energies.a, energies.b)
     if len(work.cut) == 1:
-        out, state = work.rows(scores, v, *work.cut[0])
-    elif not torch.is_grad_enabled() or _is_known(request, scores):
-        out, state = _Recomputed.apply(work, scores.a, scores.b, v, *_learned(scores))
+        out, state = work.rows(energies, v, *work.cut[0])
+    elif not torch.is_grad_enabled() or _is_known(request, energies):
+        out, state = _Recomputed.apply(work, energies.a, energies.b, v, *_learned(energies))
     else:
         out, state = work.checkpointed(v)
-    out = out.to(request.v.dtype).reshape(*scores.batch, *out.shape[-2:])
-    return out, state.reshape(*scores.batch, scores.queries) if request.weights else None
+    out = out.to(request.v.dtype).reshape(*energies.batch, *out.shape[-2:])
+    return out, state.reshape(*energies.batch, energies.queries) if request.weights else None
 
 
 class _Work:
     """What to do for each block, and which blocks there are."""
 
-    def __init__(self, request: Request, scores: Scores) -> None:
-        self.request, self.scores = request, scores
+    def __init__(self, request: Request, energies: EnergyMatrix) -> None:
+        self.request, self.energies = request, energies
         # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
-        whole = traced() or any(isinstance(x, Bias) and x.bias.requires_grad for x in scores.modifiers)
-        self.cut = [(slice(0, scores.count), slice(0, scores.queries))]
-        if not whole and scores.count:
+        whole = traced() or any(isinstance(x, Bias) and x.bias.requires_grad for x in energies.modifiers)
+        self.cut = [(slice(0, energies.count), slice(0, energies.queries))]
+        if not whole and energies.count:
             self.cut = [
                 (slice(n.start, n.stop), slice(i.start, i.stop))
-                for n, i in scores.blocks(scores.count, scores.queries, BLOCK)
+                for n, i in energies.blocks(energies.count, energies.queries, BLOCK)
             ]
         draws = request.dropout > 0 or (isinstance(request.normalize, Hard) and request.normalize.samples)
         self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
@@ -69,17 +69,24 @@ class _Work:
         return None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
 
     def rows(
-        self, scores: Scores, v: Tensor, n: slice, i: slice, generator: torch.Generator | None = None
+        self, energies: EnergyMatrix, v: Tensor, n: slice, i: slice, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
-        return self.block(scores, scores.a[n, i], scores.b[n], v[n], n, i, generator)
+        return self.block(energies, energies.a[n, i], energies.b[n], v[n], n, i, generator)
 
     def block(
-        self, scores: Scores, a: Tensor, b: Tensor, v: Tensor, n: slice, i: slice, generator: torch.Generator | None
+        self,
+        energies: EnergyMatrix,
+        a: Tensor,
+        b: Tensor,
+        v: Tensor,
+        n: slice,
+        i: slice,
+        generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """The same of rows already cut out: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
         normalize, rate = self.request.normalize, self.request.dropout
-        e = scores.between(a, b, n, i, slice(0, scores.keys), normalize.absent)  # [n, rows, T_k]
+        e = energies.between(a, b, n, i, slice(0, energies.keys), normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
             w, state = (
                 normalize.both(e, generator) if self.request.weights else (normalize(e, generator), e.new_empty(0))
@@ -91,7 +98,7 @@ class _Work:
     def checkpointed(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Blocks as PyTorch checkpoints them: for functions that close over parameters, whatever else they do."""
         parts = [
-            checkpoint(self.rows, self.scores, v, n, i, use_reentrant=False)  # it restores the generator itself
+            checkpoint(self.rows, self.energies, v, n, i, use_reentrant=False)  # it restores the generator itself
             for n, i in self.cut
         ]
         abreast = sum(n == self.cut[0][0] for n, _ in self.cut)  # row blocks that make up one group of matrices
@@ -111,16 +118,16 @@ class _Recomputed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.work, scores = work, work.scores
+        ctx.work, energies = work, work.energies
         ctx.save_for_backward(a, b, v, *learned)
-        ctx.rng = torch.get_rng_state() if isinstance(scores.form, PairForm) and scores.form.foreign else None
+        ctx.rng = torch.get_rng_state() if isinstance(energies.form, PairForm) and energies.form.foreign else None
         wanted = work.request.weights
-        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=scores.precision)
+        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=energies.precision)
         hard = isinstance(work.request.normalize, Hard)
         state = torch.empty(a.shape[:2] if wanted else (0,), dtype=torch.long if hard else out.dtype, device=a.device)
         generator = work.generator(a.device)
         for n, i in work.cut:
-            out[n, i], found = work.rows(scores, v, n, i, generator)
+            out[n, i], found = work.rows(energies, v, n, i, generator)
             if wanted:
                 state[n, i] = found
         ctx.mark_non_differentiable(state)
@@ -133,15 +140,15 @@ class _Recomputed(torch.autograd.Function):
         a, b, v, *learned = ctx.saved_tensors
         # Leaves of their own: what hooks and graphs hang on the user's tensors is run once, outside.
         leaves = [x.detach().requires_grad_() for x in learned]
-        scores = replace(work.scores, form=TanhForm(*leaves)) if leaves else work.scores
-        gradients = [torch.zeros_like(x, dtype=scores.precision) for x in (a, b, v, *learned)]
+        energies = replace(work.energies, form=TanhForm(*leaves)) if leaves else work.energies
+        gradients = [torch.zeros_like(x, dtype=energies.precision) for x in (a, b, v, *learned)]
         generator = work.generator(a.device)
         with torch.random.fork_rng(devices=[], enabled=ctx.rng is not None), torch.enable_grad():
             if ctx.rng is not None:
                 torch.set_rng_state(ctx.rng)
             for n, i in work.cut:
                 part = [x.detach().requires_grad_() for x in (a[n, i], b[n], v[n])]
-                z, _ = work.block(scores, *part, n, i, generator)
+                z, _ = work.block(energies, *part, n, i, generator)
                 if not z.requires_grad:
                     continue
                 found = torch.autograd.grad(z, (*part, *leaves), grad[n, i], allow_unused=True)
@@ -151,20 +158,20 @@ class _Recomputed(torch.autograd.Function):
         return (None, *(g.to(x.dtype) for g, x in zip(gradients, (a, b, v, *learned), strict=True)))
 
 
-def _is_known(request: Request, scores: Scores) -> bool:
+def _is_known(request: Request, energies: EnergyMatrix) -> bool:
     """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
     if type(request.normalize) not in (Softmax, Proportional, Sparsemax, Entmax, Hard):
         return False
-    if any(type(x) not in (Bias, Alibi, SoftCap) for x in scores.modifiers):
+    if any(type(x) not in (Bias, Alibi, SoftCap) for x in energies.modifiers):
         return False
-    if not (isinstance(scores.form, PairForm) and scores.form.foreign):
+    if not (isinstance(energies.form, PairForm) and energies.form.foreign):
         return True
     # Checkpointing restores autocast and a GPU's generator, whatever the function does with them.
-    if scores.a.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+    if energies.a.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
-    probe = scores.form(scores.a[:1, :1].detach(), scores.b[:1, :1].detach())
+    probe = energies.form(energies.a[:1, :1].detach(), energies.b[:1, :1].detach())
     return not probe.requires_grad  # else it closes over parameters
 
 
-def _learned(scores: Scores) -> list[Tensor]:
-    return [scores.form.weight] if isinstance(scores.form, TanhForm) else []
+def _learned(energies: EnergyMatrix) -> list[Tensor]:
+    return [energies.form.weight] if isinstance(energies.form, TanhForm) else []

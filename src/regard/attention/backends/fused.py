@@ -18,7 +18,7 @@ from . import blocked
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energy_matrix import Scores
+    from ..energy_matrix import EnergyMatrix
     from ..masks import Interval
     from ..request import Request
 
@@ -30,7 +30,7 @@ def refusal(request: Request) -> str | None:
 def how(request: Request) -> str:
     why_not, _ = _op(request)
     if why_not is None:
-        return f"{_kernel(request.scores)}, in O(T) memory"
+        return f"{_kernel(request.energies)}, in O(T) memory"
     return "the formula in blocks of rows, in O(T) memory" + (f" ({why_not})" if why_not else "")
 
 
@@ -38,70 +38,70 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     why_not, bounds = _op(request)
     if why_not is not None:
         return blocked.run(request)
-    return _additive(request, bounds) if isinstance(request.scores.form, TanhForm) else _distance(request, bounds)
+    return _additive(request, bounds) if isinstance(request.energies.form, TanhForm) else _distance(request, bounds)
 
 
-def _kernel(scores: Scores) -> str:
-    return "the additive kernel" if isinstance(scores.form, TanhForm) else "the distance kernel"
+def _kernel(energies: EnergyMatrix) -> str:
+    return "the additive kernel" if isinstance(energies.form, TanhForm) else "the distance kernel"
 
 
 def _op(request: Request) -> tuple[str | None, Interval | None]:
     """Why no op applies: None if one does, "" where nobody would expect it to; and its intervals."""
-    scores = request.scores
+    energies = request.energies
     why_not = _refused(request)
     bounds = None
-    if why_not is None and scores.mask is not None:
-        bounds = _interval(scores)
+    if why_not is None and energies.mask is not None:
+        bounds = _interval(energies)
         if bounds is None:
-            why_not = f"{_kernel(scores)} takes masks that are one interval of keys per query"
+            why_not = f"{_kernel(energies)} takes masks that are one interval of keys per query"
     return why_not, bounds
 
 
 def _refused(request: Request) -> str | None:
-    scores, kernel = request.scores, _kernel(request.scores)
-    device, normalize = scores.a.device.type, type(request.normalize).__name__
-    by_distance = isinstance(scores.form, DistanceForm)
-    if not isinstance(scores.form, TanhForm | DistanceForm) or (by_distance and device == "cpu"):
+    energies, kernel = request.energies, _kernel(request.energies)
+    device, normalize = energies.a.device.type, type(request.normalize).__name__
+    by_distance = isinstance(energies.form, DistanceForm)
+    if not isinstance(energies.form, TanhForm | DistanceForm) or (by_distance and device == "cpu"):
         return ""
     if device not in ("cpu", "cuda"):
         return f"{kernel} runs on {'CUDA' if by_distance else 'CPU and CUDA'}, not {device}"
     if device == "cuda" and not TRITON:
         return f"{kernel} needs Triton on CUDA"
-    if device == "cuda" and scores.precision == torch.float64:
+    if device == "cuda" and energies.precision == torch.float64:
         return f"{kernel} on CUDA computes in float32"
-    if isinstance(scores.form, DistanceForm) and scores.form.inverse:
+    if isinstance(energies.form, DistanceForm) and energies.form.inverse:
         if not isinstance(request.normalize, Proportional):
             return f"{kernel} has proportional weights only for inverse distances, not {normalize}"
     elif not isinstance(request.normalize, Softmax):
         return f"{kernel} has softmax only, not {normalize}"
-    if scores.modifiers:
+    if energies.modifiers:
         return f"{kernel} has no score modifiers"
     if by_distance and transformed():
         return f"{kernel} is not made for torch.func"
     return None
 
 
-def _interval(scores: Scores) -> Interval | None:
-    mask, device = scores.mask, scores.a.device
+def _interval(energies: EnergyMatrix) -> Interval | None:
+    mask, device = energies.mask, energies.a.device
     assert mask is not None
-    if type(mask) is Padding and mask.lengths.shape == scores.batch:
+    if type(mask) is Padding and mask.lengths.shape == energies.batch:
         # A decoder asks this at every step, and index tensors would take longer than the attention itself.
-        stop = mask.lengths.to(device).reshape(-1, 1).clamp(0, scores.keys)
+        stop = mask.lengths.to(device).reshape(-1, 1).clamp(0, energies.keys)
         return torch.zeros_like(stop), stop
     return interval(
-        mask, torch.arange(scores.count, device=device), torch.arange(scores.queries, device=device), scores
+        mask, torch.arange(energies.count, device=device), torch.arange(energies.queries, device=device), energies
     )
 
 
 def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
-    scores, normalize, v = request.scores.flat(), request.normalize, request.flat_values
-    assert isinstance(scores.form, TanhForm)
+    energies, normalize, v = request.energies.flat(), request.normalize, request.flat_values
+    assert isinstance(energies.form, TanhForm)
     assert isinstance(normalize, Softmax)
     start, stop = bounds or (None, None)
     out, lse = additive_op.attention(
-        scores.a,
-        scores.b,
-        scores.form.weight,
+        energies.a,
+        energies.b,
+        energies.form.weight,
         v,
         start,
         stop,
@@ -109,26 +109,26 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
         1 / normalize.temperature,
         request.dropout,
     )
-    return out.reshape(*scores.batch, *out.shape[1:]), lse.reshape(*scores.batch, scores.queries)
+    return out.reshape(*energies.batch, *out.shape[1:]), lse.reshape(*energies.batch, energies.queries)
 
 
 def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
-    scores, v = request.scores.flat(), request.flat_values
-    assert isinstance(scores.form, DistanceForm)
+    energies, v = request.energies.flat(), request.flat_values
+    assert isinstance(energies.form, DistanceForm)
     start, stop = bounds or (None, None)
     scale = 1 / request.normalize.temperature if isinstance(request.normalize, Softmax) else 1.0
     out, state = distance_op.attention(
-        scores.a,
-        scores.b,
+        energies.a,
+        energies.b,
         v,
         start,
         stop,
         _seed(request),
         scale,
-        scores.form.inverse,
+        energies.form.inverse,
         request.dropout,
     )
-    return out.reshape(*scores.batch, *out.shape[1:]), state.reshape(*scores.batch, scores.queries)
+    return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
 
 
 def _seed(request: Request) -> Tensor | None:

@@ -19,8 +19,8 @@ def refusal(request: Request) -> str | None:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    scores, normalize, v = request.scores, request.normalize, request.values
-    e = scores.whole(absent=normalize.absent)  # [..., T_q, T_k]
+    energies, normalize, v = request.energies, request.normalize, request.values
+    e = energies.whole(absent=normalize.absent)  # [..., T_q, T_k]
     with exact(e.device):
         w, state = normalize.both(e) if request.weights else (normalize(e), None)
         w = dropout(w, request.dropout) if request.dropout else w

@@ -16,44 +16,44 @@ from ..torch_transforms import traced
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energy_matrix import Scores
+    from ..energy_matrix import EnergyMatrix
     from ..request import Request
 
 
 def refusal(request: Request) -> str | None:
-    scores = request.scores
-    if not isinstance(scores.form, DotForm):
+    energies = request.energies
+    if not isinstance(energies.form, DotForm):
         return "the energy is not a dot product"
     if not isinstance(request.normalize, Softmax):
         return f"it has softmax only, not {type(request.normalize).__name__}"
-    for modifier in scores.modifiers:
+    for modifier in energies.modifiers:
         if not isinstance(modifier, Bias | Alibi):
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
     return None
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    scores, normalize = request.scores, request.normalize
-    assert isinstance(scores.form, DotForm)
+    energies, normalize = request.energies, request.normalize
+    assert isinstance(energies.form, DotForm)
     assert isinstance(normalize, Softmax)
-    batch, groups = scores.batch, scores.groups
-    is_causal = scores.mask is not None and scores.mask.is_causal and not scores.modifiers
+    batch, groups = energies.batch, energies.groups
+    is_causal = energies.mask is not None and energies.mask.is_causal and not energies.modifiers
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
     kind = request.v.dtype
-    bias = None if is_causal else _bias(scores, normalize.temperature)
+    bias = None if is_causal else _bias(energies, normalize.temperature)
     if bias is not None and bias.dtype not in (torch.bool, kind) and bias.device.type != "cpu":
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    q, k, v = _four(scores.a.to(kind), batch), _four(scores.b.to(kind), shared), _four(request.v, shared)
-    scale = scores.form.scale / normalize.temperature
+    q, k, v = _four(energies.a.to(kind), batch), _four(energies.b.to(kind), shared), _four(request.v, shared)
+    scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
-    wanted = request.weights and scores.a.dtype == kind
+    wanted = request.weights and energies.a.dtype == kind
     kernel = _leaves_state(q, k, v, request.dropout, bias, is_causal) if wanted else None
     if kernel is not None:
         out, state = _with_state(kernel, q, k, v, bias, is_causal, scale)
-        state = _mark_empty(state.reshape(*batch, scores.queries), scores)
+        state = _mark_empty(state.reshape(*batch, energies.queries), energies)
     else:
         out = scaled_dot_product_attention(
             q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=groups > 1
@@ -67,16 +67,16 @@ def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:
     return torch.where(bias == -torch.inf, bias, bias.clamp(least, -least)).to(kind)
 
 
-def _bias(scores: Scores, temperature: float) -> Tensor | None:
+def _bias(energies: EnergyMatrix, temperature: float) -> Tensor | None:
     """The mask as a boolean tensor, or mask and modifiers as one tensor of numbers to add; None for neither."""
     seen = None
-    if scores.mask is not None:
-        seen = scores.mask.dense(scores.batch, scores.queries, scores.keys, scores.a.device)
-    if not scores.modifiers:
+    if energies.mask is not None:
+        seen = energies.mask.dense(energies.batch, energies.queries, energies.keys, energies.a.device)
+    if not energies.modifiers:
         return seen
-    index = grid(scores.batch, scores.queries, scores.keys, scores.a.device)
-    bias = torch.zeros((1, 1), dtype=scores.precision, device=scores.a.device)
-    for modifier in scores.modifiers:
+    index = grid(energies.batch, energies.queries, energies.keys, energies.a.device)
+    bias = torch.zeros((1, 1), dtype=energies.precision, device=energies.a.device)
+    for modifier in energies.modifiers:
         if isinstance(modifier, Bias):
             check_device("the bias", modifier.bias, bias.device)
             bias = bias + modifier.bias.to(bias.dtype)  # as it stands: broadcasting is cheaper than indexing
@@ -147,9 +147,9 @@ def _with_state(
     return out, lse
 
 
-def _mark_empty(state: Tensor, scores: Scores) -> Tensor:
+def _mark_empty(state: Tensor, energies: EnergyMatrix) -> Tensor:
     """+∞ for rows that see no key; the kernel leaves something else there."""
-    if scores.mask is None or scores.mask.is_causal:
+    if energies.mask is None or energies.mask.is_causal:
         return state  # the first key is everybody's
-    seen = scores.mask.dense(scores.batch, scores.queries, scores.keys, state.device)
+    seen = energies.mask.dense(energies.batch, energies.queries, energies.keys, state.device)
     return state.masked_fill(~seen.any(dim=-1), torch.inf)

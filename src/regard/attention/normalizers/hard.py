@@ -52,11 +52,11 @@ class Hard(nn.Module, Normalizer):
 
     def state(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The chosen index: a fresh sample at every call in training mode, the first best key otherwise."""
-        scores = e.detach()
+        energies = e.detach()
         if self.samples:
             # The Gumbel-max trick: e_j − log(E_j), E_j ~ Exp(1), is largest with probability softmax(e)_j.
-            scores = scores - torch.empty_like(scores).exponential_(generator=generator).log()
-        return scores.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
+            energies = energies - torch.empty_like(energies).exponential_(generator=generator).log()
+        return energies.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return (j == state).to(e.dtype)

@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from ...attention import Softmax
 from ...attention.energy_forms import TanhForm
-from ...attention.energy_matrix import Scores
-from ...attention.listeners import listeners, tell
+from ...attention.energy_matrix import EnergyMatrix
+from ...attention.listeners import listeners, notify
 from ...attention.request import Request
 from ...attention.torch_transforms import exact
 from .deferred_gradient import OnePass
@@ -159,8 +159,8 @@ class Tape:
         z: Tensor = _look(q, rows, count)[1] if self._edge is None else _Look.apply(self._edge, q, rows, count)
         if listeners:  # copies: the tape is written on, and its memory may be taken over
             keys, values = rows.keys[:, :count].clone(), rows.values[:, :count].clone()
-            scores = Scores(q[:, None], keys, TanhForm(rows.weight), (len(q),))
-            tell(Request(scores, values, Softmax(), 0.0, weights=True), z[:, None], None)
+            energies = EnergyMatrix(q[:, None], keys, TanhForm(rows.weight), (len(q),))
+            notify(Request(energies, values, Softmax(), 0.0, weights=True), z[:, None], None)
         return z
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Tape:

@@ -107,13 +107,13 @@ class PairMass:
 @torch.no_grad()
 def single(weights: Weights, i: Int[Tensor, " pairs"], j: Int[Tensor, " pairs"]) -> Float[Tensor, "n pairs"]:
     """w_ij of chosen pairs, for softmax over dot products: exp(q_i·k_j·scale, modified and masked, − lse_i)."""
-    scores, normalize = weights._detached(), weights._normalize
+    scores, normalize = weights.flat(), weights.normalize
     if not isinstance(scores.form, DotForm) or not isinstance(normalize, Softmax):
         raise TypeError("single weights are looked up for softmax over dot products")
     device = scores.a.device
-    entries, i, j = span(weights._entries, device), i.to(device), j.to(device)
+    entries, i, j = span(weights.entries, device), i.to(device), j.to(device)
     a, b = (x[entries][:, at].to(scores.precision) for x, at in ((scores.a, i), (scores.b, j)))
     e = ((a * b).sum(-1) * scores.form.scale)[..., None]  # [n, pairs, 1]: as a block of one column each
     e = scores.finished(e, entries, i, j[:, None], normalize.absent)
-    state = weights._own_state()[:, i, None]
+    state = weights.row_state()[:, i, None]
     return normalize.weigh(e, state, j)[..., 0]

@@ -122,7 +122,7 @@ class Patterns:
             _check_place(call.name, weights)
             pairs = PairMass(matches, weights.shape[0])
             # On a GPU kernels answer the rest in one go, and show nobody their blocks.
-            apart = weights._scores.a.is_cuda or self.rows is not None
+            apart = weights.energies.a.is_cuda or self.rows is not None
             stats = weights.stats(
                 entropy=True,
                 top=min(top, weights.shape[-1]),

@@ -45,7 +45,7 @@ def drawn(
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
         # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as places in the flattened rows.
-        picks[name] = (row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights._scores.a.device)
+        picks[name] = (row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights.device)
     part = weights.rows(queries.tolist())
     for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
         tile = part[head].tile(slice(None), slice(None)).flatten()
@@ -57,11 +57,11 @@ def drawn(
 @torch.no_grad()
 def open_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
     """Which keys these queries can see in the first head; the heads of one entry see the same."""
-    scores, device = weights._scores, weights._scores.a.device
+    scores, device = weights.energies, weights.device
     only = replace(scores, modifiers=tuple(x for x in scores.modifiers if isinstance(x, Bias)))
     rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
     e = torch.zeros(1, len(rows), len(cols), dtype=scores.precision, device=device)
-    first = torch.tensor([weights._entries[0]], device=device)
+    first = torch.tensor([weights.entries[0]], device=device)
     return (only.finished(e, first, rows, cols, -torch.inf)[0] > CLOSED).cpu()
 
 

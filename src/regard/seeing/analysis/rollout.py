@@ -55,7 +55,7 @@ def rollout(seen: Seen, rows: Sequence[int] | None = None, entry: int = 0) -> Fl
         sums = weights.stats(on=torch.ones(length, dtype=torch.bool)).on
         assert sums is not None
         scaled = carried / (1 + sums.mean(0).cpu())
-        down = Carried(scaled.to(weights._scores.a.device), length)
+        down = Carried(scaled.to(weights.device), length)
         weights.stats(also=[down])
         carried = scaled + down.result.cpu() / weights.shape[0]
         call.forget()

@@ -12,26 +12,25 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ...attention.energy_matrix import Scores
+    from ...attention.energy_matrix import EnergyMatrix
 
 
-class SunkWeights(Weights):
+class SinkWeights(Weights):
     """w_ij = exp(e_ij) / (exp(s_h) + Σ_j exp(e_ij)): rows sum to less than one (gpt-oss; Agarwal et al. 2025).
 
-    The sink only moves the row state from lse to log(exp(lse) + exp(s_h)); every weight follows from that.
+    The sink changes the row state from lse to log(exp(lse) + exp(s_h)); every weight follows from that.
     """
 
-    def __init__(self, scores: Scores, sinks: Float[Tensor, " heads"], state: Tensor | None = None) -> None:
-        super().__init__(scores, Softmax(), state)
-        self._sinks = sinks.detach().to(scores.precision).expand(scores.batch).reshape(-1)
+    def __init__(self, energies: EnergyMatrix, sinks: Float[Tensor, " heads"], state: Tensor | None = None) -> None:
+        super().__init__(energies, Softmax(), state)
+        self.sinks = sinks.detach().to(energies.precision).expand(energies.batch).reshape(-1)
 
-    def _own_state(self) -> Float[Tensor, "n rows"]:
-        if self._own is None:
-            lse = super()._own_state()
-            sinks = self._sinks[torch.as_tensor(list(self._entries), device=lse.device)]
-            # An empty row's state is +∞, and stays so: a sink alone gives no weight to any key.
-            self._own = torch.logaddexp(lse, sinks[:, None])
-        return self._own
+    def _compute_state(self) -> Float[Tensor, "n rows"]:
+        lse = super()._compute_state()
+        assert self.sinks is not None
+        sinks = self.sinks[torch.as_tensor(list(self.entries), device=lse.device)]
+        # The state of an empty row is +∞, and stays so: the sink gives no weight to any key.
+        return torch.logaddexp(lse, sinks[:, None])
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, without a graph for gradients."""

@@ -12,7 +12,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...attention import Alibi, Bias, SoftCap, Weights
 from ...attention.energy_forms import DotForm
 from ...attention.masks import Causal
-from .attention_sinks import SunkWeights
+from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
+from .attention_sinks import SinkWeights
 from .generation_steps import grown_mask, grown_modifiers
 from .record import fixed_of, placed, without_unfilled
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask, Normalizer
-    from ...attention.energy_matrix import Scores
+    from ...attention.energy_matrix import EnergyMatrix
     from ...attention.modifiers import Modifier
-    from .record import After, Heard
+    from .record import After, Record
 
     Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
@@ -78,28 +79,28 @@ class Call:
     Rows are queries: those of the prompt first, then one for each token generated.
     """
 
-    def __init__(self, name: str, heard: Heard | Callable[[], Heard], given: Heard | None = None) -> None:
-        """`heard`, or what works it out when somebody asks. `given` is the model's own where `heard` has copies."""
+    def __init__(self, name: str, record: Record | Callable[[], Record], given: Record | None = None) -> None:
+        """`record`, or what works it out when somebody asks. `given` is the model's own where `record` has copies."""
         self.name = name
         self._source = None if given is None else _source(given)
-        self._deferred = None if not callable(heard) else heard
+        self._deferred = None if not callable(record) else record
         self._steps: list[Step] = []
         self._weights: Weights | None = None
         self._faith: Faith | None = None
         self._measured_at: list[object] = []
-        if not callable(heard):
-            self._begin(heard)
+        if not callable(record):
+            self._begin(record)
 
-    def _begin(self, heard: Heard) -> None:
-        self._origin, self._dropout, self._normalize = heard.origin, heard.dropout, heard.normalize
-        self._sinks, self._after, self._cross = heard.sinks, heard.after, heard.cross
-        self._measured, self._budget, self._counted = heard.measured, heard.budget, heard.steps
-        self._scores = heard.scores
-        self._k, self._v = [heard.scores.b], [heard.v]
-        self._total = heard.scores.keys
-        self._steps = [_step(heard, 0)]
-        self._seal = _versions(fixed_of(heard))
-        self._seal_of_keys = _versions([heard.scores.b, heard.v])
+    def _begin(self, record: Record) -> None:
+        self._origin, self._dropout, self._normalize = record.origin, record.dropout, record.normalize
+        self._sinks, self._after, self._cross = record.sinks, record.after, record.cross
+        self._measured, self._budget, self._counted = record.measured, record.budget, record.steps
+        self._energies = record.energies
+        self._k, self._v = [record.energies.b], [record.v]
+        self._total = record.energies.keys
+        self._steps = [_step(record, 0)]
+        self._versions = [TensorVersions(fixed_of(record))]
+        self._key_versions = TensorVersions([record.energies.b, record.v])
 
     def _ready(self) -> None:
         if self._deferred is not None:
@@ -134,7 +135,7 @@ class Call:
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k], usually [B, heads, T_q, T_k]."""
         self._ready()
-        return (*self._scores.batch, sum(step.q.shape[-2] for step in self._steps), self._total)
+        return (*self._energies.batch, sum(step.q.shape[-2] for step in self._steps), self._total)
 
     @property
     def heads(self) -> int:
@@ -160,10 +161,10 @@ class Call:
         return self._weights
 
     def _check_unchanged(self) -> None:
-        # A buffer of keys is filled in place from step to step.
-        seals = self._seal if len(self._steps) > 1 else [*self._seal, *self._seal_of_keys]
-        if any(version != _version(x) for x, version in seals):
-            raise RuntimeError(
+        # A key/value buffer is filled in place from step to step.
+        versions = self._versions if len(self._steps) > 1 else [*self._versions, self._key_versions]
+        if any(x.changed() for x in versions):
+            raise ChangedInPlaceError(
                 f"{self.name} attended, and what it attended with (queries, keys, values, masks, biases or learned "
                 "parts) was changed in place since, so the weights it used can no longer be computed; "
                 'watch(model, keep="cpu") copies it in time'
@@ -234,10 +235,10 @@ class Call:
             self.forget()
             try:
                 self._faith = self._measure()
-            except Exception as error:  # it becomes a row of the table, which is not lost for one call
-                changed = isinstance(error, RuntimeError) and "in place" in str(error)
-                word = "changed in place since" if changed else f"{type(error).__name__}: {error}"
-                self._faith = Faith(None, 0.0, word, lost=True)
+            except ChangedInPlaceError:
+                self._faith = Faith(None, 0.0, "changed in place since", lost=True)
+            except Exception as error:  # the table of calls shows it, and the other calls
+                self._faith = Faith(None, 0.0, f"{type(error).__name__}: {error}", lost=True)
             self._measured_at = self._changes()
         return self._faith
 
@@ -245,7 +246,7 @@ class Call:
         """How often each tensor kept was changed; equal to no other list where one of them does not count."""
         if not self._steps:  # it could not be worked out
             return []
-        kept = [*(x for x, _ in self._seal), *self._k, *self._v]
+        kept = [*(x for part in self._versions for x in part.tensors), *self._k, *self._v]
         return [object() if x.is_inference() else x._version for x in kept]
 
     def _measure(self) -> Faith:
@@ -262,8 +263,8 @@ class Call:
         part, v = self.weights.rows(rows.tolist()), self.v
         found = part.stats(fidelity=(v, out), on=range(self._total)) if self._after is None else None
         mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of weights that tell no key from another
-        if self._scores.groups > 1 and mean.shape[-2] != part.shape[-3]:
-            mean = mean.repeat_interleave(self._scores.groups, dim=-2)
+        if self._energies.groups > 1 and mean.shape[-2] != part.shape[-3]:
+            mean = mean.repeat_interleave(self._energies.groups, dim=-2)
         if found is not None:
             assert found.fidelity is not None
             assert found.on is not None
@@ -283,21 +284,21 @@ class Call:
 
     # How steps become one
 
-    def goes_on(self, heard: Heard, place: Callable[[Tensor], Tensor]) -> bool:
+    def goes_on(self, record: Record, place: Callable[[Tensor], Tensor]) -> bool:
         """Whether this is the next step of the same generation; if so it is added.
 
         The new keys must be the old ones and those of the new queries, of which the first and the last row that both
         have are compared; or the old ones alone, of which all are, unless they lie in a buffer that is being filled.
         Should the rest differ all the same, fidelity says so.
         """
-        if self._deferred is not None or not self._same_kind(heard):
+        if self._deferred is not None or not self._same_kind(record):
             return False
-        if heard.scores.keys > self._total + heard.scores.queries:
-            heard = without_unfilled(heard, self._total + heard.scores.queries)
-        k, v, fresh, source = heard.scores.b, heard.v, heard.scores.queries, _source(heard)
-        old = heard.scores.keys - fresh
-        again = heard.scores.keys == self._total and fresh == 1
-        if again and self._same_buffer(source) and _closes(heard) and self._starts(k, v):
+        if record.energies.keys > self._total + record.energies.queries:
+            record = without_unfilled(record, self._total + record.energies.queries)
+        k, v, fresh, source = record.energies.b, record.v, record.energies.queries, _source(record)
+        old = record.energies.keys - fresh
+        again = record.energies.keys == self._total and fresh == 1
+        if again and self._same_buffer(source) and _closes(record) and self._starts(k, v):
             # Made for the longest text and filled in place: what is new in it, the steps before did not see.
             if source != self._source:
                 self._k, self._v = [place(k)], [place(v)]
@@ -310,14 +311,14 @@ class Call:
         else:
             return False
         self._source = source
-        heard = placed(heard, place, keys=False)
-        self._steps.append(_step(heard, self._total - heard.scores.keys))
-        self._seal += _versions(fixed_of(heard))
+        record = placed(record, place, keys=False)
+        self._steps.append(_step(record, self._total - record.energies.keys))
+        self._versions.append(TensorVersions(fixed_of(record)))
         self._weights = self._faith = None
         return True
 
-    def _same_kind(self, heard: Heard) -> bool:
-        new, old = heard.scores, self._scores
+    def _same_kind(self, record: Record) -> bool:
+        new, old = record.energies, self._energies
         known = all(isinstance(x, Bias | SoftCap) or self._same_places(x, at) for at, x in enumerate(new.modifiers))
         return (
             new.batch == old.batch
@@ -327,14 +328,14 @@ class Call:
             and (not isinstance(new.form, DotForm) or new.form == old.form)
             and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
             and known
-            and type(heard.normalize) is type(self._normalize)
-            and heard.after is None
-            and heard.measured is None
+            and type(record.normalize) is type(self._normalize)
+            and record.after is None
+            and record.measured is None
         )
 
     def _same_places(self, modifier: Modifier, at: int) -> bool:
         """Whether ALiBi counts the places of this step's queries on from those before."""
-        first = self._scores.modifiers[at] if at < len(self._scores.modifiers) else None
+        first = self._energies.modifiers[at] if at < len(self._energies.modifiers) else None
         if not isinstance(modifier, Alibi) or not isinstance(first, Alibi):
             return False
         return modifier.heads == first.heads and modifier.offset == first.offset + sum(self.steps)
@@ -363,34 +364,34 @@ class Call:
     def _starts(self, k: Tensor, v: Tensor) -> bool:
         return _equal(k[..., 0, :], _row(self._k, 0)) and _equal(v[..., 0, :], _row(self._v, 0))
 
-    def _joined(self) -> tuple[Scores, Tensor | None]:
+    def _joined(self) -> tuple[EnergyMatrix, Tensor | None]:
         steps = self._steps
         if len(steps) == 1:
-            return self._scores, steps[0].state
+            return self._energies, steps[0].state
         if len(self._k) > 1:
             self._k = [torch.cat(self._k, dim=-2)]
-        scores = replace(
-            self._scores,
+        energies = replace(
+            self._energies,
             a=torch.cat([step.q for step in steps], dim=-2),
             b=self._k[0],
-            mask=grown_mask(steps, self._scores.batch, self._total),
+            mask=grown_mask(steps, self._energies.batch, self._total),
             modifiers=grown_modifiers(steps, self._total),
         )
         states = [step.state for step in steps]
         known = [x for x in states if x is not None]
-        return scores, torch.cat(known, dim=-1) if len(known) == len(states) else None
+        return energies, torch.cat(known, dim=-1) if len(known) == len(states) else None
 
-    def _made(self, scores: Scores, state: Tensor | None) -> Weights:
+    def _made(self, energies: EnergyMatrix, state: Tensor | None) -> Weights:
         if self._sinks is not None:
-            return SunkWeights(scores, self._sinks, state)
-        return Weights(scores, self._normalize, state)
+            return SinkWeights(energies, self._sinks, state)
+        return Weights(energies, self._normalize, state)
 
 
-def _step(heard: Heard, first: int) -> Step:
-    scores, rows = heard.scores, heard.rows
+def _step(record: Record, first: int) -> Step:
+    energies, rows = record.energies, record.rows
     if rows is None:
-        rows = torch.arange(scores.queries)
-    return Step(scores.a, first, scores.keys, scores.mask, scores.modifiers, heard.state, rows, heard.out)
+        rows = torch.arange(energies.queries)
+    return Step(energies.a, first, energies.keys, energies.mask, energies.modifiers, record.state, rows, record.out)
 
 
 def _row(chunks: list[Tensor], at: int) -> Tensor:
@@ -406,8 +407,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a.to(b.device), b)
 
 
-def _source(heard: Heard) -> tuple[Source, Source]:
-    return _source_of(heard.scores.b), _source_of(heard.v)
+def _source(record: Record) -> tuple[Source, Source]:
+    return _source_of(record.energies.b), _source_of(record.v)
 
 
 def _source_of(x: Tensor) -> Source:
@@ -420,17 +421,9 @@ def _source_of(x: Tensor) -> Source:
     return StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), version
 
 
-def _closes(heard: Heard) -> bool:
+def _closes(record: Record) -> bool:
     """Whether the call closes keys, as it must where its keys are a buffer only partly filled."""
-    return heard.scores.mask is not None or any(isinstance(x, Bias) for x in heard.scores.modifiers)
-
-
-def _versions(tensors: list[Tensor]) -> list[tuple[Tensor, int | None]]:
-    return [(x, _version(x)) for x in tensors]
-
-
-def _version(x: Tensor) -> int | None:
-    return None if x.is_inference() else x._version
+    return record.energies.mask is not None or any(isinstance(x, Bias) for x in record.energies.modifiers)
 
 
 def layer_of(name: str) -> int | None:

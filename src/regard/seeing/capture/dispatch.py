@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..analysis.ablation import Change
-    from .record import Heard
+    from .record import Record
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
@@ -32,7 +32,7 @@ class _Here(threading.local):
     """Inside a call that is reported as a whole: what it is made of is not reported again."""
     outer: Outer | None = None
     """Inside an attention interface: what it was given, for the function it ends in."""
-    captured: list[Heard] | None = None
+    captured: list[Record] | None = None
     """Inside a computation repeated to learn its parts: calls go here, and nowhere else."""
 
 
@@ -76,7 +76,7 @@ def listening() -> bool:
 
 
 def report(
-    heard: Heard | Callable[[], Heard],
+    record: Record | Callable[[], Record],
     module: nn.Module | None = None,
     *,
     held: tuple[torch.Tensor, ...] = (),
@@ -87,12 +87,12 @@ def report(
     `held` is what a call that will be worked out later keeps alive. `only` asks the module's own name and class.
     """
     if here.captured is not None:
-        if not callable(heard):
-            here.captured.append(heard)
+        if not callable(record):
+            here.captured.append(record)
         return
     for watch, name, part in _concerned(module):
         if only is None or only(_own_name(watch, name, part)):
-            watch.hear(name, heard, held)
+            watch.hear(name, record, held)
 
 
 def _own_name(watch: Watch, name: str, part: nn.Module) -> str:
@@ -104,19 +104,19 @@ def _own_name(watch: Watch, name: str, part: nn.Module) -> str:
 
 
 def attempt(
-    make: Callable[[], Heard], module: nn.Module | None = None, *, only: Callable[[str], bool] | None = None
+    make: Callable[[], Record], module: nn.Module | None = None, *, only: Callable[[str], bool] | None = None
 ) -> None:
     """Report what `make` understands of a call. The model has made it already, and must not fail for our sake."""
     try:
-        heard = make()
+        record = make()
     except Exception as error:
         missed(f"a call was not understood: {error}", module)
         return
-    report(heard, module, only=only)
+    report(record, module, only=only)
 
 
 @contextmanager
-def capturing() -> Iterator[list[Heard]]:
+def capturing() -> Iterator[list[Record]]:
     """The calls made inside, which no watch is told of."""
     before = here.captured, here.outer
     here.captured, here.outer = [], None

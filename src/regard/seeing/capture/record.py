@@ -1,4 +1,4 @@
-"""Heard: one call of attention as it was made, with everything its weights depend on."""
+"""Record: one call of attention as it was made, with everything its weights depend on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...attention import Bias, SoftCap, Softmax, causal, dense, window
-from ...attention.energy_forms import DotForm, TanhForm
-from ...attention.energy_matrix import Scores
+from ...attention.energy_forms import DotForm
+from ...attention.energy_matrix import EnergyMatrix
 from ...attention.masks import Dense
 from ..analysis.even_sample import spread
 
@@ -34,10 +34,10 @@ of their type, or −∞."""
 
 
 @dataclass(slots=True, eq=False)
-class Heard:
+class Record:
     """What went into a call and what came out, by reference: nothing is copied, nothing computed."""
 
-    scores: Scores
+    energies: EnergyMatrix
     v: Float[Tensor, "*batch k d_v"]
     out: Float[Tensor, "*batch q d_v"]
     origin: str
@@ -60,14 +60,14 @@ class Heard:
     """Where the output of attention itself is never seen: what the model did to it before `out`, row by row."""
 
 
-def dot_scores(
+def dot_energies(
     q: Float[Tensor, "*batch q d"],
     k: Float[Tensor, "*batch_k k d"],
     scale: float | None = None,
     *,
     masks: tuple[Tensor | Mask | None, ...] = (),
     softcap: float | None = None,
-) -> Scores:
+) -> EnergyMatrix:
     """softcap(q·k·scale), then each mask: a rule or booleans that close keys, numbers that are added."""
     q, k = q.detach(), k.detach()
     groups = 1
@@ -88,7 +88,7 @@ def dot_scores(
         closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
         rule = closed if rule is None else rule & closed
     form = DotForm(q.shape[-1] ** -0.5 if scale is None else float(scale))
-    return Scores(q, k, form, batch, tuple(modifiers), rule, groups)
+    return EnergyMatrix(q, k, form, batch, tuple(modifiers), rule, groups)
 
 
 def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) -> Mask | None:
@@ -101,18 +101,16 @@ def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) ->
     return near if rule is None else rule & near
 
 
-def tensors_of(heard: Heard) -> list[Tensor]:
+def tensors_of(record: Record) -> list[Tensor]:
     """Everything that is kept of a call, most of it alive anyway while the model runs."""
-    return [*fixed_of(heard), heard.scores.b, heard.v]
+    return [*fixed_of(record), record.energies.b, record.v]
 
 
-def fixed_of(heard: Heard) -> list[Tensor]:
+def fixed_of(record: Record) -> list[Tensor]:
     """What the weights depend on besides keys and values, which a cache may fill further in place."""
-    scores = heard.scores
-    found = [scores.a, *(x.bias for x in scores.modifiers if isinstance(x, Bias))]
-    found += [] if scores.mask is None else scores.mask.tensors()
-    found += [scores.form.weight] if isinstance(scores.form, TanhForm) else []
-    return found + [x for x in (heard.state, heard.sinks) if x is not None]
+    energies = record.energies
+    references = [x for x in energies.references() if x is not energies.b]
+    return [*references, *energies.learned(), *(x for x in (record.state, record.sinks) if x is not None)]
 
 
 def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
@@ -121,38 +119,36 @@ def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"],
     return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
 
 
-def placed(heard: Heard, place: Callable[[Tensor], Tensor], keys: bool = True) -> Heard:
+def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True) -> Record:
     """The same call with its tensors where `place` puts them, and of its output a copy of at most `ROWS` rows."""
-    scores, out, rows = heard.scores, heard.out, heard.rows
+    energies, out, rows = record.energies, record.out, record.rows
     if rows is None:
         rows, out = some_rows(out)
-    modifiers = tuple(Bias(place(x.bias)) if isinstance(x, Bias) else x for x in scores.modifiers)
-    mask = None if scores.mask is None else scores.mask.placed(place)
-    form = TanhForm(place(scores.form.weight)) if isinstance(scores.form, TanhForm) else scores.form
-    b, v = (place(scores.b), place(heard.v)) if keys else (scores.b, heard.v)
     return replace(
-        heard,
-        scores=replace(scores, a=place(scores.a), b=b, form=form, modifiers=modifiers, mask=mask),
-        v=v,
+        record,
+        energies=energies.map_tensors(place, keys),
+        v=place(record.v) if keys else record.v,
         out=place(out),
         rows=rows,
-        state=None if heard.state is None else place(heard.state),
-        sinks=None if heard.sinks is None else place(heard.sinks),
+        state=None if record.state is None else place(record.state),
+        sinks=None if record.sinks is None else place(record.sinks),
     )
 
 
-def without_unfilled(heard: Heard, keys: int) -> Heard:
+def without_unfilled(record: Record, keys: int) -> Record:
     """A buffer made for the longest text, cut to the keys it holds so far, where the mask closes all the others."""
-    scores, mask = heard.scores, heard.scores.mask
-    closed = isinstance(mask, Dense) and mask.seen.shape[-1] == scores.keys and not bool(mask.seen[..., keys:].any())
-    biases = [x.bias for x in scores.modifiers if isinstance(x, Bias) and x.bias.shape[-1] == scores.keys]
+    energies, mask = record.energies, record.energies.mask
+    closed = isinstance(mask, Dense) and mask.seen.shape[-1] == energies.keys and not bool(mask.seen[..., keys:].any())
+    biases = [x.bias for x in energies.modifiers if isinstance(x, Bias) and x.bias.shape[-1] == energies.keys]
     closed = closed or any(bool((x[..., keys:] <= CLOSED).all()) for x in biases)
     if not closed:
-        return heard
+        return record
     cut = tuple(
-        Bias(x.bias[..., :keys]) if isinstance(x, Bias) and x.bias.shape[-1] > 1 else x for x in scores.modifiers
+        Bias(x.bias[..., :keys]) if isinstance(x, Bias) and x.bias.shape[-1] > 1 else x for x in energies.modifiers
     )
     mask = Dense(mask.seen[..., :keys]) if isinstance(mask, Dense) and mask.seen.shape[-1] > 1 else mask
     return replace(
-        heard, scores=replace(scores, b=scores.b[..., :keys, :], modifiers=cut, mask=mask), v=heard.v[..., :keys, :]
+        record,
+        energies=replace(energies, b=energies.b[..., :keys, :], modifiers=cut, mask=mask),
+        v=record.v[..., :keys, :],
     )

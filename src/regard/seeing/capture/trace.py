@@ -17,12 +17,12 @@ import torch
 
 from ...attention import Alibi, Bias, Entmax, Hard, Proportional, SoftCap, Softmax, Sparsemax, causal, dense
 from ...attention.energy_forms import DotForm, TanhForm
-from ...attention.energy_matrix import Scores
+from ...attention.energy_matrix import EnergyMatrix
 from ...attention.masks import Causal, interval
 from ...files import as_umask_says
 from .call import Call
 from .interval_mask import Intervals
-from .record import Heard
+from .record import Record
 from .seen import Seen
 
 if TYPE_CHECKING:
@@ -144,9 +144,9 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """A call as words and as tensors."""
     weights, v = call.weights, call.v
     rows, out = call.outputs()
-    scores = weights._kept
-    tensors = {"q": scores.a, "k": scores.b, "v": v, "out": out, "rows": rows}
-    for name, x in (("state", weights._state), ("sinks", call.sinks)):
+    energies = weights.detached
+    tensors = {"q": energies.a, "k": energies.b, "v": v, "out": out, "rows": rows}
+    for name, x in (("state", weights.kernel_state), ("sinks", call.sinks)):
         if x is not None:
             tensors[name] = x
     described: dict[str, Any] = {
@@ -154,13 +154,13 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "kind": call.kind,
         "origin": call.origin,
         "steps": call.steps,
-        "batch": list(scores.batch),
-        "groups": scores.groups,
+        "batch": list(energies.batch),
+        "groups": energies.groups,
         "dropout": call.dropout,
-        "form": _form(scores.form, tensors, call.name),
+        "form": _form(energies.form, tensors, call.name),
         "normalize": _normalizer(call.normalize),
-        "mask": _mask(scores, tensors),
-        "modifiers": [_modifier(x, at, tensors, call.name) for at, x in enumerate(scores.modifiers)],
+        "mask": _mask(energies, tensors),
+        "modifiers": [_modifier(x, at, tensors, call.name) for at, x in enumerate(energies.modifiers)],
     }
     if call.after is not None or call.measured:
         described["fidelity"], described["budget"] = call.fidelity()[:2]
@@ -185,24 +185,24 @@ def _normalizer(normalize: Normalizer) -> dict[str, Any]:
     return {"kind": kind, **({} if isinstance(normalize, Hard) else asdict(normalize))}  # type: ignore[call-overload]
 
 
-def _mask(scores: Scores, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
-    mask, device = scores.mask, scores.a.device
+def _mask(energies: EnergyMatrix, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    mask, device = energies.mask, energies.a.device
     if mask is None:
         return None
     if isinstance(mask, Causal):
         return {"causal": mask.offset}
-    entries, queries = (torch.arange(n, device=device) for n in (scores.count, scores.queries))
-    found = interval(mask, entries, queries, scores)
+    entries, queries = (torch.arange(n, device=device) for n in (energies.count, energies.queries))
+    found = interval(mask, entries, queries, energies)
     if found is not None:
-        tensors["start"], tensors["stop"] = _alike(scores, *found)
+        tensors["start"], tensors["stop"] = _alike(energies, *found)
         return {"intervals": True}
-    tensors["mask"] = mask.dense(scores.batch, scores.queries, scores.keys, device)
+    tensors["mask"] = mask.dense(energies.batch, energies.queries, energies.keys, device)
     return {"dense": True}
 
 
-def _alike(scores: Scores, *bounds: Tensor) -> list[Tensor]:
+def _alike(energies: EnergyMatrix, *bounds: Tensor) -> list[Tensor]:
     """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without the last dimensions in which all agree."""
-    full = [x.expand(scores.count, scores.queries).reshape(*scores.batch, scores.queries) for x in bounds]
+    full = [x.expand(energies.count, energies.queries).reshape(*energies.batch, energies.queries) for x in bounds]
     while full[0].dim() > 1 and all(bool((x == x[..., :1, :]).all()) for x in full):
         full = [x[..., 0, :] for x in full]
     return full
@@ -223,7 +223,7 @@ def _read(file: Path, described: dict[str, Any]) -> Call:
     if not file.is_file():
         raise FileNotFoundError(f"the trace has lost {file}")
 
-    def make() -> Heard:
+    def make() -> Record:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
@@ -235,8 +235,8 @@ def _read(file: Path, described: dict[str, Any]) -> Call:
     return Call(described["name"], make)
 
 
-def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Heard:
-    scores = Scores(
+def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Record:
+    energies = EnergyMatrix(
         tensors["q"],
         tensors["k"],
         DotForm(described["form"]["dot"]) if "dot" in described["form"] else TanhForm(tensors["tanh"]),
@@ -247,13 +247,13 @@ def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Heard:
     )
     normalize = dict(described["normalize"])
     state = tensors.get("state")
-    return Heard(
-        scores,
+    return Record(
+        energies,
         tensors["v"],
         tensors["out"],
         described["origin"],
         normalize=NORMALIZERS[normalize.pop("kind")](**normalize),
-        state=None if state is None else state.view(*scores.batch, scores.queries),
+        state=None if state is None else state.view(*energies.batch, energies.queries),
         sinks=tensors.get("sinks"),
         dropout=described["dropout"],
         cross=described["kind"] == "cross",

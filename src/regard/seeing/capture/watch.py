@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from .record import Heard
+    from .record import Record
 
 _lock = threading.RLock()
 
@@ -101,45 +101,45 @@ class Watch:
 
     # Told by the taps
 
-    def hear(self, name: str, heard: Heard | Callable[[], Heard], held: tuple[Tensor, ...]) -> None:
+    def hear(self, name: str, record: Record | Callable[[], Record], held: tuple[Tensor, ...]) -> None:
         """Keep this call, or make it part of the last one of the same module. The model must never fail for it."""
         if not self._wants(name):
             return
         with _lock:
             try:
-                self._keep(name, heard, held)
+                self._keep(name, record, held)
             except Exception as error:  # whatever it is, it is ours, and the model's run goes on
                 self.miss(name, f"{type(error).__name__}: {error}")
 
-    def _keep(self, name: str, heard: Heard | Callable[[], Heard], held: tuple[Tensor, ...]) -> None:
+    def _keep(self, name: str, record: Record | Callable[[], Record], held: tuple[Tensor, ...]) -> None:
         last = self._last.get(name)
-        if callable(heard):
-            heard = self._in_time(heard) if self.keeper.copies else _few_rows(heard)
-        if not callable(heard):
-            if last is not None and self._grown(last, heard):
+        if callable(record):
+            record = self._in_time(record) if self.keeper.copies else _few_rows(record)
+        if not callable(record):
+            if last is not None and self._grown(last, record):
                 return
-            held = (*tensors_of(heard), *held)
+            held = (*tensors_of(record), *held)
         if not self.keeper.room(held):
             self._dropped += 1
             return
-        call = Call(name, heard) if callable(heard) else Call(name, placed(heard, self.keeper.place), heard)
+        call = Call(name, record) if callable(record) else Call(name, placed(record, self.keeper.place), record)
         self._last[name] = call
         self.seen.calls.append(call)
 
-    def _in_time(self, make: Callable[[], Heard]) -> Heard:
+    def _in_time(self, make: Callable[[], Record]) -> Record:
         """Worked out and measured now: copies are asked for, so what it takes may be gone later."""
-        heard = placed(make(), Tensor.detach)
-        faith = Call("", heard).fidelity()
-        return replace(heard, measured=faith.error, budget=faith.budget, after=None)
+        record = placed(make(), Tensor.detach)
+        faith = Call("", record).fidelity()
+        return replace(record, measured=faith.error, budget=faith.budget, after=None)
 
-    def _grown(self, last: Call, heard: Heard) -> bool:
+    def _grown(self, last: Call, record: Record) -> bool:
         """Whether this was the next step of a generation, and there was room for it."""
-        queries, keys = heard.scores.queries, heard.scores.keys
-        more = heard.scores.a.nbytes + heard.out.nbytes
-        more += (heard.scores.b.nbytes + heard.v.nbytes) * min(queries, keys) // keys
+        queries, keys = record.energies.queries, record.energies.keys
+        more = record.energies.a.nbytes + record.out.nbytes
+        more += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
         if self.keeper.limit is not None and self.keeper.bytes + more > self.keeper.limit:
             return False  # nor will there be for a call of its own, so it is counted as left out
-        if not last.goes_on(heard, self.keeper.place):
+        if not last.goes_on(record, self.keeper.place):
             return False
         self.keeper.bytes += more
         return True
@@ -158,7 +158,7 @@ class Watch:
         )
 
 
-def _few_rows(make: Callable[[], Heard]) -> Callable[[], Heard]:
+def _few_rows(make: Callable[[], Record]) -> Callable[[], Record]:
     return lambda: placed(make(), Tensor.detach)
 
 

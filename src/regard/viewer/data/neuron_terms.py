@@ -23,8 +23,8 @@ def neuron(weights: Weights, query: int, cols: range) -> dict[str, Any]:
     is the energy after biases, caps and the mask, null where the mask closes it; `weight` is what the normalizer makes
     of it. An energy that is any function of (q, k) has no terms.
     """
-    scores = weights._detached()
-    n, form = weights._entries[0], scores.form
+    scores = weights.flat()
+    n, form = weights.entries[0], scores.form
     q, k = scores.a[n, query].float(), scores.b[n, cols.start : cols.stop].float()  # [D], [cols, D]
     told: dict[str, Any] = {"query": query, "cols": [cols.start, cols.stop], "q": _numbers(q), "k": _numbers(k)}
     one, some = slice(query, query + 1), slice(cols.start, cols.stop)
@@ -40,7 +40,7 @@ def neuron(weights: Weights, query: int, cols: range) -> dict[str, Any]:
     modified = scores.block(slice(n, n + 1), one, some, -torch.inf)[0, 0]
     told["modified"] = [None if e == -torch.inf else _short(e) for e in modified.tolist()]
     told["weight"] = _numbers(weights.tile(query, some)[0])
-    told["normalizer"] = type(weights._normalize).__name__
+    told["normalizer"] = type(weights.normalize).__name__
     return told
 
 

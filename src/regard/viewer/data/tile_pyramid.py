@@ -17,7 +17,6 @@ import torch
 
 from ...attention import Softmax
 from ...attention.masks import interval
-from ...seeing.capture.attention_sinks import SunkWeights
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -78,17 +77,17 @@ class HeadMap:
 
     def __init__(self, weights: Weights) -> None:
         """`weights` of shape [T_q, T_k]."""
-        self._weights, self._scores, self._normalize = weights, weights._detached(), weights._normalize
+        self._weights, self._scores, self._normalize = weights, weights.flat(), weights.normalize
         self._open = replace(self._scores, mask=None)
         # The sink's share is in the row state, so these go the general way; so do all other normalizers.
-        self._plain = self._normalize == Softmax() and not isinstance(weights, SunkWeights)
-        self._n = slice(weights._entries[0], weights._entries[0] + 1)
+        self._plain = self._normalize == Softmax() and weights.sinks is None
+        self._n = slice(weights.entries[0], weights.entries[0] + 1)
         self.queries, self.keys = weights.shape
         self._device = self._scores.a.device
         self._state = torch.zeros(self.queries, dtype=self._scores.precision, device=self._device)
         self._known = torch.zeros(self.queries, dtype=torch.bool)  # a NaN among them may be what the model computed
-        if weights._state is not None:  # the kernel left it
-            self._know(range(self.queries), weights._own_state()[0])
+        if weights.kernel_state is not None:  # the kernel left it
+            self._know(range(self.queries), weights.row_state()[0])
         self.block = 1
         while max(self.queries, self.keys) > BASE * self.block:
             self.block *= 2
@@ -119,7 +118,7 @@ class HeadMap:
 
     def _states(self, rows: range) -> Float[Tensor, " rows"]:
         if not bool(self._known[_slice(rows)].all()):
-            found = self._totals(rows) if self._plain else self._weights.rows(_slice(rows))._own_state()[0]
+            found = self._totals(rows) if self._plain else self._weights.rows(_slice(rows)).row_state()[0]
             self._know(rows, found)
         return self._state[_slice(rows)]
 

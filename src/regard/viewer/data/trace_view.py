@@ -52,7 +52,7 @@ class Shown:
             _check(call)
         # The same trace gets the same name, so that a link to it still holds when the server is started again.
         told = [self.seen.model, self.title, [[call.name, *call.shape] for call in self.seen], self.seen.tokens]
-        first = self.seen[0].weights._kept.a.flatten()[:256].double().sum().item()
+        first = self.seen[0].weights.detached.a.flatten()[:256].double().sum().item()
         self.id = hashlib.blake2b(json.dumps([*told, first]).encode(), digest_size=6).hexdigest()
 
     @classmethod
@@ -247,7 +247,7 @@ def _check(call: Call) -> None:
     """Refuse what cannot be asked: a trace from a stranger may say one thing and hold another."""
     try:
         *batch, queries, keys = call.shape
-        scores = call.weights._kept
+        scores = call.weights.detached
         widest = max(queries, keys) * scores.a.shape[-1] * 4
         if max(queries, keys) > limits.PLACES:
             raise ValueError(f"{max(queries, keys):,} places; at most {limits.PLACES:,} can be shown")

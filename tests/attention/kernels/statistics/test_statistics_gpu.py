@@ -169,11 +169,11 @@ def _eager(case: Case, q: Tensor, k: Tensor, w: Weights) -> Tensor:
     """The dense matrix by plain PyTorch in float32, in which half-precision inputs and their products are exact."""
     k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
     e = case.energy()(q.float(), k.float())
-    mask = w._scores.mask
+    mask = w.energies.mask
     if mask is not None:
-        seen = mask.dense(w._scores.batch, q.shape[-2], k.shape[-2], q.device)
-        e = e.masked_fill(~seen, w._normalize.absent)
-    return w._normalize(e)
+        seen = mask.dense(w.energies.batch, q.shape[-2], k.shape[-2], q.device)
+        e = e.masked_fill(~seen, w.normalize.absent)
+    return w.normalize(e)
 
 
 def _close(name: str, ours: Tensor, theirs: Tensor, truth: Tensor, energy: float, rounding: float = 0.0) -> None:
@@ -195,11 +195,11 @@ def _check(case: Case, device: str) -> None:
         case = replace(case, dtype=torch.float16)  # the interpreter multiplies bfloat16 as if it were whole numbers
     q, k, v = _inputs(case, device)
     out, w = _attend(case, q, k, v)
-    assert refusal(w._scores, w._normalize) is None
-    hard = isinstance(w._normalize, r.Hard)  # its choice is part of the question
+    assert refusal(w.energies, w.normalize) is None
+    hard = isinstance(w.normalize, r.Hard)  # its choice is part of the question
     truth = w.dense().double() if hard else _attend(case, q.double(), k.double(), v.double())[1].dense()
     theirs = truth if hard else _eager(case, q, k, w)
-    energy = float(w._scores.whole().abs().max()) / getattr(w._normalize, "temperature", 1.0)
+    energy = float(w.energies.whole().abs().max()) / getattr(w.normalize, "temperature", 1.0)
     for name, asked in _ask(w, v, out).items():
         ours = kernel.stats(w, **(_NOTHING | asked))  # type: ignore[arg-type]
         assert ours is not None, "the kernels refused"
@@ -219,11 +219,11 @@ def _check(case: Case, device: str) -> None:
     _close("pooled", w.tile(rows, cols, (4, 3)), pooled, pooled, energy)
     part = w[-1, 1:].rows(slice(0, None, 2))
     _close("part", part.entropy(), *(-torch.xlogy(x, x).sum(-1)[-1, 1:, ::2] for x in (theirs, truth)), energy)
-    if isinstance(w._normalize, r.Softmax | r.Proportional):
-        state = Weights(w._scores, w._normalize)._own_state()
-        seen = w._own_state().isfinite()
+    if isinstance(w.normalize, r.Softmax | r.Proportional):
+        state = Weights(w.energies, w.normalize).row_state()
+        seen = w.row_state().isfinite()
         assert torch.equal(state.isfinite(), seen)
-        torch.testing.assert_close(state[seen], w._own_state()[seen], rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(state[seen], w.row_state()[seen], rtol=2e-6, atol=2e-6)
 
 
 _NOTHING = {
@@ -343,7 +343,7 @@ def test_what_the_kernels_leave_to_others() -> None:
     def why(**given: object) -> str | None:
         x, y = (t.double() if given.pop("double", False) else t for t in (q, k))
         _, w = r.attend(x, y, y, weights=True, backend="reference", **given)  # type: ignore[call-overload]
-        return refusal(w._scores, w._normalize)
+        return refusal(w.energies, w.normalize)
 
     assert why() is None
     assert "dot product" in why(energy=r.Gaussian())
@@ -351,7 +351,7 @@ def test_what_the_kernels_leave_to_others() -> None:
     assert "positive" in why(energy=r.ScaledDot(-1.0))
     dense = r.dense(torch.rand(5, 7, device=device) > 0.3)
     _, w = r.attend(q, k, k, mask=dense, weights=True, backend="reference")
-    assert rectangle(w, w._rows) is None
+    assert rectangle(w, w.queries) is None
     torch.testing.assert_close(w.entropy(), -torch.xlogy(w.dense(), w.dense()).sum(-1))
 
 

@@ -221,7 +221,7 @@ def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: py
     work = app.state.work
     first, second = Shown.of(seen_of(), "first"), Shown.of(seen_of(), "second")
     shelf.add(first)
-    kept = weakref.ref(first.seen[0].weights._kept.a)
+    kept = weakref.ref(first.seen[0].weights.detached.a)
     for trace in list(shelf.traces):
         for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
             assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200

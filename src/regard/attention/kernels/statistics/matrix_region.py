@@ -27,31 +27,31 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...energy_matrix import Scores
+    from ...energy_matrix import EnergyMatrix
     from ...normalizers.normalizer import Normalizer
     from ...weights import Weights
 
 _KIND = {Softmax: 0, Proportional: 1, Sparsemax: 2, Entmax: 2, Hard: 3}  # as weigh_triton has them
 
 
-def refusal(scores: Scores, normalize: Normalizer) -> str | None:
+def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
     """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `rectangle`."""
-    device = scores.a.device.type
+    device = energies.a.device.type
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the tensors are on {device}, not on a GPU"
     if not _triton():
         return "Triton is not installed"
-    if not isinstance(scores.form, DotForm):
+    if not isinstance(energies.form, DotForm):
         return "the energy is not a dot product"
-    if scores.a.dtype == torch.float64:
+    if energies.a.dtype == torch.float64:
         return "the kernels have no float64"
-    if scores.a.shape[-1] > 256:
-        return f"queries are {scores.a.shape[-1]} wide; the kernels hold up to 256"
-    if not scores.form.scale > 0:
+    if energies.a.shape[-1] > 256:
+        return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to 256"
+    if not energies.form.scale > 0:
         return "the scale is not positive, so the best key is not the one of the largest dot product"
     if type(normalize) not in _KIND:
         return f"no kernel for {type(normalize).__name__}"
-    kinds = [type(x) for x in scores.modifiers]
+    kinds = [type(x) for x in energies.modifiers]
     if kinds not in ([], [SoftCap], [Alibi], [SoftCap, Alibi]):
         return f"no kernel for modifiers {', '.join(x.__name__ for x in kinds)}"
     return None
@@ -156,34 +156,34 @@ class Rectangle:
 
 def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rectangle | None:
     """The chosen matrices with these queries and keys; None where the kernels do not apply."""
-    scores, normalize = w._scores, w._normalize
-    keys = range(scores.keys) if keys is None else keys
-    if refusal(scores, normalize) is not None:
+    energies, normalize = w.energies, w.normalize
+    keys = range(energies.keys) if keys is None else keys
+    if refusal(energies, normalize) is not None:
         return None
-    device, entries = scores.a.device, w._entries if isinstance(w._entries, range) else tuple(w._entries)
+    device, entries = energies.a.device, w.entries if isinstance(w.entries, range) else tuple(w.entries)
     rows = rows if isinstance(rows, range) else tuple(rows)
-    alibi = next((x for x in scores.modifiers if isinstance(x, Alibi)), None)
-    cap = next((x.cap for x in scores.modifiers if isinstance(x, SoftCap)), 0.0)
+    alibi = next((x for x in energies.modifiers if isinstance(x, Alibi)), None)
+    cap = next((x.cap for x in energies.modifiers if isinstance(x, SoftCap)), 0.0)
     lag = 0 if alibi is None else alibi.offset
     start = stop = None
-    if scores.mask is not None:
+    if energies.mask is not None:
         found = interval(
-            scores.mask, torch.tensor(entries, device=device), positions(span(rows, device), device), scores
+            energies.mask, torch.tensor(entries, device=device), positions(span(rows, device), device), energies
         )
         if found is None:
             return None
         start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in found)
-    a = scores.a.detach()[..., span(rows, device), :]
-    b = scores.b.detach()[..., keys.start : keys.stop, :]
+    a = energies.a.detach()[..., span(rows, device), :]
+    b = energies.b.detach()[..., keys.start : keys.stop, :]
     a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
-    shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], scores.groups)
-    at, align = _beginnings(shapes, scores.batch, entries, device)
+    shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], energies.groups)
+    at, align = _beginnings(shapes, energies.batch, entries, device)
     slopes = at
     if alibi is not None:
-        slopes = alibi.slopes.expand(scores.batch).reshape(-1)[list(entries)].to(device)
-    assert isinstance(scores.form, DotForm)
+        slopes = alibi.slopes.expand(energies.batch).reshape(-1)[list(entries)].to(device)
+    assert isinstance(energies.form, DotForm)
     after = _after(normalize)
-    c = _float32(after if scores.modifiers else after * scores.form.scale)
+    c = _float32(after if energies.modifiers else after * energies.form.scale)
     return Rectangle(
         a=a,
         b=b,
@@ -197,10 +197,10 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
         stop=stop,
         kind=_KIND[type(normalize)],
         power=1 / (normalize.alpha - 1) if isinstance(normalize, Entmax) else 1.0,
-        scale=scores.form.scale,
+        scale=energies.form.scale,
         c=c,
         # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
-        ratio=c / (1.0 if scores.modifiers else scores.form.scale) * getattr(normalize, "temperature", 1.0),
+        ratio=c / (1.0 if energies.modifiers else energies.form.scale) * getattr(normalize, "temperature", 1.0),
         cap=cap,
         alibi=alibi is not None,
         lag=lag,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ...normalizers.normalizer import Proportional, Softmax
-from ...weight_statistics import Stats, Top
+from ...weight_statistics import Top
 from ..key_blocks import Columns, ceil, columns, edges_of, ranges_of
 from ..triton_launch import with_descriptors
 from .matrix_region import Rectangle, Sizes, rectangle, sizes, waves
@@ -17,7 +17,7 @@ from .matrix_region import Rectangle, Sizes, rectangle, sizes, waves
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float, Int
+    from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
     from ...weights import Weights
@@ -37,38 +37,37 @@ def stats(
     top: int | None,
     received: bool,
     offsets: Sequence[int] | None,
-    on: Sequence[int] | Tensor | None,
-    map: tuple[int, int] | None,
+    columns: Bool[Tensor, "n_or_1 k"] | None,
+    size: tuple[int, int] | None,
     pool: Literal["max", "mean"],
-    fidelity: tuple[Tensor, Tensor] | None,
-) -> Stats | None:
-    """The answers of `Weights.stats`; None where the kernels do not apply."""
+    fidelity: tuple[Float[Tensor, "n k d"], Float[Tensor, "n q d"]] | None,
+) -> dict[str, Tensor | Top] | None:
+    """The results of `Weights.stats` by name, with one leading dimension; None where the kernels do not apply."""
     if top is not None and top > TOP:
         return None
-    r = rectangle(w, w._rows)
+    r = rectangle(w, w.queries)
     if r is None or (fidelity is not None and fidelity[0].shape[-1] > 256):
         return None
-    state = r.state(w._own_state())
-    chosen = None if on is None else w._columns(on).float()
-    size = None if map is None else w._size(map, pool)
+    state = r.state(w.row_state())
+    chosen = None if columns is None else columns.float()
     best = top == 1
-    found = _walk(r, state, entropy, chosen, received, size if pool == "max" else None, best)
+    results = _walk(r, state, entropy, chosen, received, size if pool == "max" else None, best)
     if size is not None and pool == "mean":
-        found["map"] = _mean(r, state, size)
+        results["map"] = _mean(r, state, size)
     if top is not None and not best:
-        found["top"] = _top(r, state, top)
+        results["top"] = _top(r, state, top)
     if offsets is not None:
-        found["offsets"] = _offsets(r, state, list(offsets))
+        results["offsets"] = _offsets(r, state, list(offsets))
     if fidelity is not None:
-        found["fidelity"] = _fidelity(r, state, *w._values(*fidelity))
-    return Stats(**{name: w._shaped(x) for name, x in found.items()})  # type: ignore[arg-type]
+        results["fidelity"] = _fidelity(r, state, *fidelity)
+    return results
 
 
 def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     """The weights of a rectangle [n, rows, cols]; None where the kernels do not apply."""
     if not isinstance(cols, range) or cols.step != 1:
         return None
-    r = rectangle(w, w._rows, cols)
+    r = rectangle(w, w.queries, cols)
     if r is None:
         return None
     from . import row_queries_triton
@@ -76,7 +75,7 @@ def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     out = r.a.new_empty(r.count, r.queries, r.keys, dtype=torch.float32)
     cut = sizes(r, "tile")
     grid = (ceil(r.queries, cut.queries), r.count, ceil(r.keys, cut.keys))
-    state = r.state(w._own_state())
+    state = r.state(w.row_state())
     row_queries_triton.tile[grid](
         **r.arguments(), **r.precision(), **cut.options(), state=state, out=out, POWER=r.power
     )
@@ -87,10 +86,10 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
     """The same pooled to `size` cells: [n, *size]."""
     if not isinstance(cols, range) or cols.step != 1:
         return None
-    r = rectangle(w, w._rows, cols)
+    r = rectangle(w, w.queries, cols)
     if r is None:
         return None
-    state = r.state(w._own_state())
+    state = r.state(w.row_state())
     if pool == "mean":
         return _mean(r, state, size)
     return _walk(r, state, False, None, False, size, False)["map"]  # type: ignore[return-value]
@@ -98,9 +97,9 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
 
 def row_state(w: Weights) -> Tensor | None:
     """The state of the chosen rows by one pass over the keys; None where the kernels do not apply."""
-    if not isinstance(w._normalize, Softmax | Proportional):
+    if not isinstance(w.normalize, Softmax | Proportional):
         return None
-    r = rectangle(w, w._rows)
+    r = rectangle(w, w.queries)
     if r is None:
         return None
     from . import row_queries_triton
@@ -110,7 +109,7 @@ def row_state(w: Weights) -> Tensor | None:
     row_queries_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(), **r.precision(), **cut.options(), out=out
     )
-    return (out.double() / r.ratio).float() if isinstance(w._normalize, Softmax) else out
+    return (out.double() / r.ratio).float() if isinstance(w.normalize, Softmax) else out
 
 
 # How it is run

@@ -1,4 +1,4 @@
-"""Taps: where calls of attention are heard. Each is one function of somebody else's, stood in for while anyone watches.
+"""Taps: where attention calls are recorded. Each is one function of somebody else's, stood in for while anyone watches.
 
 A tap calls the function it stands for with what it was given and returns what that returned. While nobody watches, the
 originals are back in place.

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....attention import ScaledDot, Softmax
-from ....attention.listeners import tell
+from ....attention.listeners import notify
 from ....attention.request import ask
 from .. import dispatch
-from ..record import Heard
+from ..record import Record
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -26,9 +26,9 @@ def attended(request: Request, out: Tensor, state: Tensor | None) -> None:
     """`attend` tells what it computed."""
     if not dispatch.listening():
         return
-    scores = replace(request.scores, a=request.scores.a.detach(), b=request.scores.b.detach())
-    heard = Heard(
-        scores,
+    energies = replace(request.energies, a=request.energies.a.detach(), b=request.energies.b.detach())
+    record = Record(
+        energies,
         request.v.detach(),
         out.detach(),
         "regard.attend",
@@ -36,7 +36,7 @@ def attended(request: Request, out: Tensor, state: Tensor | None) -> None:
         state=None if state is None else state.detach(),
         dropout=request.dropout,
     )
-    dispatch.report(heard)
+    dispatch.report(record)
 
 
 def note(
@@ -58,4 +58,4 @@ def note(
     The words are those of `attend`. It costs nothing while nobody watches.
     """
     if dispatch.watches:
-        tell(ask(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
+        notify(ask(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)

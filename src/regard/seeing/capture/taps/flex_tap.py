@@ -1,4 +1,4 @@
-"""torch.nn.attention.flex_attention, called as it is; compiled, it is heard only through Hugging Face's interface."""
+"""torch.nn.attention.flex_attention, uncompiled. Compiled, it is recorded through Hugging Face's interface only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as home
 
 from ....attention import Mask
 from .. import dispatch
-from ..record import Heard, dot_scores
+from ..record import Record, dot_energies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ....attention.block_indices import Batch
-    from ....attention.energy_matrix import Scores
+    from ....attention.energy_matrix import EnergyMatrix
 
 
 def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
@@ -39,24 +39,24 @@ def tapped(
     result = original(query, key, value, score_mod, block_mask, scale, *args, **kwargs)
     out = result[0] if isinstance(result, tuple) else result
 
-    def make() -> Heard:
-        scores = flex_scores(query, key, scale, score_mod, block_mask)
-        return Heard(scores, value.detach(), out.detach(), "flex_attention")
+    def make() -> Record:
+        energies = flex_energies(query, key, scale, score_mod, block_mask)
+        return Record(energies, value.detach(), out.detach(), "flex_attention")
 
     dispatch.attempt(make)
     return result
 
 
-def flex_scores(
+def flex_energies(
     q: Tensor,
     k: Tensor,
     scale: float | None,
     score_mod: Callable[..., Tensor] | None,
     block_mask: home.BlockMask | None,
-) -> Scores:
+) -> EnergyMatrix:
     masks = () if block_mask is None else (MaskMod(block_mask.mask_mod),)
-    scores = dot_scores(q, k, scale, masks=masks)
-    return scores if score_mod is None else replace(scores, modifiers=(ScoreMod(score_mod),))
+    energies = dot_energies(q, k, scale, masks=masks)
+    return energies if score_mod is None else replace(energies, modifiers=(ScoreMod(score_mod),))
 
 
 class MaskMod(Mask):

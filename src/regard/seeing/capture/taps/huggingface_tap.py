@@ -1,8 +1,8 @@
 """Hugging Face Transformers' attention interface: sdpa, eager, flash and flex, whatever a model's configuration names.
 
 `AttentionInterface.get_interface` gives each layer its function, which is called as (module, q, k, v, mask, …) and
-returns [B, T_q, heads, D]. Where that ends in scaled_dot_product_attention, the call is heard there, with the mask and
-the flags the kernel really got; else it is understood from what the interface was given.
+returns [B, T_q, heads, D]. Where that ends in scaled_dot_product_attention, the call is recorded there, with the mask
+and the flags the kernel really got; else from what the interface was given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 from .. import dispatch
 from ..call import BUDGET, Call
-from ..record import Heard, causal_window, dot_scores, placed
+from ..record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .softmax_tap import written_out
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ....attention.energy_matrix import Scores
+    from ....attention.energy_matrix import EnergyMatrix
     from ...analysis.ablation import Change
 
 understood_here: set[tuple[Any, ...]] = set()
@@ -105,12 +105,12 @@ def understood(
     mask: Any,
     result: Any,
     options: dict[str, Any],
-) -> Heard:
+) -> Record:
     module, key, value = outer.module, outer.key, outer.value
     out, weights = result[0], result[1] if len(result) > 1 else None
     sinks = options.get("s_aux", getattr(module, "sinks", None))
-    heard = Heard(
-        _scores(implementation, module, query, key, mask, options),
+    record = Record(
+        _energies(implementation, module, query, key, mask, options),
         value.detach(),
         out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
         implementation,
@@ -120,18 +120,20 @@ def understood(
     )
     if outer.weights is not None and (weights is None or outer.weights.shape == weights.shape):
         weights = outer.weights  # before dropout, which what is returned has behind it
-    elif heard.dropout:
+    elif record.dropout:
         weights = None  # nothing to compare with
-    if implementation == "eager" and weights is not None and not _agrees(function, module, options, heard, weights):
+    if implementation == "eager" and weights is not None and not _agrees(function, module, options, record, weights):
         if outer.weights is None or weights is not outer.weights:
             raise ValueError(f"the weights of {type(module).__name__} are not a softmax over q·k that we know")
-        own, groups = written_out(weights, "eager, its own way"), heard.scores.groups
-        v = heard.v if groups == 1 else heard.v.repeat_interleave(groups, dim=-3)
-        return replace(own, v=v, out=heard.out, dropout=heard.dropout, cross=heard.cross)
-    return heard
+        own, groups = written_out(weights, "eager, its own way"), record.energies.groups
+        v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
+        return replace(own, v=v, out=record.out, dropout=record.dropout, cross=record.cross)
+    return record
 
 
-def _scores(implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, options: dict[str, Any]) -> Scores:
+def _energies(
+    implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, options: dict[str, Any]
+) -> EnergyMatrix:
     scale, softcap = options.get("scaling"), options.get("softcap")
     bias = options.get("position_bias")
     if implementation == "flex_attention" and hasattr(mask, "mask_mod"):
@@ -139,7 +141,7 @@ def _scores(implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: 
     if "flash" not in implementation:
         if isinstance(mask, torch.Tensor):
             mask = mask[..., : k.shape[-2]]
-        return dot_scores(q, k, scale, masks=(bias, mask), softcap=softcap)
+        return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap)
     # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left away where
     # it is wider than the text.
     flag = options.get("is_causal")
@@ -147,18 +149,18 @@ def _scores(implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: 
     size = options.get("sliding_window")
     rule = causal_window(q.shape[-2], k.shape[-2], bool(flag), size if size and size < k.shape[-2] else None)
     real = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
-    return dot_scores(q, k, scale, masks=(bias, rule, real), softcap=softcap or None)
+    return dot_energies(q, k, scale, masks=(bias, rule, real), softcap=softcap or None)
 
 
 def _agrees(
-    function: Callable[..., Any], module: nn.Module, options: dict[str, Any], heard: Heard, weights: Tensor
+    function: Callable[..., Any], module: nn.Module, options: dict[str, Any], record: Record, weights: Tensor
 ) -> bool:
     """Whether what we understood gives the weights that the eager function used: looked at once for each module."""
     kind = (id(module), function, *sorted(name for name, x in options.items() if x is not None))
     if kind in understood_here:
         return True
     with torch.no_grad():
-        ours = Call("", placed(heard, torch.Tensor.detach)).weights
+        ours = Call("", placed(record, torch.Tensor.detach)).weights
         rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
         theirs = weights[..., rows, :].float()
         # Of each row its own share: among many keys every weight is small.

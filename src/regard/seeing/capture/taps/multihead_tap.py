@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
+from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .. import dispatch
 from ..record import some_rows
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..record import Heard
+    from ..record import Record
 
 FORWARD = inspect.signature(F.multi_head_attention_forward)
 MASKS_KEYS, MASKS_ALL = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
@@ -54,12 +55,12 @@ def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     unchanged = _versions(*options.values())
 
-    def make() -> Heard:
+    def make() -> Record:
         unchanged()
-        heard = _worked_out(original, options)
+        record = _worked_out(original, options)
         after = _projected(options["out_proj_weight"], options["out_proj_bias"])
         origin = "nn.MultiheadAttention"
-        return replace(heard, out=shown, rows=rows, after=after, origin=origin, dropout=drop, cross=not same)
+        return replace(record, out=shown, rows=rows, after=after, origin=origin, dropout=drop, cross=not same)
 
     dispatch.report(make, held=_tensors(options, shown))
     return result
@@ -73,13 +74,13 @@ def native(original: Callable[..., Any], *args: Any) -> Any:
     rows, out = _some_rows(result[0])
     unchanged = _versions(*args)
 
-    def make() -> Heard:
+    def make() -> Record:
         unchanged()
         options = _options(query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, kind)
-        heard = _worked_out(F.multi_head_attention_forward, options)
+        record = _worked_out(F.multi_head_attention_forward, options)
         origin = "nn.MultiheadAttention, fast path"
         return _real(
-            replace(heard, out=out, rows=rows, after=_projected(w_out, b_out), origin=origin, cross=query is not key),
+            replace(record, out=out, rows=rows, after=_projected(w_out, b_out), origin=origin, cross=query is not key),
             query,
         )
 
@@ -102,12 +103,12 @@ def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
 
     unchanged, (kept, shown) = _versions(*args), _some_rows(out)
 
-    def make() -> Heard:
+    def make() -> Record:
         unchanged()
         whole = _padded(src)
         x = norm(whole, norm1) if first else whole
         options = _options(x, x, x, width, heads, w_in, b_in, w_out, b_out, mask, kind, lengths=_lengths(src))
-        heard = _worked_out(F.multi_head_attention_forward, options)
+        record = _worked_out(F.multi_head_attention_forward, options)
         project = _projected(w_out, b_out)
 
         def after(z: Tensor, rows: Tensor) -> Tensor:
@@ -118,13 +119,13 @@ def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
             return norm(y + feed(y), norm2)
 
         origin = "nn.TransformerEncoderLayer, fast path"
-        return _real(replace(heard, out=shown, rows=kept, after=after, origin=origin, cross=False), src)
+        return _real(replace(record, out=shown, rows=kept, after=after, origin=origin, cross=False), src)
 
     dispatch.report(make, held=(src, shown))
     return out
 
 
-def _worked_out(function: Callable[..., Any], options: dict[str, Any]) -> Heard:
+def _worked_out(function: Callable[..., Any], options: dict[str, Any]) -> Record:
     """The call of scaled_dot_product_attention that the same inputs lead to without weights."""
     from .. import taps
 
@@ -204,28 +205,28 @@ def _lengths(x: Tensor) -> Tensor | None:
     return torch.tensor([len(part) for part in x.unbind()], device=x.device) if x.is_nested else None
 
 
-def _real(heard: Heard, nested: Tensor) -> Heard:
+def _real(record: Record, nested: Tensor) -> Record:
     """The output without the rows that are only there because others are longer."""
     lengths = _lengths(nested)
     if lengths is None:
-        return heard
-    out, after = _padded(heard.out), heard.after
+        return record
+    out, after = _padded(record.out), record.after
     assert after is not None
     real = torch.arange(out.shape[1], device=out.device) < lengths[:, None]
 
     def without(z: Tensor, rows: Tensor) -> Tensor:
         return after(z, rows) * real[:, rows, None]
 
-    return replace(heard, out=out, after=without)
+    return replace(record, out=out, after=without)
 
 
-def _versions(*given: Any) -> Callable[[], None]:
-    """Remembers how often each tensor was changed in place; called later, refuses to go on from changed ones."""
-    before = [(x, x._version) for x in given if isinstance(x, torch.Tensor) and not x.is_inference()]
+def _versions(*inputs: Any) -> Callable[[], None]:
+    """A check to be called later: it refuses to go on where a tensor of these was changed in place."""
+    versions = TensorVersions(x for x in inputs if isinstance(x, torch.Tensor))
 
     def unchanged() -> None:
-        if any(x._version != version for x, version in before):
-            raise RuntimeError(
+        if versions.changed():
+            raise ChangedInPlaceError(
                 "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
                 "queries and keys are worked out from them; ask before changing them (before optimizer.step())"
             )

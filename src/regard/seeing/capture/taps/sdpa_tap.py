@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
 from .. import dispatch
-from ..record import Heard, dot_scores
+from ..record import Record, dot_energies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,9 +64,9 @@ def tapped(
         if outer.key.shape[-2] == key.shape[-2] and outer.key.shape[-3] != key.shape[-3]:
             key, value = outer.key, outer.value
 
-    def make() -> Heard:
-        return Heard(
-            dot_scores(query, key, scale, masks=(causal() if is_causal else None, attn_mask)),
+    def make() -> Record:
+        return Record(
+            dot_energies(query, key, scale, masks=(causal() if is_causal else None, attn_mask)),
             value.detach(),
             out.detach(),
             f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from ....attention import Bias, Proportional
 from ....attention.energy_forms import DotForm
-from ....attention.energy_matrix import Scores
+from ....attention.energy_matrix import EnergyMatrix
 from .. import dispatch
-from ..record import Heard
+from ..record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,13 +46,13 @@ def tapped(original: Callable[..., Tensor], input: Tensor, dim: int | None = Non
     return weights
 
 
-def written_out(weights: Tensor, origin: str = "softmax in its own code") -> Heard:
+def written_out(weights: Tensor, origin: str = "softmax in its own code") -> Record:
     """Weights that were given whole: no queries and keys, but a bias that is everything, w = w / Σw."""
     w = weights.detach()
     *batch, queries, keys = w.shape
     nothing = w.new_zeros(1).expand
-    scores = Scores(
+    energies = EnergyMatrix(
         nothing(*batch, queries, 1), nothing(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(w),)
     )
     v, out = w.new_empty(*batch, keys, 0), w.new_empty(*batch, queries, 0)
-    return Heard(scores, v, out, origin, normalize=Proportional())
+    return Record(energies, v, out, origin, normalize=Proportional())

@@ -1,0 +1,31 @@
+"""Whether tensors that are kept by reference were changed in place since."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor
+
+
+class ChangedInPlaceError(RuntimeError):
+    """A tensor that a result depends on was changed in place, so the result can no longer be computed."""
+
+
+class TensorVersions:
+    """The version counters of some tensors at one moment. Inference tensors have none, and count as unchanged."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self.tensors = list(tensors)
+        self._versions = [_version(x) for x in self.tensors]
+
+    def changed(self) -> bool:
+        return any(version != _version(x) for x, version in zip(self.tensors, self._versions, strict=True))
+
+
+def _version(x: Tensor) -> int | None:
+    return None if torch.compiler.is_compiling() or x.is_inference() else x._version
