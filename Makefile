@@ -6,12 +6,17 @@ READY  := $(VENV)/.ready
 MODELS := $(VENV)/.models
 BROWSER := $(VENV)/.browser
 
-.PHONY: demo test check format bench results test-gpu picture clean
+LOCK   := requirements/lock.txt
 
-$(READY): pyproject.toml constraints.txt
+.PHONY: demo test check format lock bench results test-gpu picture clean
+
+# Everything but torch comes from the lock, by hash. torch and triton come last: the index decides whether their wheels
+# are for CPU or CUDA, constraints.txt which version.
+$(READY): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("regard needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement $(LOCK)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -41,6 +46,14 @@ check: $(READY)         ## formatting, lint, types
 format: $(READY)        ## rewrite files the way `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lock:                   ## resolve every dependency again, for all supported Pythons and systems
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/python -m pip install --quiet uv
+	$(VENV)/lock/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-emit-package torch --no-emit-package triton \
+	  --custom-compile-command 'make lock' --upgrade --quiet --output-file $(LOCK)
+	rm -r $(VENV)/lock
 
 bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/speeds.csv
 	$(BIN)/python -m benchmarks

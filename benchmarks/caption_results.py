@@ -25,27 +25,23 @@ KINDS = ("plain", "soft", "hard", "transformer")
 TITLES = {
     "scenes": (
         "Captions of scenes",
-        "Our own pictures; 1,000 whose captions training never had. Pointing: of the words that are somewhere in the "
-        "picture (sizes, colours, shapes), the share for which the middle of the most-attended cell lies in a box of "
-        "what is named, the true caption given; a Transformer's maps are averaged. Trained longer than the recipe, "
-        "which is made for two minutes on two CPU cores. Hard attention begins soft: in its first 4,000 updates the "
-        "share of captions that learn from the average falls from all to half. That, and what else was tried, one "
-        "seed each on other pictures, pointing and BLEU-4: as here 98.6 % and 92.9; λ_e of 0.002 in place of 0, 93.9 % "
-        "and 92.9; of 0.01, 76.3 % and 91.0, with a warm-up of 2,500 updates 59.1 % and 90.7; with none 44.4 % and "
-        "49.9, with none and λ_e of 0.002 55.4 % and 64.9. A look for a word that is known already is worth nothing, "
-        "and what rewards doubt then moves it anywhere.",
+        "Generated pictures: 1,000 with captions that do not occur in training. Pointing is the share of words with a "
+        "position (sizes, colours, shapes) for which the centre of the cell with the largest weight lies inside a box of "
+        "the named object, with the true caption as input; a Transformer's maps are averaged. Training is longer than in "
+        "the recipe, which is made for two minutes on two CPU cores. Hard attention starts soft for 4,000 updates; "
+        "[Lab notes](lab_notes.md) lists the other settings that were tried.",
     ),
     "photos-en": (
         "Captions of photographs, English",
-        "Flickr8k's official split of the 991 photographs at hand: 753 to learn from, which is few, 113 to validate, "
-        "125 to test, five captions each; over frozen features of EfficientNet-Lite0. Words are compared lowercased, "
-        "without punctuation. For scale: Xu et al. 2015 reach BLEU-1 to 4 of 67/44.8/29.9/19.5 (soft) and "
-        "67/45.7/31.4/21.3 (hard) with 6,000 photographs.",
+        "The 991 photographs of Flickr8k that were available, in the official split: 753 for training, which is few, 113 "
+        "for validation, 125 for testing, with five captions each. The features of EfficientNet-Lite0 are frozen. Words "
+        "are compared in lower case, without punctuation. For comparison, Xu et al. 2015 reach BLEU-1 to 4 of "
+        "67/44.8/29.9/19.5 (soft) and 67/45.7/31.4/21.3 (hard) with 6,000 photographs.",
     ),
     "photos-de": (
         "The same photographs, German",
-        "The same frozen encoder under another decoder; 705 captions of Multi30k, one a photograph, and one reference "
-        "each to test with: BLEU is lower for that alone.",
+        "The same frozen encoder with another decoder: 705 captions of Multi30k, one per photograph. There is one "
+        "reference per test photograph, which alone lowers BLEU.",
     ),
     "photos-fr": ("The same photographs, French", "As above."),
 }

@@ -41,38 +41,37 @@ SOUND = (("cnn", MEAN), ("cnn",), ("gru", MEAN), ("gru",), ("transformer", MEAN)
 SPELLERS = (("spell", "decoder.attention=none"), ("spell",))
 
 _SENTENCES = (
-    "Accuracy on the official test set, %. Learned from whole sentences alone and from words that begin as random "
-    "numbers; "
+    "Accuracy on the official test set, %. Trained on whole sentences only, with randomly initialised word vectors. "
 )
 TITLES = {
     "sst5": (
-        "SST-5: five degrees of sentiment",
-        _SENTENCES + "published figures are from phrases too, and mostly from pretrained vectors: Kim's CNN 45.0 with "
-        "random words, the LSTMN 47.9.",
+        "SST-5: sentiment, five classes",
+        _SENTENCES + "Published models also train on phrases and mostly use pretrained vectors: Kim's CNN 45.0 with random "
+        "vectors, the LSTMN 47.9.",
     ),
     "sst2": (
-        "SST-2: positive or negative",
-        _SENTENCES + "with phrases, Kim's CNN reaches 82.7 with random words, the LSTMN 87.0.",
+        "SST-2: sentiment, two classes",
+        _SENTENCES + "With phrases, Kim's CNN reaches 82.7 with random vectors, the LSTMN 87.0.",
     ),
     "trec": (
-        "TREC: what a question asks for",
-        _SENTENCES + "Kim's CNN reaches 91.2 with random words. A tenth of the training set validates.",
+        "TREC: question types",
+        _SENTENCES + "Kim's CNN reaches 91.2 with random vectors. A tenth of the training set is used for validation.",
     ),
     "opinions": (
-        "Opinions",
-        "Our own small reviews, in which order matters: accuracy on 1,000 that training never had, %. Another seed of "
-        "the grammar than the recipes were tuned with.",
+        "Opinions: generated reviews",
+        "Short reviews from our own grammar, in which word order matters. Accuracy on 1,000 unseen reviews, %. The seed "
+        "of the grammar differs from the one that the recipes were tuned with.",
     ),
     "digits": (
         "Spoken digits, the official split",
-        "Accuracy on 300 recordings of the six speakers it learned from, %.",
+        "Accuracy on 300 recordings of the six speakers in the training set, %.",
     ),
     "digits-apart": (
-        "Spoken digits, a speaker never heard",
-        "Accuracy on the 500 recordings of one speaker by a classifier that learned from the other five, %; mean and "
-        "spread over the six speakers.",
+        "Spoken digits, unseen speaker",
+        "Accuracy on the 500 recordings of one speaker, by a classifier trained on the other five, %. Mean and standard "
+        "deviation over the six speakers.",
     ),
-    "spelling": ("Spelling spoken digits", "Wrong characters on the official test set, %: less is better."),
+    "spelling": ("Speech to letters, spoken digits", "Character error rate on the official test set, %. Lower is better."),
 }
 # The same encoder under the mean and under attention.
 PAIRED = (("bilstm-{} " + MEAN, "lstm-attention-{}"), ("lstmn-{}", "lstmn-{} " + ATTENTION))
@@ -150,7 +149,7 @@ def _verdicts(data: str, scores: dict[str, list[float]]) -> list[str]:
         noise = statistics.stdev(scores[mean]) + statistics.stdev(scores[attention])
         verdict = "beyond" if abs(gain) > noise else "within"
         said.append(f"`{attention}` over `{mean}`: {gain:+.2f}, {verdict} the spread.")
-    return [f"Attention against the mean of the same encoder's vectors. {' '.join(said)}"] if said else []
+    return [f"Attention pooling compared with mean pooling of the same encoder. {' '.join(said)}"] if said else []
 
 
 if __name__ == "__main__":

@@ -28,23 +28,22 @@ COLUMNS = (
 TITLES = {
     "shakespeare": (
         "Tiny Shakespeare, character by character",
-        "The last tenth of the text is held out, as nanoGPT does. Loss: nats per character, over all of the held-out "
-        "text in windows of 256 side by side, each predicted from its window alone, which is what nanoGPT estimates "
-        "from random windows; of the checkpoint that does best there, as nanoGPT keeps, or of the average of the last "
-        "ten where that does better still. nanoGPT reports 1.4697 for its Transformer of this size, trained for 5,000 "
-        "updates of 64 windows; ours has stopped where four validations in a row were no better. Several runs shared "
-        "the GPU, so their times are not to be compared. How long the others are trained, and how much is dropped, is "
-        "their recipe's: the LSTM knows the text by heart soonest, the LSTMN is slow to learn what to look back at.",
+        "The last tenth of the text is held out, as in nanoGPT. The loss is in nats per character, over all of the "
+        "held-out text in adjacent windows of 256; nanoGPT estimates the same from random windows. It is the loss of the "
+        "best checkpoint, as in nanoGPT, or of the average of the last ten if that is better. nanoGPT reports 1.4697 for "
+        "its Transformer of this size after 5,000 updates of 64 windows; ours stopped after four validations without "
+        "improvement. Several runs shared the GPU, so do not compare their times. The recipes differ in the number of "
+        "updates and in dropout: the LSTM overfits first, the LSTMN learns slowly.",
     ),
     "shakespeare-kept": (
-        "The same Transformer, keeping all of attention's weights",
-        "nanoGPT drops a fifth of attention's weights while it trains, and so does the recipe above; without that "
-        "(`decoder.attention_dropout=0`) it learns the text by heart sooner than it learns to write.",
+        "The same Transformer without attention dropout",
+        "nanoGPT uses attention dropout of 0.2, and so does the recipe above. Without it "
+        "(`decoder.attention_dropout=0`) the model overfits earlier.",
     ),
     "shakespeare-small": (
-        "The same, small",
-        "nanoGPT's setting for a CPU, windows of 64, twelve at a time, 2,000 updates: it reports 1.88 after about "
-        "three minutes.",
+        "Tiny Shakespeare, small models",
+        "nanoGPT's setting for a CPU: 2,000 updates of twelve windows of 64 characters. It reports 1.88 after about three "
+        "minutes.",
     ),
 }
 

@@ -64,8 +64,8 @@ def section(rows: list[dict[str, str]]) -> list[str]:
     """The table of docs/results.md, as lines."""
     if not rows:
         return []
-    out = ["## How long recipes take on two cores", ""]
-    out += [f"Recipes on data that regard makes itself, from `regard train RECIPE` to the saved model. {places(rows)}."]
+    out = ["## Training time on two CPU cores", ""]
+    out += [f"Recipes on generated data, from `regard train RECIPE` to the saved model. {places(rows)}."]
     out += ["", "| recipe | updates | seconds |", "|---|---:|---:|"]
     out += [
         f"| {row['recipe']} | {int(row['updates']):,} | {row['seconds']} |"

@@ -11,11 +11,7 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks import caption_results as canon_caption
-from benchmarks import classification_results as canon_classify
-from benchmarks import language_model_results as canon_writing
-from benchmarks import recipe_times as minutes
-from benchmarks import translation_results as canon_translate
+from benchmarks import caption_results, classification_results, language_model_results, recipe_times, translation_results
 from benchmarks.results_csv import kept
 from benchmarks.translation_results import TITLES
 
@@ -80,7 +76,7 @@ def figure(rows: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    translators = kept(canon_translate.FIGURES)
+    translators = kept(translation_results.FIGURES)
     if not translators:
         raise SystemExit("no figures of translators yet: `make results` makes them")
     figure(translators)
@@ -88,21 +84,25 @@ def main() -> None:
     out = [
         "# Results",
         "",
-        "Written by `python -m tools.results_page` from the figures that `make results` keeps in `benchmarks/`: each "
-        "line is a training run from a shipped recipe (`regard train RECIPE seed=N`) and its `regard evaluate`, "
-        "translators with beam 5. Mean ± standard deviation over the seeds. Tokenised BLEU is of the tokens as they "
-        "stand, sacreBLEU of its own 13a tokens; the two are not to be mixed.",
+        "What the shipped recipes score. Each row is trained with `regard train RECIPE seed=N` and scored with "
+        "`regard evaluate`; translators use beam search with 5 beams.",
         "",
-        *canon_translate.section(translators),
-        "## One vector, or a look per word",
+        "- Values are the mean ± standard deviation over the seeds.",
+        "- Tokenised BLEU uses the tokens of the data set, sacreBLEU its own 13a tokenisation. Do not compare one with "
+        "the other.",
+        "- `make results` runs what is missing and keeps the figures in `benchmarks/*.csv`; "
+        "`python -m tools.results_page` writes this page from them. Terms are in the [glossary](glossary.md).",
         "",
-        "BLEU by the length of the source sentence; lengths with fewer than 20 sentences are left out. What Bahdanau "
-        "et al. drew in their figure 2: without attention, long sentences are lost.",
+        *translation_results.section(translators),
+        "## BLEU by sentence length",
+        "",
+        "Figure 2 of Bahdanau et al. on our data: without attention, BLEU falls with the length of the source sentence. "
+        "Lengths with fewer than 20 sentences are left out.",
         "",
         f"![BLEU by sentence length, with and without attention]({FIGURE.name})",
         "",
     ]
-    for part in (canon_writing, canon_classify, canon_caption, minutes):
+    for part in (language_model_results, classification_results, caption_results, recipe_times):
         out += part.section(kept(part.FIGURES))
     (DOCS / "results.md").write_text("\n".join(out), encoding="utf-8")
 

@@ -1,6 +1,6 @@
-"""The table of systems, encoders × decoders, made from the code: `python -m tools.systems_page` writes docs/systems.md.
+"""The table of systems, encoders × decoders, from the code: `python -m tools.systems_page` writes docs/systems.md.
 
-A cell says what the pairing is called, or that it works; tests/models/test_systems.py trains every cell that does.
+A cell names the published system, or says that the pair works; tests/models/test_systems.py trains all of them.
 """
 
 from __future__ import annotations
@@ -119,20 +119,21 @@ def table(parts: dict[str, config.Decoder] | dict[str, config.Head]) -> str:
 def page() -> str:
     return f"""# Systems: encoders × decoders
 
-An encoder turns a sentence, a picture or a sound into annotation vectors with a mask; a decoder reads them, whatever
-they came from. Every system of the canon is one cell of this table. `python -m tools.systems_page` writes it from the
-code, and tests/models/test_systems.py trains every cell that does not begin with a dash.
+An encoder turns a sentence, a picture or a sound into annotation vectors with a mask. A decoder reads them, whatever
+their source (see the [glossary](glossary.md#models)). Each published system is one cell of these tables.
+`python -m tools.systems_page` writes this page from the code, and `tests/models/test_systems.py` trains every cell that
+does not begin with a dash.
 
-## Writers: what is written, word by word
+## Decoders: generation, token by token
 
 {table(WRITERS)}
 
-## Classifiers: how annotations become one vector
+## Classifiers: pooling the annotations into one vector
 
 {table(HEADS)}
 
-A recipe chooses a cell by `[encoder] kind = …` and `[decoder] kind = …` (or `[head] pooling = …`); `regard recipes`
-lists those that ship. Any other cell is a recipe of your own: see [Translation](translation.md) for how one is made.
+A recipe selects a cell with `[encoder] kind = …` and `[decoder] kind = …` (or `[head] pooling = …`). `regard recipes`
+lists the recipes that ship. For any other cell, write your own recipe: see [Translation](translation.md).
 """
 
 

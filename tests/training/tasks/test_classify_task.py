@@ -186,7 +186,7 @@ def test_one_row_of_ten_can_validate_whatever_the_order_of_the_file(tmp_path: Pa
 
 
 def test_the_recipe_in_the_docs_is_one(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "classifying.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "classification.md").read_text(encoding="utf-8")
     (tmp_path / "own.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     recipe = recipe_loader.load_recipe(tmp_path / "own.toml")
     assert recipe.task == "classify"
