@@ -26,16 +26,16 @@ TITLES = {
     "scenes": (
         "Captions of scenes",
         "Generated pictures: 1,000 with captions that do not occur in training. Pointing is the share of words with a "
-        "position (sizes, colours, shapes) for which the centre of the cell with the largest weight lies inside a box of "
-        "the named object, with the true caption as input; a Transformer's maps are averaged. Training is longer than in "
-        "the recipe, which is made for two minutes on two CPU cores. Hard attention starts soft for 4,000 updates; "
-        "[Lab notes](lab_notes.md) lists the other settings that were tried.",
+        "position (sizes, colours, shapes) for which the centre of the cell with the largest weight lies inside a box "
+        "of the named object, with the true caption as input; a Transformer's maps are averaged. Training is longer "
+        "than in the recipe, which is made for two minutes on two CPU cores. Hard attention starts soft for 4,000 "
+        "updates; [Lab notes](lab_notes.md) lists the other settings that were tried.",
     ),
     "photos-en": (
         "Captions of photographs, English",
-        "The 991 photographs of Flickr8k that were available, in the official split: 753 for training, which is few, 113 "
-        "for validation, 125 for testing, with five captions each. The features of EfficientNet-Lite0 are frozen. Words "
-        "are compared in lower case, without punctuation. For comparison, Xu et al. 2015 reach BLEU-1 to 4 of "
+        "The 991 photographs of Flickr8k that were available, in the official split: 753 for training, which is few, "
+        "113 for validation, 125 for testing, with five captions each. The features of EfficientNet-Lite0 are frozen. "
+        "Words are compared in lower case, without punctuation. For comparison, Xu et al. 2015 reach BLEU-1 to 4 of "
         "67/44.8/29.9/19.5 (soft) and 67/45.7/31.4/21.3 (hard) with 6,000 photographs.",
     ),
     "photos-de": (

@@ -46,7 +46,8 @@ _SENTENCES = (
 TITLES = {
     "sst5": (
         "SST-5: sentiment, five classes",
-        _SENTENCES + "Published models also train on phrases and mostly use pretrained vectors: Kim's CNN 45.0 with random "
+        _SENTENCES
+        + "Published models also train on phrases and mostly use pretrained vectors: Kim's CNN 45.0 with random "
         "vectors, the LSTMN 47.9.",
     ),
     "sst2": (
@@ -59,8 +60,8 @@ TITLES = {
     ),
     "opinions": (
         "Opinions: generated reviews",
-        "Short reviews from our own grammar, in which word order matters. Accuracy on 1,000 unseen reviews, %. The seed "
-        "of the grammar differs from the one that the recipes were tuned with.",
+        "Short reviews from our own grammar, in which word order matters. Accuracy on 1,000 unseen reviews, %. The "
+        "seed of the grammar differs from the one that the recipes were tuned with.",
     ),
     "digits": (
         "Spoken digits, the official split",
@@ -68,10 +69,13 @@ TITLES = {
     ),
     "digits-apart": (
         "Spoken digits, unseen speaker",
-        "Accuracy on the 500 recordings of one speaker, by a classifier trained on the other five, %. Mean and standard "
-        "deviation over the six speakers.",
+        "Accuracy on the 500 recordings of one speaker, by a classifier trained on the other five, %. Mean and "
+        "standard deviation over the six speakers.",
     ),
-    "spelling": ("Speech to letters, spoken digits", "Character error rate on the official test set, %. Lower is better."),
+    "spelling": (
+        "Speech to letters, spoken digits",
+        "Character error rate on the official test set, %. Lower is better.",
+    ),
 }
 # The same encoder under the mean and under attention.
 PAIRED = (("bilstm-{} " + MEAN, "lstm-attention-{}"), ("lstmn-{}", "lstmn-{} " + ATTENTION))

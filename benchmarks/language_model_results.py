@@ -29,11 +29,11 @@ TITLES = {
     "shakespeare": (
         "Tiny Shakespeare, character by character",
         "The last tenth of the text is held out, as in nanoGPT. The loss is in nats per character, over all of the "
-        "held-out text in adjacent windows of 256; nanoGPT estimates the same from random windows. It is the loss of the "
-        "best checkpoint, as in nanoGPT, or of the average of the last ten if that is better. nanoGPT reports 1.4697 for "
-        "its Transformer of this size after 5,000 updates of 64 windows; ours stopped after four validations without "
-        "improvement. Several runs shared the GPU, so do not compare their times. The recipes differ in the number of "
-        "updates and in dropout: the LSTM overfits first, the LSTMN learns slowly.",
+        "held-out text in adjacent windows of 256; nanoGPT estimates the same from random windows. It is the loss of "
+        "the best checkpoint, as in nanoGPT, or of the average of the last ten if that is better. nanoGPT reports "
+        "1.4697 for its Transformer of this size after 5,000 updates of 64 windows; ours stopped after four "
+        "validations without improvement. Several runs shared the GPU, so do not compare their times. The recipes "
+        "differ in the number of updates and in dropout: the LSTM overfits first, the LSTMN learns slowly.",
     ),
     "shakespeare-kept": (
         "The same Transformer without attention dropout",
@@ -42,8 +42,8 @@ TITLES = {
     ),
     "shakespeare-small": (
         "Tiny Shakespeare, small models",
-        "nanoGPT's setting for a CPU: 2,000 updates of twelve windows of 64 characters. It reports 1.88 after about three "
-        "minutes.",
+        "nanoGPT's setting for a CPU: 2,000 updates of twelve windows of 64 characters. It reports 1.88 after about "
+        "three minutes.",
     ),
 }
 

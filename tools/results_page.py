@@ -11,7 +11,13 @@ import json
 import statistics
 from pathlib import Path
 
-from benchmarks import caption_results, classification_results, language_model_results, recipe_times, translation_results
+from benchmarks import (
+    caption_results,
+    classification_results,
+    language_model_results,
+    recipe_times,
+    translation_results,
+)
 from benchmarks.results_csv import kept
 from benchmarks.translation_results import TITLES
 
@@ -96,8 +102,8 @@ def main() -> None:
         *translation_results.section(translators),
         "## BLEU by sentence length",
         "",
-        "Figure 2 of Bahdanau et al. on our data: without attention, BLEU falls with the length of the source sentence. "
-        "Lengths with fewer than 20 sentences are left out.",
+        "Figure 2 of Bahdanau et al. on our data: without attention, BLEU falls with the length of the source "
+        "sentence. Lengths with fewer than 20 sentences are left out.",
         "",
         f"![BLEU by sentence length, with and without attention]({FIGURE.name})",
         "",
