@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from regard.models import Annotations, config
+from regard.models import Annotations, RecurrentDecoderConfig, TransformerDecoderConfig
 from regard.models.decoders.recurrent_decoder import RecurrentDecoder
 from regard.models.decoders.transformer_decoder import TransformerDecoder
 
@@ -91,15 +91,15 @@ def main() -> None:
     rnn = {"embedding": WIDTH, "width": WIDTH, "dropout": 0.0}
     models: dict[str, nn.Module] = {
         "usual loop": Usual(),
-        "Bahdanau": RecurrentDecoder(config.RecurrentDecoder(**rnn), VOCABULARY, WIDTH),
+        "Bahdanau": RecurrentDecoder(RecurrentDecoderConfig(**rnn), VOCABULARY, WIDTH),
         "Luong general": RecurrentDecoder(
-            config.RecurrentDecoder(attention="luong", energy="general", cell="lstm", **rnn), VOCABULARY, WIDTH
+            RecurrentDecoderConfig(attention="luong", energy="general", cell="lstm", **rnn), VOCABULARY, WIDTH
         ),
         "Luong concat": RecurrentDecoder(
-            config.RecurrentDecoder(attention="luong", energy="concat", cell="lstm", **rnn), VOCABULARY, WIDTH
+            RecurrentDecoderConfig(attention="luong", energy="concat", cell="lstm", **rnn), VOCABULARY, WIDTH
         ),
         "Transformer, one layer": TransformerDecoder(
-            config.TransformerDecoder(width=WIDTH, heads=8, hidden=2048, layers=1, dropout=0.0), VOCABULARY, WIDTH, 512
+            TransformerDecoderConfig(width=WIDTH, heads=8, hidden=2048, layers=1, dropout=0.0), VOCABULARY, WIDTH, 512
         ),
     }
     usual = 0.0

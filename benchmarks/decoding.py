@@ -14,7 +14,16 @@ import torch
 from benchmarks.timing import Row, alternate, row, write
 from regard.data.batch import BEGIN, END
 from regard.decoding import search
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,26 +61,26 @@ def beams() -> Iterator[Row]:
 
 
 @torch.no_grad()
-def _without_cache(model: Writer, annotations: Annotations, steps: int) -> None:
+def _without_cache(model: EncoderDecoder, annotations: Annotations, steps: int) -> None:
     tokens = torch.full((SENTENCES, 1), BEGIN)
     for _ in range(steps + 1):
         features = model.decoder(tokens, annotations).features[:, -1]
         tokens = torch.cat([tokens, model.readout(features).argmax(-1, keepdim=True)], 1)
 
 
-def _transformer() -> Writer:
+def _transformer() -> EncoderDecoder:
     part = {"width": 128, "heads": 4, "hidden": 512, "layers": 4}
-    return _endless(config.TransformerEncoder(**part), config.TransformerDecoder(**part))
+    return _endless(TransformerEncoderConfig(**part), TransformerDecoderConfig(**part))
 
 
-def _bahdanau() -> Writer:
-    return _endless(config.RecurrentEncoder(), config.RecurrentDecoder())
+def _bahdanau() -> EncoderDecoder:
+    return _endless(RecurrentEncoderConfig(), RecurrentDecoderConfig())
 
 
-def _endless(encoder: config.Encoder, decoder: config.Decoder) -> Writer:
+def _endless(encoder: EncoderConfig, decoder: DecoderConfig) -> EncoderDecoder:
     """Untrained, and never ending of itself, so that all write as long as they may."""
     torch.manual_seed(0)
-    model = Writer(config.Writer(VOCABULARY, VOCABULARY, encoder, decoder)).eval()
+    model = EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder)).eval()
     readout = model.decoder.readout
 
     def never(features: torch.Tensor) -> torch.Tensor:
@@ -84,7 +93,7 @@ def _endless(encoder: config.Encoder, decoder: config.Decoder) -> Writer:
 
 
 @torch.no_grad()
-def _annotations(model: Writer) -> Annotations:
+def _annotations(model: EncoderDecoder) -> Annotations:
     return model.encode(torch.randint(4, VOCABULARY, (SENTENCES, PLACES)), torch.full((SENTENCES,), PLACES))
 
 

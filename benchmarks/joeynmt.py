@@ -18,7 +18,16 @@ import torch
 
 from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.decoding import search
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 from regard.training.trainer.cuda_graphs import CudaGraphs
 
 if TYPE_CHECKING:
@@ -49,17 +58,17 @@ def batches(count: int, tokens: int, seed: int = 0) -> list[Batch]:
     return made
 
 
-def ours(kind: str) -> Writer:
+def ours(kind: str) -> EncoderDecoder:
     if kind == "bahdanau":
-        encoder: config.Encoder = config.RecurrentEncoder(embedding=256, width=256, dropout=0.2)
-        decoder: config.Decoder = config.RecurrentDecoder(embedding=256, width=512, dropout=0.2)
+        encoder: EncoderConfig = RecurrentEncoderConfig(embedding=256, width=256, dropout=0.2)
+        decoder: DecoderConfig = RecurrentDecoderConfig(embedding=256, width=512, dropout=0.2)
     else:
         settings: dict[str, Any] = {"width": 256, "heads": 4, "hidden": 1024, "layers": 4, "dropout": 0.2}
-        encoder, decoder = config.TransformerEncoder(**settings), config.TransformerDecoder(**settings)
-    return Writer(config.Writer(VOCABULARY, VOCABULARY, encoder, decoder))
+        encoder, decoder = TransformerEncoderConfig(**settings), TransformerDecoderConfig(**settings)
+    return EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder))
 
 
-def theirs(like: config.Translator) -> Any:
+def theirs(like: EncoderDecoderConfig) -> Any:
     """JoeyNMT's model of the same sizes. Its recurrent decoder steps first, looks afterwards and feeds that back."""
     from types import SimpleNamespace
 
@@ -76,7 +85,7 @@ def theirs(like: config.Translator) -> Any:
     ]
     parts = []
     for part in (like.encoder, like.decoder):
-        if isinstance(part, config.RecurrentEncoder | config.RecurrentDecoder):
+        if isinstance(part, RecurrentEncoderConfig | RecurrentDecoderConfig):
             parts.append({
                 "type": "recurrent", "rnn_type": part.cell,
                 "embeddings": {"embedding_dim": part.embedding, "scale": False}, "hidden_size": part.width,
@@ -139,7 +148,7 @@ def timed(work: Callable[[Any], object], inputs: list[Any], device: torch.device
     return statistics.median(took[1:])
 
 
-def our_search(model: Writer, batch: Batch, longest: int) -> list[list[Hypothesis]]:
+def our_search(model: EncoderDecoder, batch: Batch, longest: int) -> list[list[Hypothesis]]:
     with torch.no_grad():
         return search(model, model.encode(batch.source, batch.source_lengths), beams=5, longest=longest)
 

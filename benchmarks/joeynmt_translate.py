@@ -26,7 +26,7 @@ from benchmarks.joeynmt import THEIR_IDS, theirs
 from regard.data.batch import END, PAD
 from regard.decoding import pretrained, translate
 from regard.decoding.translation import ON_CPU, ON_GPU
-from regard.models import Writer, config
+from regard.models import EncoderDecoder, RecurrentDecoderConfig
 from regard.training.run.run_folder import Run
 from regard.training.score import bleu as scores
 from regard.training.trainer.recipe_corpus import read
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 BEAMS, ALPHA = 5, 1.0
 
 
-def converted(model: Writer) -> Any:
+def converted(model: EncoderDecoder) -> Any:
     """JoeyNMT's model with the weights of ours."""
     joey = theirs(replace(model.config, tied="none"))
-    weights = _recurrent(model) if isinstance(model.config.decoder, config.RecurrentDecoder) else _transformer(model)
+    weights = _recurrent(model) if isinstance(model.config.decoder, RecurrentDecoderConfig) else _transformer(model)
     order = torch.tensor([THEIR_IDS.index(i) for i in range(4)])  # our row of their id
     for name in ("src_embed.lut.weight", "trg_embed.lut.weight", "decoder.output_layer.weight"):
         weights[name] = torch.cat([weights[name][order], weights[name][4:]])
@@ -54,7 +54,7 @@ def converted(model: Writer) -> Any:
     return joey.eval()
 
 
-def _tables(model: Writer) -> dict[str, Tensor]:
+def _tables(model: EncoderDecoder) -> dict[str, Tensor]:
     return {
         "src_embed.lut.weight": model.encoder.embedding.weight,
         "trg_embed.lut.weight": model.decoder.embedding.weight,
@@ -62,9 +62,9 @@ def _tables(model: Writer) -> dict[str, Tensor]:
     }
 
 
-def _recurrent(model: Writer) -> dict[str, Tensor]:
+def _recurrent(model: EncoderDecoder) -> dict[str, Tensor]:
     decoder = model.config.decoder
-    assert isinstance(decoder, config.RecurrentDecoder)
+    assert isinstance(decoder, RecurrentDecoderConfig)
     if (decoder.attention, decoder.energy, decoder.cell, decoder.layers) != ("luong", "additive", "gru", 1):
         raise ValueError("JoeyNMT has no such decoder: it wants attention = luong, energy = additive, one GRU layer")
     own = model.state_dict()
@@ -91,7 +91,7 @@ def _recurrent(model: Writer) -> dict[str, Tensor]:
     return weights
 
 
-def _transformer(model: Writer) -> dict[str, Tensor]:
+def _transformer(model: EncoderDecoder) -> dict[str, Tensor]:
     weights = _tables(model)
     names = {  # theirs ← ours
         "encoder": {"src_src_att": "attention", "layer_norm": "around_attention.norm"},
@@ -178,7 +178,7 @@ def main() -> None:
 
 def compare(name: str, device: torch.device, sentences: int | None, rounds: int) -> None:
     loaded = pretrained.load(name, str(device))
-    if loaded.run is None or not isinstance(loaded.model, Writer):
+    if loaded.run is None or not isinstance(loaded.model, EncoderDecoder):
         raise ValueError(f"{name} is no run of a translator of ours")
     data = Run.open(loaded.run).recipe.data
     pairs = list(read(data, "test"))[:sentences]

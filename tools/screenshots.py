@@ -80,13 +80,13 @@ def listener(folder: Path) -> None:
     from regard.data.corpora import tones
     from regard.data.label_set import LabelSet
     from regard.data.sound_reader import SoundReader
-    from regard.models import Classifier, config
+    from regard.models import Classifier, ClassifierConfig, ConvolutionEncoderConfig, HeadConfig
 
     torch.manual_seed(0)
     sides = TokenizerPair(SoundReader(), LabelSet(tones.SHAPES))
     encoded = EncodedCorpus.build(tones.pairs(600), sides)
-    encoder = config.ConvolutionEncoder(reads="sound")
-    model = Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).train()
+    encoder = ConvolutionEncoderConfig(reads="sound")
+    model = Classifier(ClassifierConfig(0, len(tones.SHAPES), encoder, HeadConfig())).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for epoch in range(10):
         for batch in Batches(encoded, sentences=32, seed=0, epoch=epoch):

@@ -5,50 +5,86 @@ A cell names the published system, or says that the pair works; tests/models/tes
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from regard.models import config
+from regard.models import (
+    BagEncoderConfig,
+    ClassifierConfig,
+    ConvolutionEncoderConfig,
+    DecoderConfig,
+    EfficientNetEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    GridEncoderConfig,
+    HeadConfig,
+    LSTMNDecoderConfig,
+    LSTMNEncoderConfig,
+    NoEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    ShowAttendTellDecoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+    registry,
+)
+from regard.models.config import SOURCES
 
 PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
 WIDTH = 32
 RNN = {"embedding": 24, "width": WIDTH, "dropout": 0.0}
 DEEP = {"width": WIDTH, "heads": 4, "hidden": 64, "layers": 1, "dropout": 0.0}
 
-# By what they read, then by name; small, so that a test can train each.
-ENCODERS: dict[tuple[str, str], config.Encoder] = {
-    ("nothing", "none"): config.NoEncoder(),
-    ("text", "bag of words"): config.BagEncoder(width=WIDTH),
-    ("text", "CNN"): config.ConvolutionEncoder(embedding=24, width=8, windows=[1, 2, 3, 4], dropout=0.0),
-    ("text", "RNN"): config.RecurrentEncoder(bidirectional=False, **RNN),  # type: ignore[arg-type]
-    ("text", "bidirectional RNN"): config.RecurrentEncoder(embedding=24, width=WIDTH // 2, dropout=0.0),
-    ("text", "LSTMN"): config.LSTMNEncoder(**RNN),  # type: ignore[arg-type]
-    ("text", "Transformer"): config.TransformerEncoder(**DEEP),  # type: ignore[arg-type]
-    ("sound", "CNN"): config.ConvolutionEncoder(
+# By source and name; small, so that a test can train each. Registered kinds without an entry are added below.
+ENCODERS: dict[tuple[str, str], EncoderConfig] = {
+    ("nothing", "none"): NoEncoderConfig(),
+    ("text", "bag of words"): BagEncoderConfig(width=WIDTH),
+    ("text", "CNN"): ConvolutionEncoderConfig(embedding=24, width=8, windows=[1, 2, 3, 4], dropout=0.0),
+    ("text", "RNN"): RecurrentEncoderConfig(bidirectional=False, **RNN),  # type: ignore[arg-type]
+    ("text", "bidirectional RNN"): RecurrentEncoderConfig(embedding=24, width=WIDTH // 2, dropout=0.0),
+    ("text", "LSTMN"): LSTMNEncoderConfig(**RNN),  # type: ignore[arg-type]
+    ("text", "Transformer"): TransformerEncoderConfig(**DEEP),  # type: ignore[arg-type]
+    ("sound", "CNN"): ConvolutionEncoderConfig(
         reads="sound", embedding=24, width=8, windows=[1, 2, 3, 4], stride=4, dropout=0.0
     ),
-    ("sound", "RNN"): config.RecurrentEncoder(reads="sound", embedding=24, width=WIDTH // 2, dropout=0.0),
-    ("sound", "LSTMN"): config.LSTMNEncoder(reads="sound", **RNN),  # type: ignore[arg-type]
-    ("sound", "Transformer"): config.TransformerEncoder(reads="sound", **DEEP),  # type: ignore[arg-type]
-    ("a picture", "our CNN"): config.GridEncoder(size=64, width=WIDTH),
-    ("a picture", "EfficientNet-Lite0"): config.EfficientNetEncoder(size=64),
+    ("sound", "RNN"): RecurrentEncoderConfig(reads="sound", embedding=24, width=WIDTH // 2, dropout=0.0),
+    ("sound", "LSTMN"): LSTMNEncoderConfig(reads="sound", **RNN),  # type: ignore[arg-type]
+    ("sound", "Transformer"): TransformerEncoderConfig(reads="sound", **DEEP),  # type: ignore[arg-type]
+    ("a picture", "our CNN"): GridEncoderConfig(size=64, width=WIDTH),
+    ("a picture", "EfficientNet-Lite0"): EfficientNetEncoderConfig(size=64),
 }
-WRITERS: dict[str, config.Decoder] = {
-    "RNN, no attention": config.RecurrentDecoder(attention="none", **RNN),  # type: ignore[arg-type]
-    "RNN, Bahdanau": config.RecurrentDecoder(**RNN),  # type: ignore[arg-type]
-    "RNN, Luong": config.RecurrentDecoder(attention="luong", energy="general", **RNN),  # type: ignore[arg-type]
-    "LSTMN": config.LSTMNDecoder(**RNN),  # type: ignore[arg-type]
-    "Show-Attend-Tell, soft": config.TellDecoder(hidden=16, **RNN),  # type: ignore[arg-type]
-    "Show-Attend-Tell, hard": config.TellDecoder(attention="hard", hidden=16, **RNN),  # type: ignore[arg-type]
-    "Transformer": config.TransformerDecoder(**DEEP),  # type: ignore[arg-type]
+WRITERS: dict[str, DecoderConfig] = {
+    "RNN, no attention": RecurrentDecoderConfig(attention="none", **RNN),  # type: ignore[arg-type]
+    "RNN, Bahdanau": RecurrentDecoderConfig(**RNN),  # type: ignore[arg-type]
+    "RNN, Luong": RecurrentDecoderConfig(attention="luong", energy="general", **RNN),  # type: ignore[arg-type]
+    "LSTMN": LSTMNDecoderConfig(**RNN),  # type: ignore[arg-type]
+    "Show-Attend-Tell, soft": ShowAttendTellDecoderConfig(hidden=16, **RNN),  # type: ignore[arg-type]
+    "Show-Attend-Tell, hard": ShowAttendTellDecoderConfig(attention="hard", hidden=16, **RNN),  # type: ignore[arg-type]
+    "Transformer": TransformerDecoderConfig(**DEEP),  # type: ignore[arg-type]
 }
-HEADS: dict[str, config.Head] = {
-    "mean": config.Head(pooling="mean"),
-    "last": config.Head(pooling="last"),
-    "max": config.Head(pooling="max"),
-    "TF-IDF": config.Head(pooling="static"),
-    "learned per word": config.Head(pooling="learned"),
-    "attention": config.Head(pooling="attention", hidden=16),
+HEADS: dict[str, HeadConfig] = {
+    "mean": HeadConfig(pooling="mean"),
+    "last": HeadConfig(pooling="last"),
+    "max": HeadConfig(pooling="max"),
+    "TF-IDF": HeadConfig(pooling="static"),
+    "learned per word": HeadConfig(pooling="learned"),
+    "attention": HeadConfig(pooling="attention", hidden=16),
 }
+
+SMALL: dict[str, Any] = {**RNN, **DEEP, "size": 64}
+
+
+def _small(config: type[Any]) -> Any:
+    """A configuration with the small sizes of this page."""
+    return config(**{each.name: SMALL[each.name] for each in fields(config) if each.name in SMALL})
+
+
+for kind in registry.ENCODERS.keys() - {part.kind for part in ENCODERS.values()}:
+    encoder = _small(registry.ENCODERS[kind])
+    ENCODERS[{"none": "nothing", "picture": "a picture"}.get(encoder.reads, encoder.reads), kind] = encoder
+for kind in registry.DECODERS.keys() - {part.kind for part in WRITERS.values()}:
+    WRITERS[kind] = _small(registry.DECODERS[kind])
 
 NAMED = {
     ("text", "RNN", "RNN, no attention"): "seq2seq (Sutskever 2014)",
@@ -72,44 +108,42 @@ NAMED = {
 }
 
 
-def why_not(reads: str, part: config.Decoder | config.Head) -> str | None:
+def why_not(encoder: EncoderConfig, part: DecoderConfig | HeadConfig) -> str | None:
     """Why a pairing cannot be; None where it can."""
-    if isinstance(part, config.Head):
-        if reads == "nothing":
+    words = 1 if encoder.reads == "text" else 0
+    if isinstance(part, HeadConfig):
+        if encoder.reads == "none":
             return "nothing to classify"
-        if part.pooling in ("static", "learned") and reads != "text":
+        if ClassifierConfig(words, 1, encoder, part).problems():
             return "weighs words"
-        return "recipes classify text and sound" if reads == "a picture" else None
-    if reads == "nothing":
-        looks = getattr(part, "attention", "none") != "none"
-        return "nothing to attend to" if looks else None
-    return None
+        return None if encoder.reads in SOURCES["classify"] else "recipes classify text and sound"
+    return "nothing to attend to" if EncoderDecoderConfig(words, 1, encoder, paired(encoder, part)).problems() else None
 
 
-def paired(reads: str, decoder: config.Decoder) -> config.Decoder:
-    """The decoder as it stands over this encoder: over nothing an LSTMN has nothing to fuse with."""
-    if reads == "nothing" and isinstance(decoder, config.LSTMNDecoder):
-        return config.LSTMNDecoder(fusion="none", **RNN)  # type: ignore[arg-type]
+def paired(encoder: EncoderConfig, decoder: DecoderConfig) -> DecoderConfig:
+    """The decoder's settings over this encoder: without a source an LSTMN has nothing to fuse with."""
+    if encoder.reads == "none" and isinstance(decoder, LSTMNDecoderConfig):
+        return replace(decoder, fusion="none")
     return decoder
 
 
 def cells() -> list[tuple[str, str, str]]:
     """Every pairing that works: what is read, by which encoder, under which decoder or pooling."""
-    parts: dict[str, config.Decoder | config.Head] = {**WRITERS, **HEADS}
+    parts: dict[str, DecoderConfig | HeadConfig] = {**WRITERS, **HEADS}
     return [
         (reads, encoder, name)
-        for reads, encoder in ENCODERS
+        for (reads, encoder), config in ENCODERS.items()
         for name, part in parts.items()
-        if not why_not(reads, part)
+        if not why_not(config, part)
     ]
 
 
-def table(parts: dict[str, config.Decoder] | dict[str, config.Head]) -> str:
+def table(parts: dict[str, DecoderConfig] | dict[str, HeadConfig]) -> str:
     lines = [f"| reads | encoder | {' | '.join(parts)} |", f"|{'---|' * (len(parts) + 2)}"]
-    for reads, encoder in ENCODERS:
+    for (reads, encoder), config in ENCODERS.items():
         row = []
         for name, part in parts.items():
-            reason = why_not(reads, part)
+            reason = why_not(config, part)
             row.append(f"– ({reason})" if reason else NAMED.get((reads, encoder, name), "works"))
         if not all(cell.startswith("–") for cell in row):
             lines.append(f"| {reads} | {encoder} | {' | '.join(row)} |")

@@ -29,7 +29,7 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
     from regard.data.corpora import scenes
     from regard.data.picture_reader import PictureReader
-    from regard.models import Writer, config
+    from regard.models import EncoderDecoder, EncoderDecoderConfig, GridEncoderConfig, ShowAttendTellDecoderConfig
 
     folder = tmp_path_factory.mktemp("models") / "captioner"
     torch.set_num_threads(1)
@@ -37,8 +37,8 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in pairs)))
     (batch,) = Batches(EncodedCorpus.build(pairs, sides), sentences=1)
     torch.manual_seed(0)
-    decoder = config.TellDecoder(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
-    model = Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8, dropout=0), decoder))
+    decoder = ShowAttendTellDecoderConfig(attention="soft", hidden=32, embedding=16, width=16, dropout=0)
+    model = EncoderDecoder(EncoderDecoderConfig(0, len(sides.target), GridEncoderConfig(width=8, dropout=0), decoder))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(40):
         loss = model.loss(batch)

@@ -11,7 +11,7 @@ from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
 from regard.decoding import pretrained
 from regard.decoding.classification import classify
-from regard.models import Classifier, config
+from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.drawing.shaded_text import by_word
 from regard.viewer.data.token_labels import Labels as Marked
 from tests.support.browser_page import drawn, look
@@ -36,11 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
     torch.manual_seed(0)
     tokenizer = Tokenizer.train("bpe", 300, [pair.source for pair in opinions.pairs(200)], lowercase=True)
     words = TokenizerPair(tokenizer, LabelSet(opinions.LABELS))
-    reads = config.RecurrentEncoder(embedding=8, width=8)
+    reads = RecurrentEncoderConfig(embedding=8, width=8)
     for how in ("attention", "last"):
-        Classifier(config.Classifier(len(words.source), 3, reads, config.Head(how, hidden=8))).save_pretrained(
-            made / how
-        )
+        Classifier(ClassifierConfig(len(words.source), 3, reads, HeadConfig(how, hidden=8))).save_pretrained(made / how)
         words.save(made / how)
         shelf.models[how] = Model(how, "classify", f"By {how}", str(made / how), ours=True)
     return made

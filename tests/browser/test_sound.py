@@ -27,18 +27,27 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     from regard.data.corpora import tones
     from regard.data.label_set import LabelSet
     from regard.data.sound_reader import SoundReader
-    from regard.models import Classifier, Writer, config
+    from regard.models import (
+        Classifier,
+        ClassifierConfig,
+        ConvolutionEncoderConfig,
+        EncoderDecoder,
+        EncoderDecoderConfig,
+        HeadConfig,
+        RecurrentDecoderConfig,
+        RecurrentEncoderConfig,
+    )
 
     made = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
-    encoder = config.ConvolutionEncoder(reads="sound")
+    encoder = ConvolutionEncoderConfig(reads="sound")
     namer = TokenizerPair(SoundReader(), LabelSet(tones.SHAPES))
-    Classifier(config.Classifier(0, len(tones.SHAPES), encoder, config.Head())).save_pretrained(made / "namer")
+    Classifier(ClassifierConfig(0, len(tones.SHAPES), encoder, HeadConfig())).save_pretrained(made / "namer")
     namer.save(made / "namer")
     speller = TokenizerPair(SoundReader(), Tokenizer.train("character", 40, tones.SHAPES))
-    below = config.RecurrentEncoder(reads="sound", width=16)
-    decoder = config.RecurrentDecoder(width=16, embedding=8)
-    Writer(config.Writer(0, len(speller.target), below, decoder)).save_pretrained(made / "speller")
+    below = RecurrentEncoderConfig(reads="sound", width=16)
+    decoder = RecurrentDecoderConfig(width=16, embedding=8)
+    EncoderDecoder(EncoderDecoderConfig(0, len(speller.target), below, decoder)).save_pretrained(made / "speller")
     speller.save(made / "speller")
     return [made / "namer", made / "speller"]
 

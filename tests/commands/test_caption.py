@@ -16,7 +16,7 @@ from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.picture_reader import FORMATS, PictureReader
 from regard.decoding.pretrained import shipped
-from regard.models import Writer, config
+from regard.models import EncoderDecoder, EncoderDecoderConfig, GridEncoderConfig, ShowAttendTellDecoderConfig
 from regard.seeing.drawing.picture_overlay import WORDS, most, save_looks, veiled
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(200))))
     torch.manual_seed(0)
     for attention in ("none", "soft"):
-        decoder = config.TellDecoder(attention=attention, **SMALL)  # type: ignore[arg-type]
-        Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), decoder)).save_pretrained(
+        decoder = ShowAttendTellDecoderConfig(attention=attention, **SMALL)  # type: ignore[arg-type]
+        EncoderDecoder(EncoderDecoderConfig(0, len(sides.target), GridEncoderConfig(width=8), decoder)).save_pretrained(
             made / attention
         )
         sides.save(made / attention)

@@ -15,7 +15,15 @@ from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
 from regard.data.sound_reader import SoundReader
 from regard.decoding.pretrained import shipped
-from regard.models import Classifier, Writer, config
+from regard.models import (
+    Classifier,
+    ClassifierConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    HeadConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+)
 from regard.seeing.drawing.shaded_text import bars, by_word
 
 if TYPE_CHECKING:
@@ -29,26 +37,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     texts = [pair.source for pair in opinions.pairs(200)]
     words = TokenizerPair(Tokenizer.train("bpe", 300, texts, lowercase=True), LabelSet(opinions.LABELS))
-    reads = config.RecurrentEncoder(embedding=8, width=8)
+    reads = RecurrentEncoderConfig(embedding=8, width=8)
     for how in ("attention", "last", "max"):
-        head = config.Head(how, hidden=8)
-        Classifier(config.Classifier(len(words.source), 3, reads, head)).save_pretrained(made / how)
+        head = HeadConfig(how, hidden=8)
+        Classifier(ClassifierConfig(len(words.source), 3, reads, head)).save_pretrained(made / how)
         words.save(made / how)
-    hears = config.RecurrentEncoder(reads="sound", embedding=8, width=8)
+    hears = RecurrentEncoderConfig(reads="sound", embedding=8, width=8)
     sounds = TokenizerPair(SoundReader(), LabelSet([str(n) for n in range(10)]))
-    Classifier(config.Classifier(0, 10, hears, config.Head(hidden=8))).save_pretrained(made / "sound")
+    Classifier(ClassifierConfig(0, 10, hears, HeadConfig(hidden=8))).save_pretrained(made / "sound")
     sounds.save(made / "sound")
     apart = TokenizerPair(Tokenizer.train("word", 300, texts), LabelSet(opinions.LABELS))
-    Classifier(config.Classifier(len(apart.source), 3, reads, config.Head(hidden=8))).save_pretrained(made / "words")
+    Classifier(ClassifierConfig(len(apart.source), 3, reads, HeadConfig(hidden=8))).save_pretrained(made / "words")
     apart.save(made / "words")
     letters = TokenizerPair(SoundReader(), Tokenizer.train("character", 40, tones.SHAPES))
-    decoder = config.RecurrentDecoder(embedding=8, width=8)
-    Writer(config.Writer(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
+    decoder = RecurrentDecoderConfig(embedding=8, width=8)
+    EncoderDecoder(EncoderDecoderConfig(0, len(letters.target), hears, decoder)).save_pretrained(made / "spell")
     letters.save(made / "spell")
-    blind = config.RecurrentDecoder(attention="none", embedding=8, width=8)
-    Writer(config.Writer(0, len(letters.target), hears, blind)).save_pretrained(made / "spell-blind")
+    blind = RecurrentDecoderConfig(attention="none", embedding=8, width=8)
+    EncoderDecoder(EncoderDecoderConfig(0, len(letters.target), hears, blind)).save_pretrained(made / "spell-blind")
     letters.save(made / "spell-blind")
-    Classifier(config.Classifier(0, 10, hears, config.Head("last"))).save_pretrained(made / "sound-last")
+    Classifier(ClassifierConfig(0, 10, hears, HeadConfig("last"))).save_pretrained(made / "sound-last")
     sounds.save(made / "sound-last")
     return made
 

@@ -282,12 +282,12 @@ def test_a_translator_of_ours_is_seen_as_it_translates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from regard.data import Tokenizer, TokenizerPair
-    from regard.models import Writer, config
+    from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 
     both = Tokenizer.train("bpe", 60, ["the bird sees a worm .", "the late worm sees the early bird ."])
     torch.manual_seed(0)
-    encoder, decoder = config.RecurrentEncoder(embedding=16, width=8), config.RecurrentDecoder(embedding=16, width=16)
-    Writer(config.Writer(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
+    encoder, decoder = RecurrentEncoderConfig(embedding=16, width=8), RecurrentDecoderConfig(embedding=16, width=16)
+    EncoderDecoder(EncoderDecoderConfig(len(both), len(both), encoder, decoder)).save_pretrained(tmp_path)
     TokenizerPair(both, both).save(tmp_path)
     out = run(monkeypatch, capsys, "see", str(tmp_path), "the bird sees a worm .", "--layer", "0", "--device", "cpu")
     assert "cross" in out

@@ -15,7 +15,14 @@ from regard import cli
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
 from regard.decoding import CTranslate2, Sample, ctranslate2_export, export_ctranslate2, pretrained, translate
-from regard.models import Writer, config
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,12 +55,14 @@ def tokenizers() -> TokenizerPair:
     return TokenizerPair(both, both)
 
 
-def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int = 0, **part: object) -> Writer:
+def transformer(size: int, *, norm: str = "pre", tied: str = "none", seed: int = 0, **part: object) -> EncoderDecoder:
     """Random, but sharp: logits far apart, and sentences that end."""
     torch.manual_seed(seed)
     sizes = {"width": 32, "heads": 4, "hidden": 64, "layers": 2, "norm": norm, **part}
-    model = Writer(
-        config.Writer(size, size, config.TransformerEncoder(**sizes), config.TransformerDecoder(**sizes), tied=tied)
+    model = EncoderDecoder(
+        EncoderDecoderConfig(
+            size, size, TransformerEncoderConfig(**sizes), TransformerDecoderConfig(**sizes), tied=tied
+        )
     )
     with torch.no_grad():
         for parameter in model.parameters():
@@ -81,7 +90,7 @@ def test_greedy_translations_are_the_same_tokens(
 @pytest.mark.skipif(pretrained.DEFAULT not in pretrained.shipped(), reason="the Transformer does not ship yet")
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
     folder, _ = pretrained.find(pretrained.DEFAULT)
-    model, tokenizers = Writer.from_pretrained(folder), TokenizerPair.load(folder)
+    model, tokenizers = EncoderDecoder.from_pretrained(folder), TokenizerPair.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
     ours, theirs = (list(translate(it, tokenizers, texts, beams=1)) for it in (model, engine))
@@ -141,16 +150,16 @@ def test_other_transformers_are_refused_with_the_reason(
 
 
 def test_rnns_are_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    small = config.RecurrentEncoder(embedding=8, width=8), config.RecurrentDecoder(embedding=8, width=8)
-    model = Writer(config.Writer(len(tokenizers.source), len(tokenizers.source), *small))
+    small = RecurrentEncoderConfig(embedding=8, width=8), RecurrentDecoderConfig(embedding=8, width=8)
+    model = EncoderDecoder(EncoderDecoderConfig(len(tokenizers.source), len(tokenizers.source), *small))
     with pytest.raises(ValueError, match="CTranslate2 runs Transformers; this model's encoder is of kind 'rnn'"):
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 
 
 def test_what_reads_sound_is_refused(tokenizers: TokenizerPair, tmp_path: Path) -> None:
-    encoder = config.TransformerEncoder(reads="sound", width=16, heads=2, layers=1, hidden=16)
-    decoder = config.TransformerDecoder(width=16, heads=2, layers=1, hidden=16)
-    model = Writer(config.Writer(0, len(tokenizers.source), encoder, decoder))
+    encoder = TransformerEncoderConfig(reads="sound", width=16, heads=2, layers=1, hidden=16)
+    decoder = TransformerDecoderConfig(width=16, heads=2, layers=1, hidden=16)
+    model = EncoderDecoder(EncoderDecoderConfig(0, len(tokenizers.source), encoder, decoder))
     with pytest.raises(ValueError, match="CTranslate2 runs what reads text; this model reads sound"):
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 

@@ -15,14 +15,14 @@ from regard.decoding.beam import Beam, Ranking, advance
 from regard.decoding.search import History
 from regard.decoding.topk import largest
 from regard.models.annotations import Annotations
-from regard.models.decoders.decoder import Decoded, Decoder, State
+from regard.models.decoders.decoder import Decoder, DecoderOutput, State
 
 BEGIN, END = 1, 2
 VOCABULARY = 6  # <pad>, <s>, </s>, <unk> and two words
 
 
 @dataclass
-class Memory(State):
+class EncoderMemory(State):
     """`beams` rows per sentence; `calls` counts what the search does with them, for all its states together."""
 
     h: Tensor
@@ -30,20 +30,20 @@ class Memory(State):
     beams: int
     calls: dict[str, int]
 
-    def reorder(self, rows: Tensor) -> Memory:
+    def reorder(self, rows: Tensor) -> EncoderMemory:
         assert torch.equal(rows // self.beams, torch.arange(len(self.h), device=rows.device) // self.beams), (
             "a row left its sentence"
         )
         self.calls["reorder"] += 1
-        return Memory(self.h[rows], self.annotations, self.beams, self.calls)
+        return EncoderMemory(self.h[rows], self.annotations, self.beams, self.calls)
 
-    def keep(self, sentences: Tensor) -> Memory:
+    def keep(self, sentences: Tensor) -> EncoderMemory:
         self.calls["keep"] += 1
         rows = (sentences[:, None] * self.beams + torch.arange(self.beams)).flatten()
-        return Memory(self.h[rows], self.annotations.select(sentences), self.beams, self.calls)
+        return EncoderMemory(self.h[rows], self.annotations.select(sentences), self.beams, self.calls)
 
 
-class Small(Decoder[Memory]):
+class Small(Decoder[EncoderMemory]):
     """A recurrent decoder with dot-product attention, random, sharp enough that beams disagree with one another."""
 
     def __init__(self, vocabulary: int = VOCABULARY, width: int = 8, *, ending: float = 0.0) -> None:
@@ -64,25 +64,27 @@ class Small(Decoder[Memory]):
         e = e.masked_fill(torch.arange(a.vectors.shape[1], device=e.device) >= a.lengths[:, None], -torch.inf)
         return h, e.softmax(-1)
 
-    def forward(self, tokens: Tensor, annotations: Annotations, *, weights: bool = False) -> Decoded:
+    def forward(self, tokens: Tensor, annotations: Annotations, *, weights: bool = False) -> DecoderOutput:
         h, features, seen = annotations.summary, [], []
         for t in range(tokens.shape[1]):
             h, w = self._once(h, tokens[:, t], annotations)
             features.append(torch.cat([h, torch.einsum("ns,nsd->nd", w, annotations.vectors)], -1))
             seen.append(w)
-        return Decoded(torch.stack(features, 1), torch.stack(seen, 1)[:, None] if weights else None)
+        return DecoderOutput(torch.stack(features, 1), torch.stack(seen, 1)[:, None] if weights else None)
 
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> Memory:
-        return Memory(annotations.summary.repeat_interleave(beams, 0), annotations, beams, self.calls)
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> EncoderMemory:
+        return EncoderMemory(annotations.summary.repeat_interleave(beams, 0), annotations, beams, self.calls)
 
-    def step(self, tokens: Tensor, state: Memory, *, weights: bool = False) -> tuple[Tensor, Memory, Tensor | None]:
+    def step(
+        self, tokens: Tensor, state: EncoderMemory, *, weights: bool = False
+    ) -> tuple[Tensor, EncoderMemory, Tensor | None]:
         self.calls["step"] += 1
         self.calls["rows"] += len(tokens)
         rows = torch.arange(len(state.annotations.lengths), device=tokens.device).repeat_interleave(state.beams)
         a = state.annotations.select(rows)
         h, w = self._once(state.h, tokens, a)
         features = torch.cat([h, torch.einsum("ns,nsd->nd", w, a.vectors)], -1)
-        return features, Memory(h, state.annotations, state.beams, self.calls), w[:, None] if weights else None
+        return features, EncoderMemory(h, state.annotations, state.beams, self.calls), w[:, None] if weights else None
 
     def readout(self, features: Tensor) -> Tensor:
         return self.out(features)
@@ -328,10 +330,12 @@ def test_a_broken_model_is_an_error_not_an_empty_answer() -> None:
 class Blind(Small):
     """Without attention there is nothing to look at."""
 
-    def forward(self, tokens: Tensor, annotations: Annotations, *, weights: bool = False) -> Decoded:
-        return Decoded(super().forward(tokens, annotations).features, None)
+    def forward(self, tokens: Tensor, annotations: Annotations, *, weights: bool = False) -> DecoderOutput:
+        return DecoderOutput(super().forward(tokens, annotations).features, None)
 
-    def step(self, tokens: Tensor, state: Memory, *, weights: bool = False) -> tuple[Tensor, Memory, Tensor | None]:
+    def step(
+        self, tokens: Tensor, state: EncoderMemory, *, weights: bool = False
+    ) -> tuple[Tensor, EncoderMemory, Tensor | None]:
         return super().step(tokens, state)
 
 

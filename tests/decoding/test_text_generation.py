@@ -16,18 +16,27 @@ from regard.data import Tokenizer, TokenizerPair
 from regard.data.batch import END, UNKNOWN
 from regard.data.source_reader import EmptyReader
 from regard.decoding import Sample, generate
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LSTMNDecoderConfig,
+    NoEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT = "The early bird\ncatches the worm,\nand the late one sleeps.\n"
 ROOM = 12
-DECODERS: dict[str, config.Decoder] = {
-    "Transformer": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=2, positions="learned"),
-    "rotary": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=1, positions="rotary"),
-    "LSTM": config.RecurrentDecoder(attention="none", cell="lstm", embedding=16, width=16),
-    "LSTMN": config.LSTMNDecoder(fusion="none", embedding=16, width=16, layers=2),
+DECODERS: dict[str, DecoderConfig] = {
+    "Transformer": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2, positions="learned"),
+    "rotary": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=1, positions="rotary"),
+    "LSTM": RecurrentDecoderConfig(attention="none", cell="lstm", embedding=16, width=16),
+    "LSTMN": LSTMNDecoderConfig(fusion="none", embedding=16, width=16, layers=2),
 }
 
 
@@ -36,15 +45,17 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train("character", 100, [TEXT])
 
 
-def writer(tokenizer: Tokenizer, name: str = "Transformer", longest: int = ROOM) -> Writer:
+def writer(tokenizer: Tokenizer, name: str = "Transformer", longest: int = ROOM) -> EncoderDecoder:
     torch.manual_seed(4)
-    model = Writer(config.Writer(0, len(tokenizer), config.NoEncoder(), DECODERS[name], longest=longest)).eval()
+    model = EncoderDecoder(
+        EncoderDecoderConfig(0, len(tokenizer), NoEncoderConfig(), DECODERS[name], longest=longest)
+    ).eval()
     with torch.no_grad():
         model.decoder.output.weight[END] = 0  # some other token is likelier: untrained, none ends by chance
     return model
 
 
-def likeliest(model: Writer, tokenizer: Tokenizer, text: str) -> str:
+def likeliest(model: EncoderDecoder, tokenizer: Tokenizer, text: str) -> str:
     """The next character, from the whole text at once."""
     one = torch.ones(1, dtype=torch.int64)
     tokens = torch.tensor([tokenizer.continued(text)])
@@ -159,8 +170,8 @@ def test_a_long_prompt_is_read_from_its_end(tokenizer: Tokenizer) -> None:
 
 def test_only_language_models_go_on_alone(tokenizer: Tokenizer) -> None:
     size = len(tokenizer)
-    reads = config.RecurrentEncoder(embedding=8, width=8)
-    model = Writer(config.Writer(size, size, reads, config.RecurrentDecoder(embedding=8, width=8)))
+    reads = RecurrentEncoderConfig(embedding=8, width=8)
+    model = EncoderDecoder(EncoderDecoderConfig(size, size, reads, RecurrentDecoderConfig(embedding=8, width=8)))
     with pytest.raises(ValueError, match="reads a source"):
         next(generate(model.eval(), tokenizer, "The"))
     with pytest.raises(ValueError, match="evaluation mode"):

@@ -16,7 +16,14 @@ from regard import cli
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.batch import BEGIN, END
 from regard.decoding import Hypothesis, Sample, Translation, pretrained, search, translate
-from regard.models import Writer, config
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,24 +47,24 @@ def tokenizers() -> TokenizerPair:
 
 
 ENCODERS = {
-    "rnn": config.RecurrentEncoder(embedding=16, width=8),
-    "transformer": config.TransformerEncoder(width=16, heads=2, hidden=32, layers=2),
+    "rnn": RecurrentEncoderConfig(embedding=16, width=8),
+    "transformer": TransformerEncoderConfig(width=16, heads=2, hidden=32, layers=2),
 }
 DECODERS: dict[str, Any] = {
-    "seq2seq": config.RecurrentDecoder(attention="none", embedding=16, width=16),
-    "bahdanau": config.RecurrentDecoder(embedding=16, width=16, readout="maxout"),
-    "luong-local": config.RecurrentDecoder(
+    "seq2seq": RecurrentDecoderConfig(attention="none", embedding=16, width=16),
+    "bahdanau": RecurrentDecoderConfig(embedding=16, width=16, readout="maxout"),
+    "luong-local": RecurrentDecoderConfig(
         attention="luong", energy="general", scope="local-p", cell="lstm", window=2, embedding=16, width=16
     ),
-    "transformer": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=2),
-    "alibi": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=2, positions="alibi"),
-    "rotary": config.TransformerDecoder(width=16, heads=2, key_heads=1, hidden=32, layers=2, positions="rotary"),
+    "transformer": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2),
+    "alibi": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2, positions="alibi"),
+    "rotary": TransformerDecoderConfig(width=16, heads=2, key_heads=1, hidden=32, layers=2, positions="rotary"),
 }
 
 
-def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> Writer:
+def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> EncoderDecoder:
     torch.manual_seed(1)
-    made = Writer(config.Writer(size, size, ENCODERS[encoder], DECODERS[decoder]))
+    made = EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS[encoder], DECODERS[decoder]))
     with torch.no_grad():  # sharper than at birth, so that no two hypotheses are nearly equal
         for parameter in made.parameters():
             parameter.mul_(2.5 if parameter.dim() > 1 else 1)
@@ -87,8 +94,8 @@ def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: i
 def test_learned_positions_end_a_translation(tokenizers: TokenizerPair) -> None:
     torch.manual_seed(1)
     size = len(tokenizers.source)
-    decoder = config.TransformerDecoder(width=16, heads=2, hidden=32, layers=1, positions="learned")
-    it = Writer(config.Writer(size, size, ENCODERS["rnn"], decoder, longest=7)).eval()
+    decoder = TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=1, positions="learned")
+    it = EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS["rnn"], decoder, longest=7)).eval()
     with torch.no_grad():
         it.decoder.output.weight[END] = 0  # it does not end by itself
     for longest in (None, 50):

@@ -10,9 +10,18 @@ import torch
 from torch import nn
 
 from regard import Additive, Alibi, Concat, Dot, General, Modified, ScaledDot, attend, causal, padding
-from regard.layers import Cell, Dropout, Local, Memory, MultiHead, Recurrence, Rotary, Sinusoidal
+from regard.layers import (
+    Dropout,
+    EncoderMemory,
+    LocalAttention,
+    MultiHead,
+    RecurrentCell,
+    RecurrentLayer,
+    RotaryPositions,
+    SinusoidalPositions,
+)
 from regard.layers.recurrent import rnn_gates
-from regard.layers.recurrent.deferred_gradient import Fixed
+from regard.layers.recurrent.deferred_gradient import DeferredLinear
 from regard.layers.recurrent.encoder_memory import query_matrix
 from regard.layers.recurrent.loop_additive import Scores
 from tests.support.triton_interpreter import interpreted, skip_without_triton
@@ -98,7 +107,7 @@ def test_multihead_refuses_heads_that_do_not_divide(heads: int, key_heads: int) 
 
 
 def test_sinusoidal_is_the_published_formula() -> None:
-    got = Sinusoidal(8)(torch.zeros(1, 5, 8), first=3)
+    got = SinusoidalPositions(8)(torch.zeros(1, 5, 8), first=3)
     for p in range(5):
         for i in range(4):
             angle = (p + 3) / 10_000 ** (2 * i / 8)
@@ -107,7 +116,7 @@ def test_sinusoidal_is_the_published_formula() -> None:
 
 
 def test_rotary_products_know_only_the_distance() -> None:
-    rotary, q, k = Rotary(8), torch.randn(1, 1, 8), torch.randn(1, 1, 8)
+    rotary, q, k = RotaryPositions(8), torch.randn(1, 1, 8), torch.randn(1, 1, 8)
     products = [(rotary(q, m) @ rotary(k, m + 5).mT).item() for m in (0, 1, 40)]
     assert max(products) - min(products) < 1e-5
     assert abs(products[0] - (rotary(q, 0) @ rotary(k, 6).mT).item()) > 1e-3
@@ -127,14 +136,16 @@ def test_fixed_gives_the_gradient_of_every_step_at_once() -> None:
         return total
 
     for got, want in zip(
-        grads(run(Fixed(m, b)), m, b, x), grads(run(lambda y: nn.functional.linear(y, m, b)), m, b, x), strict=True
+        grads(run(DeferredLinear(m, b)), m, b, x),
+        grads(run(lambda y: nn.functional.linear(y, m, b)), m, b, x),
+        strict=True,
     ):
         torch.testing.assert_close(got, want)
 
 
 def test_fixed_can_go_back_twice_and_skips_what_did_not_matter() -> None:
     m, x = leaf(4, 3), leaf(2, 3)
-    fixed = Fixed(m)
+    fixed = DeferredLinear(m)
     y = fixed(x).sum()
     fixed(x)  # a step that leads nowhere
     torch.testing.assert_close(
@@ -145,7 +156,7 @@ def test_fixed_can_go_back_twice_and_skips_what_did_not_matter() -> None:
 def test_asking_for_an_inputs_gradient_leaves_the_matrix_alone() -> None:
     """As saliency and gradient penalties do: the steps' notes are for the matrix, and it was not asked for."""
     m, x, keys, w = leaf(4, 3), leaf(2, 3), leaf(2, 5, 4), leaf(4)
-    for loop, q, learned in ((Fixed(m), x, (m,)), (Scores(keys, w), x.repeat(1, 2)[:, None, :4], (keys, w))):
+    for loop, q, learned in ((DeferredLinear(m), x, (m,)), (Scores(keys, w), x.repeat(1, 2)[:, None, :4], (keys, w))):
         y = loop(q).square().sum()
         want = torch.autograd.grad(y, learned, retain_graph=True)
         torch.autograd.grad(y, x, retain_graph=True)
@@ -162,7 +173,7 @@ def test_steps_can_be_trained_through_after_sentences_leave() -> None:
         torch.testing.assert_close(mine, other)
     m, x = leaf(3, 4, 2), leaf(2, 5, 2)
     for mine, other in zip(
-        grads(Fixed(m).select(rows)(x).sum(), m, x), grads((x @ m[rows].mT).sum(), m, x), strict=True
+        grads(DeferredLinear(m).select(rows)(x).sum(), m, x), grads((x @ m[rows].mT).sum(), m, x), strict=True
     ):
         torch.testing.assert_close(mine, other)
 
@@ -170,7 +181,7 @@ def test_steps_can_be_trained_through_after_sentences_leave() -> None:
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_recurrence_is_pytorchs_over_packed_sentences(kind: str, bidirectional: bool) -> None:
-    ours = Recurrence(kind, 5, 4, bidirectional=bidirectional).double()  # type: ignore[arg-type]
+    ours = RecurrentLayer(kind, 5, 4, bidirectional=bidirectional).double()  # type: ignore[arg-type]
     theirs = (nn.GRU if kind == "gru" else nn.LSTM)(5, 4, batch_first=True, bidirectional=bidirectional).double()
     for number, direction in enumerate(ours.directions):
         suffix = "_reverse" if number else ""
@@ -197,7 +208,7 @@ def test_recurrence_is_pytorchs_over_packed_sentences(kind: str, bidirectional: 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_the_state_of_a_recurrence_is_not_rounded(kind: str) -> None:
     """In mixed precision its inputs may be bfloat16; the same values in float32 give the same states."""
-    ours = Recurrence(kind, 8, 8, bidirectional=False)  # type: ignore[arg-type]
+    ours = RecurrentLayer(kind, 8, 8, bidirectional=False)  # type: ignore[arg-type]
     x, lengths = torch.randn(2, 50, 8).bfloat16(), torch.full((2,), 50)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         rounded, wide = (ours(given, lengths)[0] for given in (x, x.float()))
@@ -210,7 +221,7 @@ def test_the_state_of_a_recurrence_is_not_rounded(kind: str) -> None:
 def test_gradients_beyond_float16_are_finite_in_mixed_precision(kind: str) -> None:
     """Autocast runs cuDNN's steps in float16 even when it is asked for bfloat16: there this sum is infinite."""
     torch.manual_seed(0)
-    ours = Recurrence(kind, 16, 16, bidirectional=True)  # type: ignore[arg-type]
+    ours = RecurrentLayer(kind, 16, 16, bidirectional=True)  # type: ignore[arg-type]
     x, lengths = torch.randn(64, 30, 16), torch.full((64,), 30)
     exact = copy.deepcopy(ours).double()
     want = grads(1e4 * exact(x.double(), lengths)[0].sum(), *exact.parameters())
@@ -225,7 +236,7 @@ def test_gradients_beyond_float16_are_finite_in_mixed_precision(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_cell_is_pytorchs(kind: str) -> None:
-    cell = Cell(kind, 3, 2, 4).double()  # type: ignore[arg-type]
+    cell = RecurrentCell(kind, 3, 2, 4).double()  # type: ignore[arg-type]
     theirs = (nn.GRUCell if kind == "gru" else nn.LSTMCell)(5, 4).double()
     with torch.no_grad():
         theirs.weight_ih.copy_(torch.cat([cell.early, cell.late], 1))
@@ -258,7 +269,7 @@ def test_memory_says_what_attend_says(energy: nn.Module) -> None:
     vectors, lengths = leaf(2, 7, 4 if isinstance(energy, Dot) else 5), torch.tensor([7, 3])
     q = leaf(2, 3, 4)
     learned = list(energy.parameters()) if isinstance(energy, nn.Module) else []
-    memory, matrix = Memory(energy, vectors, lengths), query_matrix(energy)  # type: ignore[arg-type]
+    memory, matrix = EncoderMemory(energy, vectors, lengths), query_matrix(energy)  # type: ignore[arg-type]
     looks = [memory.look(at[:, None] if matrix is None else (at @ matrix.mT)[:, None]) for at in q.unbind(1)]
     got = torch.cat([z for z, _ in looks], 1)
     want, w = attend(q, vectors, vectors, energy=energy, mask=padding(lengths), weights=True, backend="reference")
@@ -274,11 +285,11 @@ def test_memory_says_what_attend_says(energy: nn.Module) -> None:
 def test_local_windows_are_luongs() -> None:
     lengths, places = torch.tensor([9, 4]), torch.arange(9)
     h = torch.randn(2, 1, 6)
-    closed, scale = Local(6, 2, "local-m")(h, 5, lengths, places)
+    closed, scale = LocalAttention(6, 2, "local-m")(h, 5, lengths, places)
     assert scale is None
     assert (closed[0, 0] == 0).nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
     assert (closed[1, 0] == 0).nonzero().flatten().tolist() == [1, 2, 3, 4, 5]  # stays at the last word, 3
-    predictive = Local(6, 2, "local-p")
+    predictive = LocalAttention(6, 2, "local-p")
     closed, scale = (x.detach() for x in predictive(h, 5, lengths, places))
     for b, length in enumerate(lengths.tolist()):
         middle = length * torch.sigmoid(predictive.outer(torch.tanh(predictive.inner(h[b, 0])))).item()
@@ -372,7 +383,7 @@ def test_dropout_is_nothing_in_evaluation_and_repeats_with_its_seed() -> None:
 
 def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
     energy = Additive(4, 4, 4).double()
-    fixed, memory = Fixed(energy.query.weight), Memory(energy, leaf(2, 3, 4), torch.tensor([3, 2]))
+    fixed, memory = DeferredLinear(energy.query.weight), EncoderMemory(energy, leaf(2, 3, 4), torch.tensor([3, 2]))
     breaks = True
 
     def stop(gradient: torch.Tensor) -> None:
@@ -403,10 +414,10 @@ def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
 def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> None:
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     q = torch.randn(2, 1, 4)
-    plain = Memory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+    plain = EncoderMemory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = Memory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
-        cell = Cell("gru", 3, 4, 4)
+        mixed = EncoderMemory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+        cell = RecurrentCell("gru", 3, 4, 4)
         unrolled = cell.unroll(torch.float32)
         hidden = (torch.zeros(2, 4),)
         hidden = unrolled.step(torch.randn(2, 12), mixed[:, 0], unrolled.recall(hidden)[0], hidden)
@@ -418,7 +429,7 @@ def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> Non
 
 def test_loops_run_where_there_is_no_autocast() -> None:
     with torch.device("meta"):
-        z, weights = Memory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).look(
+        z, weights = EncoderMemory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).look(
             torch.empty(2, 1, 4)
         )
     assert (z.shape, weights.shape) == ((2, 1, 4), (2, 1, 3))
@@ -426,15 +437,15 @@ def test_loops_run_where_there_is_no_autocast() -> None:
 
 def test_a_sentence_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one place to look at; the shortest has 0"):
-        Memory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
+        EncoderMemory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
 
 
 def test_positions_do_not_depend_on_the_default_precision() -> None:
     x = torch.randn(1, 2, 600, 8)
-    want = Sinusoidal(8)(x), Rotary(8)(x), Alibi(12).slopes
+    want = SinusoidalPositions(8)(x), RotaryPositions(8)(x), Alibi(12).slopes
     torch.set_default_dtype(torch.bfloat16)
     try:
-        got = Sinusoidal(8)(x), Rotary(8)(x), Alibi(12).slopes
+        got = SinusoidalPositions(8)(x), RotaryPositions(8)(x), Alibi(12).slopes
     finally:
         torch.set_default_dtype(torch.float32)
     for a, b in zip(got, want, strict=True):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regard.layers.log_mel import LogMel, triangles
-from regard.models.encoders.sound_embedding import Hearing
+from regard.models.encoders.sound_embedding import SoundEmbedding
 
 
 def _written_out(sound: np.ndarray, mel: LogMel) -> np.ndarray:
@@ -94,7 +94,7 @@ def test_frames(samples: int, frames: int) -> None:
 
 def test_hearing_does_not_depend_on_loudness_or_padding() -> None:
     torch.manual_seed(0)
-    ear = Hearing(8)
+    ear = SoundEmbedding(8)
     sound = torch.randint(-3000, 3000, (1, 2000), dtype=torch.int16)
     once, lengths = ear(sound, torch.tensor([2000]))
     torch.testing.assert_close(ear(sound * 4, torch.tensor([2000]))[0], once, atol=1e-3, rtol=1e-3)
@@ -105,5 +105,5 @@ def test_hearing_does_not_depend_on_loudness_or_padding() -> None:
 
 
 def test_silence_is_finite() -> None:
-    x, _ = Hearing(8)(torch.zeros(2, 500, dtype=torch.int16), torch.tensor([500, 1]))
+    x, _ = SoundEmbedding(8)(torch.zeros(2, 500, dtype=torch.int16), torch.tensor([500, 1]))
     assert x.isfinite().all()

@@ -16,26 +16,36 @@ from regard.data import Batches, EncodedCorpus, LabelSet, Pair, Tokenizer, Token
 from regard.data.corpora import opinions
 from regard.data.tfidf import idf
 from regard.layers import pooling
-from regard.models import Classifier, config
-from regard.models.encoders.convolution_encoder import Windows
+from regard.models import (
+    BagEncoderConfig,
+    Classifier,
+    ClassifierConfig,
+    ConvolutionEncoderConfig,
+    EncoderConfig,
+    HeadConfig,
+    LSTMNEncoderConfig,
+    RecurrentEncoderConfig,
+    TransformerEncoderConfig,
+)
+from regard.models.encoders.convolution_encoder import WindowConvolution
 from regard.training.score.error_rate import distance, error_rate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WORDS, CLASSES, WIDTH = 30, 3, 16
-ENCODERS: dict[str, config.Encoder] = {
-    "linear": config.BagEncoder(),
-    "bag": config.BagEncoder(width=WIDTH),
-    "cnn": config.ConvolutionEncoder(embedding=8, width=8, windows=[2, 3]),
-    "rnn": config.RecurrentEncoder(cell="lstm", embedding=8, width=8),
-    "lstmn": config.LSTMNEncoder(embedding=8, width=8),
-    "transformer": config.TransformerEncoder(width=WIDTH, heads=2, hidden=16, layers=1),
+ENCODERS: dict[str, EncoderConfig] = {
+    "linear": BagEncoderConfig(),
+    "bag": BagEncoderConfig(width=WIDTH),
+    "cnn": ConvolutionEncoderConfig(embedding=8, width=8, windows=[2, 3]),
+    "rnn": RecurrentEncoderConfig(cell="lstm", embedding=8, width=8),
+    "lstmn": LSTMNEncoderConfig(embedding=8, width=8),
+    "transformer": TransformerEncoderConfig(width=WIDTH, heads=2, hidden=16, layers=1),
 }
-SOUND: dict[str, config.Encoder] = {
-    "cnn": config.ConvolutionEncoder(reads="sound", embedding=8, width=8, windows=[3], layers=2, stride=2),
-    "rnn": config.RecurrentEncoder(reads="sound", embedding=8, width=8),
-    "transformer": config.TransformerEncoder(reads="sound", width=8, heads=2, hidden=8, layers=1),
+SOUND: dict[str, EncoderConfig] = {
+    "cnn": ConvolutionEncoderConfig(reads="sound", embedding=8, width=8, windows=[3], layers=2, stride=2),
+    "rnn": RecurrentEncoderConfig(reads="sound", embedding=8, width=8),
+    "transformer": TransformerEncoderConfig(reads="sound", width=8, heads=2, hidden=8, layers=1),
 }
 POOLINGS = ("mean", "last", "max", "static", "learned", "attention")
 
@@ -52,7 +62,7 @@ def batch(rows: int = 6, longest: int = 9) -> SimpleNamespace:
 
 
 def classifier(encoder: str, how: str) -> Classifier:
-    model = Classifier(config.Classifier(WORDS, CLASSES, ENCODERS[encoder], config.Head(how, hidden=8))).eval()
+    model = Classifier(ClassifierConfig(WORDS, CLASSES, ENCODERS[encoder], HeadConfig(how, hidden=8))).eval()
     assert model.static is not None
     model.static.idf.copy_(torch.rand(WORDS) + 1)
     with torch.no_grad():
@@ -86,10 +96,10 @@ def test_poolings_are_their_formulas() -> None:
     vectors = torch.randn(1, 5, WIDTH, dtype=torch.float64)
     source, lengths, summary = torch.tensor([[4, 5, 4, 6, 9]]), torch.tensor([4]), torch.randn(1, WIDTH)
     made = {
-        "mean": pooling.Mean(),
-        "static": pooling.Static(WORDS),
-        "learned": pooling.Adaptive(WORDS),
-        "attention": pooling.Attentive(WIDTH, 8),
+        "mean": pooling.MeanPooling(),
+        "static": pooling.StaticPooling(WORDS),
+        "learned": pooling.LearnedWordPooling(WORDS),
+        "attention": pooling.AttentionPooling(WIDTH, 8),
     }
     made = {name: part.double() for name, part in made.items()}
     made["static"].idf.copy_(torch.arange(WORDS))
@@ -111,7 +121,7 @@ def test_poolings_are_their_formulas() -> None:
 
 def test_max_pooling_and_the_shares_of_places() -> None:
     vectors = torch.tensor([[[1.0, 5.0, 0.0], [2.0, 1.0, 3.0], [9.0, 9.0, 9.0]]])
-    z, share = pooling.Most()(vectors, torch.tensor([2]), vectors[:, 0], torch.zeros(1, 3), weights=True)
+    z, share = pooling.MaxPooling()(vectors, torch.tensor([2]), vectors[:, 0], torch.zeros(1, 3), weights=True)
     assert z.tolist() == [[2.0, 5.0, 3.0]]
     torch.testing.assert_close(share, torch.tensor([[1 / 3, 2 / 3, 0.0]]))
 
@@ -124,7 +134,7 @@ def test_tfidf_is_counted_and_the_classifier_is_linear_in_it() -> None:
     counted = idf(encoded, len(sides.source))
     for word, texts_with in ((a, 1), (b, 3), (c, 1), (2, 3)):
         assert counted[word] == pytest.approx(np.log(4 / (1 + texts_with)) + 1)
-    model = Classifier(config.Classifier(len(sides.source), 2, config.BagEncoder(), config.Head("static")))
+    model = Classifier(ClassifierConfig(len(sides.source), 2, BagEncoderConfig(), HeadConfig("static")))
     model.static.idf.copy_(torch.from_numpy(counted))
     model.encoder.embedding.weight.data.normal_()
     logits = model(torch.tensor([[a, b, a, 2]]), torch.tensor([4])).logits[0]
@@ -134,13 +144,13 @@ def test_tfidf_is_counted_and_the_classifier_is_linear_in_it() -> None:
 
 
 def test_a_linear_classifier_begins_knowing_nothing() -> None:
-    model = Classifier(config.Classifier(WORDS, CLASSES, config.BagEncoder(), config.Head("static")))
+    model = Classifier(ClassifierConfig(WORDS, CLASSES, BagEncoderConfig(), HeadConfig("static")))
     assert not model(torch.randint(4, WORDS, (2, 5)), torch.tensor([5, 3])).logits.any()
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
 def test_windows_are_convolutions_of_each_sentence_alone(stride: int) -> None:
-    layer = Windows(5, 4, [2, 3], stride)
+    layer = WindowConvolution(5, 4, [2, 3], stride)
     x, lengths = torch.randn(3, 8, 5), torch.tensor([8, 5, 1])
     found, kept = layer(x, lengths)
     assert kept.tolist() == [-(-n // stride) for n in lengths.tolist()]
@@ -171,7 +181,7 @@ def test_the_loss_is_cross_entropy_and_filler_rows_add_nothing(smoothing: float)
 @pytest.mark.parametrize("encoder", SOUND)
 @pytest.mark.parametrize("how", ["mean", "max", "attention"])
 def test_sounds_of_any_length(encoder: str, how: str) -> None:
-    model = Classifier(config.Classifier(0, CLASSES, SOUND[encoder], config.Head(how, hidden=8))).eval()
+    model = Classifier(ClassifierConfig(0, CLASSES, SOUND[encoder], HeadConfig(how, hidden=8))).eval()
     samples = torch.randint(-9000, 9000, (3, 3000), dtype=torch.int16)
     lengths = torch.tensor([3000, 1700, 40])
     with torch.no_grad(), regard.watch(model) as seen:
@@ -187,8 +197,8 @@ def test_sounds_of_any_length(encoder: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["static", "learned"])
 def test_sound_has_no_words_to_weigh(how: str) -> None:
-    with pytest.raises(ValueError, match=f'head.pooling = "{how}" weighs words, and the source is no text'):
-        Classifier(config.Classifier(0, CLASSES, SOUND["rnn"], config.Head(how)))
+    with pytest.raises(ValueError, match=f'head.pooling = "{how}" weighs words, and the encoder reads sound'):
+        Classifier(ClassifierConfig(0, CLASSES, SOUND["rnn"], HeadConfig(how)))
 
 
 @pytest.mark.parametrize("how", ["attention", "max"])
@@ -228,9 +238,9 @@ def test_a_folder_holds_all_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_a_config_that_cannot_be_is_refused_by_its_key(key: str, value: object, message: str) -> None:
-    values = config.Classifier(WORDS, CLASSES).to_dict()
+    values = ClassifierConfig(WORDS, CLASSES).to_dict()
     with pytest.raises(ValueError, match=message):
-        config.Classifier.from_dict({**values, key: value})
+        ClassifierConfig.from_dict({**values, key: value})
 
 
 def test_opinions_need_more_than_counting() -> None:
@@ -283,7 +293,7 @@ def test_batches_of_labels_and_samples_are_what_the_classifier_reads() -> None:
     pairs = list(tones.pairs(8))
     sides = TokenizerPair(SoundReader(), LabelSet.train(pair.target for pair in pairs))
     (given,) = Batches(EncodedCorpus.build(pairs, sides), sentences=8, fixed_shapes=True)
-    model = Classifier(config.Classifier(0, 3, SOUND["rnn"], config.Head(hidden=8)))
+    model = Classifier(ClassifierConfig(0, 3, SOUND["rnn"], HeadConfig(hidden=8)))
     loss = model.loss(replace(given))
     assert int(loss.tokens) == 8
     assert given.source.dtype == torch.int16

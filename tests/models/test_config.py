@@ -6,12 +6,24 @@ from typing import Any
 
 import pytest
 
-from regard.models import config
+from regard.models import (
+    DECODERS,
+    ENCODERS,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    GridEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    ShowAttendTellDecoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 
 def written(**changed: Any) -> dict[str, Any]:
     """What `to_dict` wrote, with some keys changed (`encoder__width` is that of the encoder), or, by ..., left out."""
-    values = config.Writer(20, 30, config.RecurrentEncoder()).to_dict()
+    values = EncoderDecoderConfig(20, 30, RecurrentEncoderConfig()).to_dict()
     for name, value in changed.items():
         *part, key = name.split("__")
         into = values[part[0]] if part else values
@@ -21,15 +33,17 @@ def written(**changed: Any) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("encoder", [config.RecurrentEncoder(dropout=0), config.TransformerEncoder(key_heads=2)])
-@pytest.mark.parametrize("decoder", [config.RecurrentDecoder(), config.TransformerDecoder(norm="post")])
-def test_what_was_written_is_read_again(encoder: config.Encoder, decoder: config.Decoder) -> None:
-    made = config.Writer(20, 30, encoder, decoder, tied="decoder")
-    assert config.Writer.from_dict(made.to_dict()) == made
+@pytest.mark.parametrize("encoder", [RecurrentEncoderConfig(dropout=0), TransformerEncoderConfig(key_heads=2)])
+@pytest.mark.parametrize("decoder", [RecurrentDecoderConfig(), TransformerDecoderConfig(norm="post")])
+def test_what_was_written_is_read_again(encoder: EncoderConfig, decoder: DecoderConfig) -> None:
+    made = EncoderDecoderConfig(20, 30, encoder, decoder, tied="decoder")
+    assert EncoderDecoderConfig.from_dict(made.to_dict()) == made
 
 
 def test_what_has_a_default_may_be_left_out() -> None:
-    assert config.Writer.from_dict(written(longest=..., decoder__norm=...)) == config.Writer.from_dict(written())
+    assert EncoderDecoderConfig.from_dict(written(longest=..., decoder__norm=...)) == EncoderDecoderConfig.from_dict(
+        written()
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,10 +57,10 @@ def test_what_has_a_default_may_be_left_out() -> None:
         ({"colour": "red"}, "config has unknown keys: colour"),
         (
             {"encoder": ...},
-            "encoder is None; it must be a table with a kind, one of " + ", ".join(sorted(config.ENCODERS)),
+            "encoder is None; it must be a table with a kind, one of " + ", ".join(sorted(ENCODERS)),
         ),
         ({"decoder": [1]}, "decoder is [1]; it must be a table"),
-        ({"decoder__kind": ...}, "decoder.kind is None; known kinds are " + ", ".join(sorted(config.DECODERS))),
+        ({"decoder__kind": ...}, "decoder.kind is None; known kinds are " + ", ".join(sorted(DECODERS))),
         ({"decoder__kind": []}, "decoder.kind is []; known kinds are"),
         ({"encoder__width": -8}, "encoder.width is -8; it must be a whole number ≥ 1"),
         ({"encoder__width": 8.0}, "encoder.width is 8.0; it must be a whole number ≥ 1"),
@@ -61,11 +75,11 @@ def test_what_has_a_default_may_be_left_out() -> None:
 )
 def test_what_cannot_be_is_named(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011  the message is compared below, as it stands
-        config.Writer.from_dict(written(**changed))
+        EncoderDecoderConfig.from_dict(written(**changed))
     assert message in str(refused.value)
 
 
 def test_what_is_no_share_may_be_one_and_more() -> None:
-    told = config.TellDecoder(penalty=1.0, reward=2.5)
-    written = config.Writer(0, 10, config.GridEncoder(), told).to_dict()
-    assert config.Writer.from_dict(written).decoder == told
+    told = ShowAttendTellDecoderConfig(penalty=1.0, reward=2.5)
+    written = EncoderDecoderConfig(0, 10, GridEncoderConfig(), told).to_dict()
+    assert EncoderDecoderConfig.from_dict(written).decoder == told

@@ -14,17 +14,25 @@ import torch
 from torch import nn
 
 from regard.layers import MultiHead
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 from regard.training.run.checkpoint_average import WeightSnapshots
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
 
 
-def translator(encoder: config.Encoder, decoder: config.Decoder, **settings: object) -> Writer:
+def translator(encoder: EncoderConfig, decoder: DecoderConfig, **settings: object) -> EncoderDecoder:
     torch.manual_seed(7)
-    made = config.Writer(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
-    return Writer(made).double().eval()
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
+    return EncoderDecoder(made).double().eval()
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -54,8 +62,8 @@ def test_forward_and_step_agree(encoder: str, decoder: str) -> None:
 
 def test_a_transformer_drops_weights_of_every_attention() -> None:
     encoder, decoder = ENCODERS["Transformer"], DECODERS["Transformer"]
-    assert isinstance(encoder, config.TransformerEncoder)
-    assert isinstance(decoder, config.TransformerDecoder)
+    assert isinstance(encoder, TransformerEncoderConfig)
+    assert isinstance(decoder, TransformerDecoderConfig)
     some = {"dropout": 0.0, "attention_dropout": 0.4}
     model, pairs = translator(replace(encoder, **some), replace(decoder, **some)), batch()
     found = [part.dropout for part in model.modules() if isinstance(part, MultiHead)]
@@ -129,7 +137,7 @@ def _copy_layer(theirs: nn.Module, ours: nn.Module, names: dict[str, str]) -> No
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_transformer_is_pytorchs(norm: str) -> None:
     settings = {"width": WIDTH, "heads": 2, "hidden": 16, "layers": 2, "norm": norm, "dropout": 0.0}
-    model = translator(config.TransformerEncoder(**settings), config.TransformerDecoder(**settings))  # type: ignore[arg-type]
+    model = translator(TransformerEncoderConfig(**settings), TransformerDecoderConfig(**settings))  # type: ignore[arg-type]
     theirs = nn.Transformer(
         WIDTH, 2, 2, 2, 16, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64
     )
@@ -197,8 +205,8 @@ def test_bahdanau_is_the_papers_equations() -> None:
 def test_luong_is_the_papers_equations(kind: str) -> None:
     """s' = cell([y; h̃], s), a = softmax(s' W h), c = Σ a h, h̃' = tanh(W_c [c; s']); local-p as in section 3.2."""
     settings = DECODERS[kind]
-    assert isinstance(settings, config.RecurrentDecoder)
-    model = translator(GRU, config.RecurrentDecoder(**{**settings.__dict__, "layers": 1, "cell": "gru"}))
+    assert isinstance(settings, RecurrentDecoderConfig)
+    model = translator(GRU, RecurrentDecoderConfig(**{**settings.__dict__, "layers": 1, "cell": "gru"}))
     decoder, pairs = model.decoder, batch(sentences=1)
     with torch.no_grad():
         got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
@@ -241,7 +249,7 @@ def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path, tied: str) -> Non
     model, pairs = translator(TRANSFORMER, DECODERS["Transformer"], tied=tied).float(), batch()
     model.save_pretrained(tmp_path, card="# A model\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
-    loaded = Writer.from_pretrained(tmp_path)
+    loaded = EncoderDecoder.from_pretrained(tmp_path)
     assert loaded.config == model.config
     assert loaded.loss(pairs).total.item() == model.loss(pairs).total.item()
     if tied == "all":
@@ -274,38 +282,38 @@ def test_weights_that_may_not_be_read_are_not_called_absent(tmp_path: Path, monk
 
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(PermissionError, match=r"Permission denied: '.*model\.safetensors'"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
 
 
 def test_what_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no config\.json"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
     model = translator(GRU, DECODERS["Bahdanau"])
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match=r"no model\.safetensors"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(ValueError, match="does not hold the weights"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**written, "colour": "red"}))
     with pytest.raises(ValueError, match="colour"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({**written, "model_type": "bert"}))
     with pytest.raises(ValueError, match="bert"):
-        Writer.from_pretrained(tmp_path)
+        EncoderDecoder.from_pretrained(tmp_path)
 
 
 def test_parts_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="'general'"):
-        translator(GRU, config.RecurrentDecoder(attention="luong", energy="dot", width=WIDTH + 1))
+    with pytest.raises(ValueError, match='"general"'):
+        translator(GRU, RecurrentDecoderConfig(attention="luong", energy="dot", width=WIDTH + 1))
     with pytest.raises(ValueError, match="luong"):
-        translator(GRU, config.RecurrentDecoder(scope="local-m"))
+        translator(GRU, RecurrentDecoderConfig(scope="local-m"))
     with pytest.raises(ValueError, match="equally wide"):
-        translator(GRU, config.RecurrentDecoder(attention="luong", embedding=8, width=WIDTH), tied="decoder")
+        translator(GRU, RecurrentDecoderConfig(attention="luong", embedding=8, width=WIDTH), tied="decoder")
     with pytest.raises(ValueError, match="one vocabulary"):
-        Writer(config.Writer(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
+        EncoderDecoder(EncoderDecoderConfig(20, 21, TRANSFORMER, DECODERS["Transformer"], tied="all"))
     with pytest.raises(ValueError, match="learned 4 positions"):
         translator(TRANSFORMER, DECODERS["Transformer, learned"], longest=4).loss(batch())
 

@@ -16,7 +16,15 @@ from regard.data.corpora import phrasebook
 from regard.data.source_reader import EmptyReader
 from regard.data.text_windows import AdjacentWindows, RandomWindows
 from regard.data.tokenizer import passages
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    LSTMNDecoderConfig,
+    NoEncoderConfig,
+    RecurrentDecoderConfig,
+    TransformerDecoderConfig,
+)
 from tests.support.small_models import VOCABULARY
 
 if TYPE_CHECKING:
@@ -104,19 +112,19 @@ def test_a_text_too_short_is_told() -> None:
 
 # -------------------------------------------------------------------------------------------------------------- models
 
-NOTHING = config.NoEncoder()
-WRITERS: dict[str, config.Decoder] = {
-    "Transformer": config.TransformerDecoder(width=32, heads=2, hidden=64, layers=2, positions="learned", dropout=0.0),
-    "LSTM": config.RecurrentDecoder(
+NOTHING = NoEncoderConfig()
+WRITERS: dict[str, DecoderConfig] = {
+    "Transformer": TransformerDecoderConfig(width=32, heads=2, hidden=64, layers=2, positions="learned", dropout=0.0),
+    "LSTM": RecurrentDecoderConfig(
         attention="none", cell="lstm", embedding=32, width=48, layers=2, readout="plain", dropout=0.0
     ),
-    "LSTMN": config.LSTMNDecoder(fusion="none", embedding=32, width=40, layers=2, dropout=0.0),
+    "LSTMN": LSTMNDecoderConfig(fusion="none", embedding=32, width=40, layers=2, dropout=0.0),
 }
 
 
-def writer(decoder: config.Decoder, vocabulary: int, longest: int = 64) -> Writer:
+def writer(decoder: DecoderConfig, vocabulary: int, longest: int = 64) -> EncoderDecoder:
     torch.manual_seed(1)
-    return Writer(config.Writer(0, vocabulary, NOTHING, decoder, longest=longest))
+    return EncoderDecoder(EncoderDecoderConfig(0, vocabulary, NOTHING, decoder, longest=longest))
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -172,7 +180,7 @@ def test_what_a_language_model_looks_at_is_seen(name: str) -> None:
 
 
 def test_settings_that_need_a_source_are_refused() -> None:
-    with pytest.raises(ValueError, match="needs an encoder to attend to"):
+    with pytest.raises(ValueError, match="has nothing to attend to"):
         writer(replace(WRITERS["LSTM"], attention="bahdanau"), VOCABULARY)  # type: ignore[type-var]
 
 
@@ -193,7 +201,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]
     loaded = pretrained.load(run.folder)
-    assert isinstance(loaded.model, Writer)
+    assert isinstance(loaded.model, EncoderDecoder)
     held_out = EncodedCorpus.load(run.data / "valid")
     with torch.no_grad():
         found = [loaded.model.loss(batch) for batch in AdjacentWindows(held_out, block=32, rows=50)]
@@ -207,7 +215,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("recipe", "given", "told"),
     [
-        ("lstmn-phrases", "decoder.fusion=deep", 'it is "none" where there is no encoder'),
+        ("lstmn-phrases", "decoder.fusion=deep", 'it is "none" without an encoder'),
         ("lstm-phrases", "decoder.attention=bahdanau", "nothing to attend to"),
         ("lstm-phrases", "training.tokens=10", "training.tokens = 10"),
         ("lstm-phrases", 'task="translate"', 'task = "translate"'),

@@ -7,25 +7,34 @@ import torch
 
 from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
-from regard.models import Writer, config
+from regard.models import (
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 RNN = {"embedding": 32, "width": 48, "dropout": 0.0}
 DEEP = {"width": 48, "heads": 4, "hidden": 96, "layers": 1, "dropout": 0.0}
 LUONG = {**RNN, "attention": "luong", "cell": "lstm"}
 
-ENCODERS: dict[str, config.Encoder] = {
-    "GRU, both directions": config.RecurrentEncoder(embedding=32, width=24, dropout=0.0),
-    "LSTM, one direction": config.RecurrentEncoder(cell="lstm", bidirectional=False, **RNN),  # type: ignore[arg-type]
-    "Transformer": config.TransformerEncoder(**DEEP),  # type: ignore[arg-type]
+ENCODERS: dict[str, EncoderConfig] = {
+    "GRU, both directions": RecurrentEncoderConfig(embedding=32, width=24, dropout=0.0),
+    "LSTM, one direction": RecurrentEncoderConfig(cell="lstm", bidirectional=False, **RNN),  # type: ignore[arg-type]
+    "Transformer": TransformerEncoderConfig(**DEEP),  # type: ignore[arg-type]
 }
-DECODERS: dict[str, config.Decoder] = {
-    "none": config.RecurrentDecoder(attention="none", **RNN),  # type: ignore[arg-type]
-    "Bahdanau": config.RecurrentDecoder(**RNN),  # type: ignore[arg-type]
-    "Luong dot": config.RecurrentDecoder(energy="dot", **LUONG),  # type: ignore[arg-type]
-    "Luong general": config.RecurrentDecoder(energy="general", **LUONG),  # type: ignore[arg-type]
-    "Luong concat": config.RecurrentDecoder(energy="concat", **LUONG),  # type: ignore[arg-type]
-    "Luong local": config.RecurrentDecoder(energy="general", scope="local-p", window=4, **LUONG),  # type: ignore[arg-type]
-    "Transformer": config.TransformerDecoder(**DEEP),  # type: ignore[arg-type]
+DECODERS: dict[str, DecoderConfig] = {
+    "none": RecurrentDecoderConfig(attention="none", **RNN),  # type: ignore[arg-type]
+    "Bahdanau": RecurrentDecoderConfig(**RNN),  # type: ignore[arg-type]
+    "Luong dot": RecurrentDecoderConfig(energy="dot", **LUONG),  # type: ignore[arg-type]
+    "Luong general": RecurrentDecoderConfig(energy="general", **LUONG),  # type: ignore[arg-type]
+    "Luong concat": RecurrentDecoderConfig(energy="concat", **LUONG),  # type: ignore[arg-type]
+    "Luong local": RecurrentDecoderConfig(energy="general", scope="local-p", window=4, **LUONG),  # type: ignore[arg-type]
+    "Transformer": TransformerDecoderConfig(**DEEP),  # type: ignore[arg-type]
 }
 
 
@@ -48,7 +57,9 @@ def corpus() -> tuple[EncodedCorpus, TokenizerPair, float]:
 def test_every_pairing_learns(corpus: tuple[EncodedCorpus, TokenizerPair, float], encoder: str, decoder: str) -> None:
     encoded, sides, frequencies = corpus
     torch.manual_seed(0)
-    model = Writer(config.Writer(len(sides.source), len(sides.target), ENCODERS[encoder], DECODERS[decoder]))
+    model = EncoderDecoder(
+        EncoderDecoderConfig(len(sides.source), len(sides.target), ENCODERS[encoder], DECODERS[decoder])
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     nll = tokens = 0.0
     for epoch in range(20):

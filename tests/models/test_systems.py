@@ -12,7 +12,7 @@ from regard.data.corpora import opinions, phrasebook, scenes, tones
 from regard.data.picture_reader import PictureReader
 from regard.data.sound_reader import SoundReader
 from regard.data.source_reader import EmptyReader
-from regard.models import Classifier, Writer, config
+from regard.models import DECODERS, ENCODERS, Classifier, ClassifierConfig, EncoderDecoder, EncoderDecoderConfig
 from tools import systems_page as systems
 
 RATES = {"bag of words": 3e-2, "EfficientNet-Lite0": 2e-3}  # the last is 1280 wide
@@ -38,15 +38,15 @@ def material(reads: str, labels: bool) -> tuple[TokenizerPair, EncodedCorpus]:
     return sides, EncodedCorpus.build(pairs, sides)
 
 
-def built(reads: str, encoder: str, part: str) -> Writer | Classifier:
+def built(reads: str, encoder: str, part: str) -> EncoderDecoder | Classifier:
     """The system of a cell, the same every time."""
     head, below = systems.HEADS.get(part), systems.ENCODERS[reads, encoder]
     sides, _ = material(reads, head is not None)
     torch.manual_seed(0)
     if head is not None:
-        return Classifier(config.Classifier(sides.source_size, len(sides.target.names), below, head))
-    decoder = systems.paired(reads, systems.WRITERS[part])
-    return Writer(config.Writer(sides.source_size, len(sides.target), below, decoder))
+        return Classifier(ClassifierConfig(sides.source_size, len(sides.target.names), below, head))
+    decoder = systems.paired(below, systems.WRITERS[part])
+    return EncoderDecoder(EncoderDecoderConfig(sides.source_size, len(sides.target), below, decoder))
 
 
 @pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))
@@ -74,8 +74,8 @@ def test_the_page_is_what_the_code_says() -> None:
 
 
 def test_no_kind_is_missing_from_the_table() -> None:
-    assert {part.kind for part in systems.ENCODERS.values()} == set(config.ENCODERS)
-    assert {part.kind for part in systems.WRITERS.values()} == set(config.DECODERS)
+    assert {part.kind for part in systems.ENCODERS.values()} == set(ENCODERS)
+    assert {part.kind for part in systems.WRITERS.values()} == set(DECODERS)
 
 
 @pytest.mark.parametrize(("reads", "encoder", "part"), systems.cells(), ids=lambda name: str(name).replace(" ", "-"))

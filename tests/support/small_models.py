@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 
 from regard.data.batch import BEGIN, END, PAD, Batch
-from regard.models import config
+from regard.models import (
+    DecoderConfig,
+    EncoderConfig,
+    LSTMNDecoderConfig,
+    LSTMNEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 
 VOCABULARY = 20
 WIDTH = 12
@@ -27,29 +36,29 @@ def batch(sentences: int = 3, places: int = 6, targets: int = 7, seed: int = 0) 
     return Batch(source, source_lengths, target, target_lengths, torch.arange(sentences))
 
 
-ENCODERS: dict[str, config.Encoder] = {
-    "bidirectional GRU": config.RecurrentEncoder(embedding=8, width=WIDTH // 2, dropout=0.0),
-    "LSTM, 2 layers": config.RecurrentEncoder(
+ENCODERS: dict[str, EncoderConfig] = {
+    "bidirectional GRU": RecurrentEncoderConfig(embedding=8, width=WIDTH // 2, dropout=0.0),
+    "LSTM, 2 layers": RecurrentEncoderConfig(
         cell="lstm", bidirectional=False, embedding=8, width=WIDTH, layers=2, dropout=0.0
     ),
-    "Transformer": config.TransformerEncoder(width=WIDTH, heads=2, hidden=16, layers=2, dropout=0.0),
-    "Transformer, post, rotary": config.TransformerEncoder(
+    "Transformer": TransformerEncoderConfig(width=WIDTH, heads=2, hidden=16, layers=2, dropout=0.0),
+    "Transformer, post, rotary": TransformerEncoderConfig(
         width=WIDTH, heads=2, key_heads=1, hidden=16, layers=1, norm="post", positions="rotary", dropout=0.0
     ),
-    "LSTMN, 2 layers": config.LSTMNEncoder(embedding=8, width=WIDTH, layers=2, dropout=0.0),
+    "LSTMN, 2 layers": LSTMNEncoderConfig(embedding=8, width=WIDTH, layers=2, dropout=0.0),
 }
 
 
-def _rnn(**settings: object) -> config.RecurrentDecoder:
-    return config.RecurrentDecoder(**{"embedding": 8, "width": WIDTH, "dropout": 0.0, **settings})  # type: ignore[arg-type]
+def _rnn(**settings: object) -> RecurrentDecoderConfig:
+    return RecurrentDecoderConfig(**{"embedding": 8, "width": WIDTH, "dropout": 0.0, **settings})  # type: ignore[arg-type]
 
 
-def _transformer(**settings: object) -> config.TransformerDecoder:
+def _transformer(**settings: object) -> TransformerDecoderConfig:
     small = {"width": WIDTH, "heads": 2, "hidden": 16, "layers": 2, "dropout": 0.0}
-    return config.TransformerDecoder(**{**small, **settings})  # type: ignore[arg-type]
+    return TransformerDecoderConfig(**{**small, **settings})  # type: ignore[arg-type]
 
 
-DECODERS: dict[str, config.Decoder] = {
+DECODERS: dict[str, DecoderConfig] = {
     "no attention": _rnn(attention="none"),
     "no attention, LSTM": _rnn(attention="none", cell="lstm", layers=2),
     "Bahdanau": _rnn(),
@@ -61,8 +70,8 @@ DECODERS: dict[str, config.Decoder] = {
     "Luong without input feeding": _rnn(attention="luong", energy="general", input_feeding=False),
     "Luong local-m": _rnn(attention="luong", energy="general", scope="local-m", window=2),
     "Luong local-p": _rnn(attention="luong", energy="general", scope="local-p", window=2),
-    "LSTMN, shallow": config.LSTMNDecoder(fusion="shallow", embedding=8, width=WIDTH, layers=2, dropout=0.0),
-    "LSTMN, deep": config.LSTMNDecoder(embedding=8, width=WIDTH, dropout=0.0),
+    "LSTMN, shallow": LSTMNDecoderConfig(fusion="shallow", embedding=8, width=WIDTH, layers=2, dropout=0.0),
+    "LSTMN, deep": LSTMNDecoderConfig(embedding=8, width=WIDTH, dropout=0.0),
     "Transformer": _transformer(),
     "Transformer, post": _transformer(norm="post"),
     "Transformer, shared keys": _transformer(key_heads=1),

@@ -74,7 +74,7 @@ def classify(
         _no_texts(given, model)
     if compare and loaded.tokenizers.source.kind != "text":
         raise ValueError(f"--compare is for texts, whose words TF-IDF weighs; {model} reads sounds")
-    if pretrained.task_of(loaded.model) == "spell":
+    if loaded.model.task == "spell":
         if file is not None:
             raise ValueError("--file holds texts, a line each; name the files of sound to spell as arguments")
         wrong = _spell(loaded, given, save_plot, tokens)

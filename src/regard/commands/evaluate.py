@@ -110,7 +110,7 @@ def evaluate(
     }
     where = find_device(device)
     loaded = pretrained.load(run, where, engine)
-    task = pretrained.task_of(loaded.model)
+    task = loaded.model.task
     for option, asked in given.items():
         if asked is not None and task not in TASKS[option]:
             raise ValueError(

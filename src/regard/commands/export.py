@@ -33,10 +33,10 @@ def export(
     """
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, pretrained
-    from ..models import Writer
+    from ..models import EncoderDecoder
 
     model, of = pretrained.find(run)
     written = out or pretrained.export_folder(model, of, to)
-    export_ctranslate2(Writer.from_pretrained(model), TokenizerPair.load(model), written)
+    export_ctranslate2(EncoderDecoder.from_pretrained(model), TokenizerPair.load(model), written)
     size = sum(file.stat().st_size for file in written.iterdir())
     typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")

@@ -113,7 +113,7 @@ class Beam:
 
 
 @dataclass
-class Advanced:
+class BeamStep:
     """One step: the beam after it, the hypothesis each column came from, and the scores of those that ended."""
 
     beam: Beam
@@ -133,7 +133,7 @@ def advance(
     generator: torch.Generator | None = None,
     *,
     unknown: bool = True,
-) -> Advanced:
+) -> BeamStep:
     """Every hypothesis by every token; the likeliest stay. `at` counts the tokens before this one, and `unknown` says
     whether <unk> may follow.
 
@@ -165,7 +165,7 @@ def _best(
     ranking: Ranking,
     *,
     apart: bool,
-) -> Advanced:
+) -> BeamStep:
     """The likeliest continuations; with `apart` each column goes its own way."""
     beams, choices = values.shape[1:]
     columns = torch.arange(beams, device=values.device)
@@ -189,4 +189,4 @@ def _best(
         leaders=torch.cat([beam.leaders, ended], 1).topk(beam.leaders.shape[1]).values,
         coverage=coverage,
     )
-    return Advanced(after, parents, tokens, logprobs, ended)
+    return BeamStep(after, parents, tokens, logprobs, ended)

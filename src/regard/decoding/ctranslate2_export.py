@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batch import BEGIN, PAD
-from ..layers import Sinusoidal
+from ..layers import SinusoidalPositions
+from ..models import TransformerDecoderConfig, TransformerEncoderConfig
 from .hypothesis import Hypothesis
 from .search import limits
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from ..data import TokenizerPair
     from ..layers.multihead_attention import MultiHead
     from ..layers.transformer_layers import DecoderLayer, EncoderLayer
-    from ..models import Writer, config
+    from ..models import EncoderDecoder
     from .search import Settings
 
 POSITIONS = 4096  # the engine keeps the sines in a table; this many tokens fit on a side
 
 
-def export_ctranslate2(model: Writer, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
+def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
     """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token."""
     folder = Path(folder)
     if folder.exists():
@@ -114,7 +115,7 @@ def _place(device: str) -> dict[str, Any]:
     return {"device": named.type, "device_index": named.index or 0}
 
 
-def _specification(model: Writer, specs: Any) -> Any:
+def _specification(model: EncoderDecoder, specs: Any) -> Any:
     theirs = specs.transformer_spec
     kinds = theirs.TransformerEncoderSpec, theirs.TransformerDecoderSpec
     encoder, decoder = (
@@ -133,19 +134,19 @@ def _specification(model: Writer, specs: Any) -> Any:
     return theirs.TransformerSpec(encoder, decoder)
 
 
-def _parts(model: Writer) -> list[config.TransformerEncoder | config.TransformerDecoder]:
-    """Encoder and decoder, if they are what CTranslate2 can run and we have shown to be the same there."""
+def _parts(model: EncoderDecoder) -> list[TransformerEncoderConfig | TransformerDecoderConfig]:
+    """The configurations of encoder and decoder, where CTranslate2 computes the same as we do."""
     parts = []
     for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
-        if part.kind != "transformer":
+        if not isinstance(part, TransformerEncoderConfig | TransformerDecoderConfig):
             raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
-        if getattr(part, "reads", "text") != "text":
-            raise ValueError("CTranslate2 runs what reads text; this model reads sound")
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
         if part.key_heads not in (0, part.heads):
             raise ValueError(f"shared key/value heads are not exported; this model's {side} has {part.key_heads}")
         parts.append(part)
+    if model.config.encoder.reads != "text":
+        raise ValueError(f"CTranslate2 runs models of text; this model reads {model.config.encoder.reads}")
     if parts[0].width != parts[1].width:
         raise ValueError(f"encoder and decoder must be equally wide, not {parts[0].width} and {parts[1].width}")
     return parts
@@ -154,7 +155,7 @@ def _parts(model: Writer) -> list[config.TransformerEncoder | config.Transformer
 def _stack(spec: Any, side: Any, embeddings: Any) -> None:
     width = side.embedding.embedding_dim
     embeddings.weight = _numbers(side.embedding.weight)
-    spec.position_encodings.encodings = _numbers(Sinusoidal(width)(torch.zeros(POSITIONS, width)))
+    spec.position_encodings.encodings = _numbers(SinusoidalPositions(width)(torch.zeros(POSITIONS, width)))
     if hasattr(spec, "layer_norm"):
         _norm(spec.layer_norm, side.norm)
 

@@ -26,9 +26,9 @@ COMMANDS = {
 
 @dataclass
 class Pretrained:
-    """A model with all it needs; `search` is how its recipe says to decode, where it came with one."""
+    """A model with its tokenizers; `search` has the search settings of its recipe, where there is one."""
 
-    model: Any  # a Writer, a Classifier, or another engine's copy
+    model: Any  # a EncoderDecoder, a Classifier, or another engine's copy
     tokenizers: TokenizerPair
     folder: Path
     run: Path | None
@@ -56,23 +56,11 @@ def load(
         folder, run = find(name)
         tokenizers = TokenizerPair.load(folder)
         model = load_model(folder).to(device)
-    task = task_of(model)
-    if wanted and task not in wanted:
-        raise ValueError(f"{name} is a model for `regard {COMMANDS[task]}`; give one that can {' or '.join(wanted)}")
+    if wanted and model.task not in wanted:
+        raise ValueError(
+            f"{name} is a model for `regard {COMMANDS[model.task]}`; give one that can {' or '.join(wanted)}"
+        )
     return Pretrained(model, tokenizers, folder, run, _search(run))
-
-
-def task_of(model: Any) -> str:
-    """What a model does: translate, write, classify, caption or spell."""
-    from ..models import Classifier, Writer
-
-    if isinstance(model, Classifier):
-        return "classify"
-    encoder = model.config.encoder if isinstance(model, Writer) else None
-    if encoder is None:  # another engine's: those translate
-        return "translate"
-    reads = getattr(encoder, "reads", "nothing" if encoder.kind == "none" else "picture")
-    return {"text": "translate", "sound": "spell", "nothing": "write", "picture": "caption"}[reads]
 
 
 def find(name: str | Path) -> tuple[Path, Path | None]:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..models import Writer
+    from ..models import EncoderDecoder
     from ..models.annotations import Annotations
     from ..models.decoders.decoder import State
-    from .beam import Advanced
+    from .beam import BeamStep
     from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
@@ -42,7 +42,7 @@ class Settings(TypedDict, total=False):
 
 @torch.no_grad()
 def search(
-    model: Writer | Decoder[Any],
+    model: EncoderDecoder | Decoder[Any],
     annotations: Annotations,
     *,
     beams: int = 5,
@@ -123,7 +123,7 @@ def walk(
     generator: torch.Generator | None,
     *,
     unknown: bool = True,
-) -> Iterator[tuple[Int[Tensor, "1"], Int[Tensor, "rows"], Advanced]]:
+) -> Iterator[tuple[Int[Tensor, "1"], Int[Tensor, "rows"], BeamStep]]:
     """One token after the other, from a state and the tokens to feed it next, until all have ended or `steps` are done.
 
     Each step comes as its number, which sentences the rows of the beam are, and what became of them. `unknown` says
@@ -167,7 +167,7 @@ class History:
         self.logprobs = torch.zeros(shape, device=device)
         self.ended = torch.full(shape, NEVER, device=device)
 
-    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: Advanced) -> None:
+    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: BeamStep) -> None:
         self.tokens[at, alive] = advanced.tokens
         self.parents[at, alive] = advanced.parents
         self.logprobs[at, alive] = advanced.logprobs

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..data import Tokenizer
-    from ..models import Writer
+    from ..models import EncoderDecoder
     from .sampling import Sample
 
 
 @torch.no_grad()
 def generate(
-    model: Writer, tokenizer: Tokenizer, prompt: str = "", *, tokens: int = 256, sample: Sample | None = None
+    model: EncoderDecoder, tokenizer: Tokenizer, prompt: str = "", *, tokens: int = 256, sample: Sample | None = None
 ) -> Iterator[str]:
     """y_t ~ p(y_t | prompt, y_<t): what comes after the prompt, piece by piece, at most `tokens` of them.
 
@@ -78,7 +78,7 @@ def _unknown(tokenizer: Tokenizer, prompt: str) -> list[str]:
     return [word[:40] for word in found][:10]
 
 
-def _read(model: Writer, ids: list[int], room: int, device: torch.device, *, apart: bool) -> tuple[Beam, Any]:
+def _read(model: EncoderDecoder, ids: list[int], room: int, device: torch.device, *, apart: bool) -> tuple[Beam, Any]:
     """The state after all ids but the last, and a beam that holds the last."""
     one = torch.ones(1, dtype=torch.int64, device=device)
     state = model.decoder.start(model.encode(one[:, None], one), steps=room)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..data.batch import END
-from ..models import Writer
+from ..models import EncoderDecoder
 from .hypothesis import Hypothesis
 from .search import search
 from .source_batches import batches, read, stacked
@@ -70,10 +70,10 @@ class Engine(Protocol):
 
 
 @dataclass
-class Own:
+class ModelEngine:
     """The engine that runs a model of ours, on whatever device it lies."""
 
-    model: Writer
+    model: EncoderDecoder
 
     def __call__(self, sources: list[Source], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
@@ -89,7 +89,7 @@ class Own:
 
 
 def translate(
-    engine: Writer | Engine,
+    engine: EncoderDecoder | Engine,
     tokenizers: TokenizerPair,
     sentences: Iterable[str],
     *,
@@ -110,9 +110,9 @@ def translate(
     A sentence that is too long or no text, or a file that cannot be read, is an error; with `refused` that function is
     told its number (from 1) and the reason instead, and it becomes an empty line.
     """
-    run: Engine = Own(engine) if isinstance(engine, Writer) else engine
+    run: Engine = ModelEngine(engine) if isinstance(engine, EncoderDecoder) else engine
     if tokens is None:
-        tokens = ON_GPU if isinstance(engine, Writer) and next(engine.parameters()).is_cuda else ON_CPU
+        tokens = ON_GPU if isinstance(engine, EncoderDecoder) and next(engine.parameters()).is_cuda else ON_CPU
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     sentences, before = iter(sentences), 0

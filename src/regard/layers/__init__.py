@@ -2,26 +2,26 @@
 
 from .dropout import Dropout
 from .multihead_attention import MultiHead
-from .positions import Learned, Rotary, Sinusoidal
-from .recurrent.encoder_memory import Memory
-from .recurrent.local_attention import Local
+from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions
+from .recurrent.encoder_memory import EncoderMemory
+from .recurrent.local_attention import LocalAttention
 from .recurrent.lstmn import LSTMN
-from .recurrent.rnn_cell import Cell
-from .recurrent.rnn_layer import Recurrence
+from .recurrent.rnn_cell import RecurrentCell
+from .recurrent.rnn_layer import RecurrentLayer
 from .transformer_layers import DecoderLayer, EncoderLayer, FeedForward
 
 __all__ = [
     "LSTMN",
-    "Cell",
     "DecoderLayer",
     "Dropout",
     "EncoderLayer",
+    "EncoderMemory",
     "FeedForward",
-    "Learned",
-    "Local",
-    "Memory",
+    "LearnedPositions",
+    "LocalAttention",
     "MultiHead",
-    "Recurrence",
-    "Rotary",
-    "Sinusoidal",
+    "RecurrentCell",
+    "RecurrentLayer",
+    "RotaryPositions",
+    "SinusoidalPositions",
 ]

@@ -1,4 +1,4 @@
-"""Where a cell of a grid stands: two sinusoids, one down and one across."""
+"""Position encodings of a grid: one sinusoidal encoding of the row, one of the column."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .positions import Sinusoidal
+from .positions import SinusoidalPositions
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
 
-class Plane(nn.Module):
-    """Adds PE(row) to the first half of every cell's vector and PE(column) to the second, PE as in `Sinusoidal`."""
+class GridPositions(nn.Module):
+    """Adds PE(row) to the first half of each cell's vector and PE(column) to the second (`SinusoidalPositions`)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         if width % 4:
             raise ValueError(f"places in a plane need a width that 4 divides, got {width}")
-        self.axis = Sinusoidal(width // 2)
+        self.axis = SinusoidalPositions(width // 2)
 
     def forward(self, x: Float[Tensor, "batch rows columns width"]) -> Float[Tensor, "batch rows columns width"]:
         down, across = x.chunk(2, dim=-1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..attention import Energy, Mask, Weights
     from ..attention.learned_energies import LearnedEnergy
     from ..attention.modifiers import Modified
-    from .positions import Rotary
+    from .positions import RotaryPositions
 
 
 class MultiHead(nn.Module):
@@ -35,7 +35,7 @@ class MultiHead(nn.Module):
         key_heads: int | None = None,
         memory: int | None = None,
         energy: Energy | LearnedEnergy | Modified | None = None,
-        rotary: Rotary | None = None,
+        rotary: RotaryPositions | None = None,
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:

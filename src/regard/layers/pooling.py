@@ -1,6 +1,6 @@
 """Pooling: one vector of many, z = Σ_j w_j h_j, with weights from nowhere, from a count, from a table, or from h.
 
-All but `Last` and `Most` are `attend` with one query and other parts, so `watch` sees their weights:
+All but `LastPooling` and `MaxPooling` are `attend` with one query and other parts, so `watch` sees their weights:
 
     Mean         e_j = 0                            softmax        every place the same
     Static       e_j = idf(x_j)                     proportional   TF-IDF: counted once, never learned
@@ -44,7 +44,7 @@ class Pooling(nn.Module):
         raise NotImplementedError
 
 
-class Mean(Pooling):
+class MeanPooling(Pooling):
     """w_j = 1/n."""
 
     def forward(
@@ -53,7 +53,7 @@ class Mean(Pooling):
         return _by_energies(torch.zeros_like(vectors[..., :1]), vectors, lengths, weights)
 
 
-class Static(Pooling):
+class StaticPooling(Pooling):
     """w_j = idf(x_j) / Σ_i idf(x_i); a word that stands there twice counts twice, which is TF (Spärck Jones 1972).
 
     `idf` is counted over the training texts (`data/tfidf.py`) before the training, and stays as it is.
@@ -70,7 +70,7 @@ class Static(Pooling):
         return _by_energies(self.idf[source][..., None], vectors, lengths, weights, _PROPORTIONAL)
 
 
-class Adaptive(Pooling):
+class LearnedWordPooling(Pooling):
     """w_j = exp a(x_j) / Σ_i exp a(x_i): a weight of its own for each word of the vocabulary, learned."""
 
     def __init__(self, vocabulary: int) -> None:
@@ -84,7 +84,7 @@ class Adaptive(Pooling):
         return _by_energies(self.word(source), vectors, lengths, weights)
 
 
-class Attentive(Pooling):
+class AttentionPooling(Pooling):
     """w_j = softmax_j(w · tanh(W q + U h_j)) with one learned query q (Yang et al. 2016, equations 5 to 7)."""
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -99,7 +99,7 @@ class Attentive(Pooling):
         return _attended(query, vectors, vectors, lengths, weights, self.energy)
 
 
-class Last(Pooling):
+class LastPooling(Pooling):
     """What the encoder itself sums up: an RNN's last state, a Transformer's mean."""
 
     def forward(
@@ -108,7 +108,7 @@ class Last(Pooling):
         return summary, None
 
 
-class Most(Pooling):
+class MaxPooling(Pooling):
     """z_d = max_j h_jd (Collobert et al. 2011): each feature from the place where it is strongest.
 
     No average, so nothing `watch` could show; as weights stand the shares of features that each place gave.

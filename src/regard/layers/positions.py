@@ -1,4 +1,4 @@
-"""Where a token stands: added to its embedding (Sinusoidal, Learned), or turned into its queries and keys (Rotary).
+"""Position encodings: sinusoidal and learned, added to embeddings, and rotary, applied to queries and keys.
 
 ALiBi, which changes the energies instead, is `regard.Alibi`.
 """
@@ -23,7 +23,7 @@ def _angles(positions: Tensor, rates: int, base: float) -> Float[Tensor, "positi
     return positions[:, None].float() * rate
 
 
-class Sinusoidal(nn.Module):
+class SinusoidalPositions(nn.Module):
     """PE(p, 2i) = sin(p / 10000^(2i/d)), PE(p, 2i+1) = cos(p / 10000^(2i/d)) (Vaswani et al. 2017, section 3.5)."""
 
     def __init__(self, width: int) -> None:
@@ -39,7 +39,7 @@ class Sinusoidal(nn.Module):
         return x + table.to(x.dtype)
 
 
-class Learned(nn.Module):
+class LearnedPositions(nn.Module):
     """One learned vector per position, for sequences of at most `longest` (Gehring et al. 2017; BERT; GPT)."""
 
     def __init__(self, width: int, longest: int) -> None:
@@ -54,7 +54,14 @@ class Learned(nn.Module):
         return x + self.table[first:last].to(x.dtype)
 
 
-class Rotary(nn.Module):
+def absolute_positions(kind: str, width: int, longest: int) -> nn.Module | None:
+    """The positions that are added to embeddings; None for rotary and ALiBi, which act inside attention."""
+    if kind == "sinusoidal":
+        return SinusoidalPositions(width)
+    return LearnedPositions(width, longest) if kind == "learned" else None
+
+
+class RotaryPositions(nn.Module):
     """Turns plane i of a query or key at position p by the angle p · 10000^(−2i/d) (Su et al. 2021, RoFormer).
 
     q_m · k_n then depends on where they stand only through m − n. The planes are (x_i, x_{i + d/2}).

@@ -9,7 +9,7 @@ from torch import nn
 from ..attention import Alibi, Modified, ScaledDot, causal
 from .dropout import Dropout
 from .multihead_attention import MultiHead
-from .positions import Rotary
+from .positions import RotaryPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def _self_attention(width: int, heads: int, key_heads: int, positions: Positions
         heads,
         key_heads=key_heads or None,
         energy=Modified(ScaledDot(), Alibi(heads)) if positions == "alibi" else None,
-        rotary=Rotary(width // heads) if positions == "rotary" else None,
+        rotary=RotaryPositions(width // heads) if positions == "rotary" else None,
         dropout=dropout,
     )
 
@@ -85,7 +85,7 @@ class EncoderLayer(nn.Module):
         return out
 
 
-Memory = tuple["Tensor", "Tensor"]
+KeysValues = tuple["Tensor", "Tensor"]
 """Keys and values, each [batch, key_heads, time, d]."""
 
 
@@ -136,8 +136,8 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Tensor, "rows n width"],
         position: int,
-        write: Callable[[Tensor, Tensor], Memory],
-        source: Memory | None,
+        write: Callable[[Tensor, Tensor], KeysValues],
+        source: KeysValues | None,
         mask: Mask | None,
         *,
         weights: bool = False,
@@ -165,7 +165,7 @@ class DecoderLayer(nn.Module):
         return beams.reshape(x.shape), seen
 
     def _rest(
-        self, x: Tensor, source: Memory | None, mask: Mask | None, weights: bool
+        self, x: Tensor, source: KeysValues | None, mask: Mask | None, weights: bool
     ) -> tuple[Tensor, Weights | None]:
         if self.cross is None or self.around_cross is None or source is None:
             return self.around_feed_forward(x, self.feed_forward), None

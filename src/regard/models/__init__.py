@@ -1,23 +1,53 @@
 """Encoders × decoders: every system is one composition."""
 
-from . import config
 from .annotations import Annotations
-from .classifier import Classifier
+from .classifier import Classifier, ClassifierConfig, HeadConfig
 from .cross_entropy import Loss
-from .decoders.decoder import Decoded, Decoder, State
-from .encoder_decoder import Writer
-from .encoders.encoder import Encoder
+from .decoders.decoder import Decoder, DecoderConfig, DecoderOutput, State
+from .decoders.lstmn_decoder import LSTMNDecoderConfig
+from .decoders.recurrent_decoder import RecurrentDecoderConfig
+from .decoders.show_attend_tell import ShowAttendTellDecoderConfig
+from .decoders.transformer_decoder import TransformerDecoderConfig
+from .encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from .encoders.bag_encoder import BagEncoderConfig
+from .encoders.convolution_encoder import ConvolutionEncoderConfig
+from .encoders.efficientnet import EfficientNetEncoderConfig
+from .encoders.encoder import Encoder, EncoderConfig
+from .encoders.grid_encoder import GridEncoderConfig
+from .encoders.lstmn_encoder import LSTMNEncoderConfig
+from .encoders.no_encoder import NoEncoderConfig
+from .encoders.recurrent_encoder import RecurrentEncoderConfig
+from .encoders.transformer_encoder import TransformerEncoderConfig
 from .load_model import load
+from .registry import DECODERS, ENCODERS
 
 __all__ = [
+    "DECODERS",
+    "ENCODERS",
     "Annotations",
+    "BagEncoderConfig",
     "Classifier",
-    "Decoded",
+    "ClassifierConfig",
+    "ConvolutionEncoderConfig",
     "Decoder",
+    "DecoderConfig",
+    "DecoderOutput",
+    "EfficientNetEncoderConfig",
     "Encoder",
+    "EncoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
+    "GridEncoderConfig",
+    "HeadConfig",
+    "LSTMNDecoderConfig",
+    "LSTMNEncoderConfig",
     "Loss",
+    "NoEncoderConfig",
+    "RecurrentDecoderConfig",
+    "RecurrentEncoderConfig",
+    "ShowAttendTellDecoderConfig",
     "State",
-    "Writer",
-    "config",
+    "TransformerDecoderConfig",
+    "TransformerEncoderConfig",
     "load",
 ]

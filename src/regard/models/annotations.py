@@ -1,9 +1,11 @@
-"""What an encoder gives and every decoder reads: annotation vectors with a mask, the common representation."""
+"""Annotations: the output of every encoder and the input of every decoder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import torch
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -12,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Annotations:
-    """One vector per place of the source (a word, a piece of a picture, a moment of sound), and what sums them up.
+    """One vector per position of the source (a word, a cell of a picture, a frame of sound), and a summary of them.
 
-    `summary` is what a decoder without attention starts from: the last state of an RNN, the mean of a Transformer's
-    vectors. `tape`, where an encoder has one, holds the memories beside the vectors (LSTMN). Places at and past
-    `lengths` are padding; nothing may depend on them.
+    A decoder without attention starts from `summary`: the last state of an RNN, the mean of a Transformer's vectors.
+    `tape`, where an encoder has one, holds the memories beside the vectors (LSTMN). Positions at and past `lengths` are
+    padding; nothing may depend on them.
     """
 
     vectors: Float[Tensor, "batch places width"]
@@ -28,3 +30,14 @@ class Annotations:
         """The annotations of these sentences, in this order."""
         tape = None if self.tape is None else self.tape[rows]
         return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape)
+
+
+def zero_padding(
+    x: Float[Tensor, "batch places width"], lengths: Int[Tensor, "batch"]
+) -> Float[Tensor, "batch places width"]:
+    return x * (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+
+
+def masked_mean(x: Float[Tensor, "batch places width"], lengths: Int[Tensor, "batch"]) -> Float[Tensor, "batch width"]:
+    """The mean over each sentence, without its padding."""
+    return (zero_padding(x, lengths).sum(1) / lengths[:, None]).to(x.dtype)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 from torch import nn
 
 from ..layers import Dropout
-from ..layers.pooling import Adaptive, Attentive, Last, Mean, Most, Pooling, Static
-from . import config as configs
+from ..layers.pooling import (
+    AttentionPooling,
+    LastPooling,
+    LearnedWordPooling,
+    MaxPooling,
+    MeanPooling,
+    Pooling,
+    StaticPooling,
+)
+from .config import Config, TaskName, part_config
 from .cross_entropy import Loss
-from .encoders.bag_encoder import BagEncoder
-from .factory import encoder_of
-from .model_folder import Saved
+from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
+from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
+from .encoders.recurrent_encoder import RecurrentEncoderConfig
+from .model_folder import PretrainedModel
+from .registry import ENCODERS
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -25,7 +35,55 @@ if TYPE_CHECKING:
 SPECIALS = 4  # <pad>, <s>, </s>, <unk>: the ids before the labels, in the vocabulary of the targets
 
 
-class Labelled(Protocol):
+@dataclass(frozen=True)
+class HeadConfig(Config):
+    """How a classifier pools annotations into one vector (`layers/pooling.py`); a linear map of it gives the logits."""
+
+    pooling: Literal["mean", "last", "max", "static", "learned", "attention"] = "attention"
+    hidden: int = 64  # of attention's energy
+    dropout: float = 0.0  # of the pooled vector
+
+
+@dataclass(frozen=True)
+class ClassifierConfig(Config):
+    """Configuration of a classifier."""
+
+    source_vocabulary: int = field(metadata={"least": 0})  # 0 where the source is not text
+    classes: int
+    encoder: EncoderConfig = field(default_factory=RecurrentEncoderConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+    longest: int = 512  # positions of a `learned` table; longer sequences are refused
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], name: str = "config") -> Self:
+        head = values.get("head")
+        if not isinstance(head, dict):
+            raise ValueError(f"head is {head!r:.40}; it must be a table")
+        encoder = part_config(values.get("encoder"), ENCODERS, "encoder")
+        return super().from_dict({**values, "encoder": encoder, "head": HeadConfig.from_dict(head, "head")}, name)
+
+    @property
+    def task(self) -> TaskName:
+        return "classify"
+
+    def problems(self) -> list[str]:
+        encoder, pooling = self.encoder, self.head.pooling
+        wrong = super().problems()
+        wrong += [f"encoder.{problem}" for problem in encoder.problems()]
+        wrong += [f"head.{problem}" for problem in self.head.problems()]
+        if encoder.kind == "none":
+            wrong.append('a classifier needs a source, and encoder.kind is "none"')
+        elif encoder.reads == "text" and not self.source_vocabulary:
+            wrong.append("an encoder that reads text needs a vocabulary; source_vocabulary is 0")
+        if pooling in ("static", "learned"):  # one weight per word of the vocabulary
+            if encoder.reads != "text":
+                wrong.append(f'head.pooling = "{pooling}" weighs words, and the encoder reads {encoder.reads}')
+            elif not encoder.one_annotation_per_token:
+                wrong.append(f'head.pooling = "{pooling}" weighs every word: set encoder.stride to 1')
+        return wrong
+
+
+class LabelBatch(Protocol):
     """A batch of sources with one label each, as `regard.data.Batch` holds them: target is <s>, label, </s>."""
 
     source: Tensor
@@ -35,7 +93,7 @@ class Labelled(Protocol):
 
 
 @dataclass
-class Classified:
+class ClassifierOutput:
     """Logits of the classes; and the weight each place had, where asked for and where there is one."""
 
     logits: Float[Tensor, "batch classes"]
@@ -43,50 +101,47 @@ class Classified:
     weights: Float[Tensor, "batch places"] | None
 
 
-class Classifier(Saved):
+class Classifier(PretrainedModel):
     """p(label | source) = softmax(M z + b), z the encoder's annotations pooled (`layers/pooling.py`).
 
-    `static` weighs words by how rare they were among the texts it was trained on. It is what pools where the head says
-    so; for every other pooling of text it is there to compare with.
+    `static` weighs words by their inverse document frequency in the training texts. Every classifier of text has it: as
+    its pooling where the head says so, otherwise to compare with.
     """
 
     model_type = "regard-classifier"
+    config_class = ClassifierConfig
+    config: ClassifierConfig
 
-    def __init__(self, config: configs.Classifier) -> None:
-        super().__init__()
-        self.config = config
+    def __init__(self, config: ClassifierConfig) -> None:
+        super().__init__(config)
         part, words, linear = config.encoder, config.source_vocabulary, False
-        if isinstance(part, configs.BagEncoder) and not part.width:
+        if isinstance(part, BagEncoderConfig) and not part.width:
             part, linear = replace(part, width=config.classes), True
-        self.encoder = encoder = encoder_of(part, words, config.longest)
+        self.encoder = encoder = part.build(words, config.longest)
         if isinstance(encoder, BagEncoder) and linear:
-            nn.init.zeros_(encoder.embedding.weight)  # class scores of words; one never met in training has none
-        static = Static(words) if words else None
-        self.pooling = _pooling(config.head, encoder.width, words, static, getattr(part, "stride", 1))
+            nn.init.zeros_(encoder.embedding.weight)  # class scores of words; those not met in training have none
+        static = StaticPooling(words) if words else None
+        self.pooling = _pooling(config.head, encoder.width, words, static)
         self.static = static
         self.dropout = Dropout(config.head.dropout)
         self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.classes))
 
-    @classmethod
-    def read_config(cls, values: dict[str, Any]) -> configs.Classifier:
-        return configs.Classifier.from_dict(values)
-
     def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
         annotations: Annotations = self.encoder(source, lengths)
         return annotations
 
-    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"], *, weights: bool = False) -> Classified:
-        seen = self.encode(source, lengths)
-        z, w = self.pooling(seen.vectors, seen.lengths, seen.summary, source, weights=weights)
-        return Classified(self.output(self.dropout(z)) + self.bias, seen.lengths, w)
+    def forward(self, source: Tensor, lengths: Int[Tensor, "batch"], *, weights: bool = False) -> ClassifierOutput:
+        read = self.encode(source, lengths)
+        z, w = self.pooling(read.vectors, read.lengths, read.summary, source, weights=weights)
+        return ClassifierOutput(self.output(self.dropout(z)) + self.bias, read.lengths, w)
 
     def rarity(
         self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]
     ) -> Float[Tensor, "batch places"] | None:
-        """TF-IDF weights of texts, idf(x_j) / Σ_i idf(x_i), whatever this model pools with; None of what is no text.
+        """TF-IDF weights of texts, idf(x_j) / Σ_i idf(x_i), for any pooling; None where the source is not text.
 
-        Counted here and not by `attend`: the model never used them, so `watch` must not see them.
+        Not computed by `attend`: the model did not use them, so `watch` must not record them.
         """
         if self.static is None:
             return None
@@ -94,7 +149,7 @@ class Classifier(Saved):
         rare = self.static.idf[source] * real
         return rare / rare.sum(1, keepdim=True)
 
-    def loss(self, batch: Labelled, *, smoothing: float = 0.0) -> Loss:
+    def loss(self, batch: LabelBatch, *, smoothing: float = 0.0) -> Loss:
         """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7). A filler row has no label."""
         logits = self(batch.source, batch.source_lengths).logits
         real = batch.target_lengths > 1
@@ -105,15 +160,11 @@ class Classifier(Saved):
         return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach(), real.sum())
 
 
-def _pooling(head: configs.Head, width: int, words: int, static: Static | None, stride: int) -> Pooling:
-    if head.pooling in ("static", "learned"):
-        if static is None:
-            raise ValueError(f'head.pooling = "{head.pooling}" weighs words, and the source is no text')
-        if stride > 1:
-            raise ValueError(
-                f'head.pooling = "{head.pooling}" weighs every word; encoder.stride is {stride}, set it to 1'
-            )
-        return static if head.pooling == "static" else Adaptive(words)
+def _pooling(head: HeadConfig, width: int, words: int, static: StaticPooling | None) -> Pooling:
+    if head.pooling == "static" and static is not None:
+        return static
+    if head.pooling == "learned":
+        return LearnedWordPooling(words)
     if head.pooling == "attention":
-        return Attentive(width, head.hidden)
-    return {"mean": Mean, "last": Last, "max": Most}[head.pooling]()
+        return AttentionPooling(width, head.hidden)
+    return {"mean": MeanPooling, "last": LastPooling, "max": MaxPooling}[head.pooling]()

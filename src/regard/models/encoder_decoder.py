@@ -1,29 +1,92 @@
-"""The writer: an encoder, a decoder that reads its annotations, and the loss that trains both."""
+"""The encoder-decoder: translators, captioners, spellers and language models, with their loss."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
 
 import torch
-from torch import nn
 
-from . import config as configs
+from .config import SOURCES, Config, TaskName, part_config
 from .cross_entropy import cross_entropy
-from .factory import decoder_of, encoder_of
-from .model_folder import Saved
+from .decoders.decoder import DecoderConfig  # noqa: TC001  read at run time
+from .decoders.transformer_decoder import TransformerDecoderConfig
+from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
+from .encoders.transformer_encoder import TransformerEncoderConfig
+from .model_folder import PretrainedModel
+from .registry import DECODERS, ENCODERS
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from .annotations import Annotations
     from .cross_entropy import Loss
-    from .decoders.decoder import Decoded, Decoder
+    from .decoders.decoder import DecoderOutput
 
 
-class Sentences(Protocol):
-    """A batch of pairs, as `regard.data.Batch` holds them: ids, samples of sound or pictures, and what to write."""
+@dataclass(frozen=True)
+class EncoderDecoderConfig(Config):
+    """Configuration of an encoder-decoder.
+
+    `tied` shares embedding tables: the decoder's input and output ("decoder"), or the encoder's too ("all").
+    """
+
+    source_vocabulary: int = field(metadata={"least": 0})  # 0 where the source is not text
+    target_vocabulary: int
+    encoder: EncoderConfig = field(default_factory=TransformerEncoderConfig)
+    decoder: DecoderConfig = field(default_factory=TransformerDecoderConfig)
+    tied: Literal["none", "decoder", "all"] = "none"
+    longest: int = 512  # positions of a `learned` table; longer sequences are refused
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], name: str = "config") -> Self:
+        encoder = part_config(values.get("encoder"), ENCODERS, "encoder")
+        decoder = part_config(values.get("decoder"), DECODERS, "decoder")
+        return super().from_dict({**values, "encoder": encoder, "decoder": decoder}, name)
+
+    @property
+    def task(self) -> TaskName:
+        """The task this model is for."""
+        return next(task for task, sources in SOURCES.items() if self.encoder.reads in sources)
+
+    def problems(self) -> list[str]:
+        encoder, decoder = self.encoder, self.decoder
+        wrong = super().problems()
+        wrong += [f"encoder.{problem}" for problem in encoder.problems()]
+        wrong += [f"decoder.{problem}" for problem in decoder.problems()]
+        if wrong:
+            return wrong
+        wrong = decoder.encoder_problems(encoder)
+        if encoder.kind != "none" and not encoder.annotation_width:
+            wrong.append("encoder.width = 0 means the number of classes, for classifiers; set it")
+        if encoder.reads == "text" and not self.source_vocabulary:
+            wrong.append("an encoder that reads text needs a vocabulary; source_vocabulary is 0")
+        return wrong + self._tying_problems()
+
+    def _tying_problems(self) -> list[str]:
+        encoder, decoder, tied = self.encoder, self.decoder, f'tied = "{self.tied}"'
+        if self.tied == "none":
+            return []
+        wrong = []
+        if decoder.output_width != decoder.embedding_width:
+            wrong.append(
+                f"{tied} shares the decoder's embeddings with its output, {decoder.embedding_width} and "
+                f"{decoder.output_width} wide; make them equally wide, or tie nothing"
+            )
+        if self.tied == "all" and encoder.reads != "text":
+            wrong.append(f"{tied} shares the encoder's embeddings too, and this encoder does not read text")
+        elif self.tied == "all" and encoder.embedding_width != decoder.embedding_width:
+            widths = [encoder.embedding_width, decoder.embedding_width]
+            wrong.append(f"{tied} needs embeddings of one width; encoder and decoder have {widths}")
+        elif self.tied == "all" and self.source_vocabulary != self.target_vocabulary:
+            sizes = [self.source_vocabulary, self.target_vocabulary]
+            wrong.append(f"{tied} needs one vocabulary for source and target; they have {sizes} tokens")
+        return wrong
+
+
+class SentencePairBatch(Protocol):
+    """A batch of pairs, as `regard.data.Batch` holds them: ids, samples of sound or pictures, and target ids."""
 
     source: Tensor
     source_lengths: Int[Tensor, "batch"]
@@ -31,47 +94,28 @@ class Sentences(Protocol):
     target_lengths: Int[Tensor, "batch"]
 
 
-class Writer(Saved):
+class EncoderDecoder(PretrainedModel):
     """p(target | source), for any encoder under any decoder: `config` says which.
 
     A translator reads text, a captioner a picture, a speller sound, and a language model nothing.
     """
 
     model_type = "regard-writer"
+    config_class = EncoderDecoderConfig
+    config: EncoderDecoderConfig
 
-    def __init__(self, config: configs.Writer) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = encoder_of(config.encoder, config.source_vocabulary, config.longest)
-        self.decoder: Decoder[Any] = decoder_of(
-            config.decoder, config.target_vocabulary, self.encoder.width, config.longest
-        )
+    def __init__(self, config: EncoderDecoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = config.encoder.build(config.source_vocabulary, config.longest)
+        self.decoder = config.decoder.build(config.target_vocabulary, self.encoder.width, config.longest)
         self._tie()
 
-    @classmethod
-    def read_config(cls, values: dict[str, Any]) -> configs.Writer:
-        return configs.Writer.from_dict(values)
-
     def _tie(self) -> None:
-        tied, decoder = self.config.tied, self.decoder
-        if tied == "none":
-            return
-        if decoder.output.weight.shape != decoder.embedding.weight.shape:
-            raise ValueError(
-                f"tied = {tied!r} shares the decoder's embeddings {list(decoder.embedding.weight.shape)} with its "
-                f"output {list(decoder.output.weight.shape)}; make them equally wide, or tie nothing"
-            )
-        decoder.output.weight = decoder.embedding.weight
+        tied, table = self.config.tied, self.decoder.embedding
+        if tied != "none":
+            self.decoder.output.weight = table.weight
         if tied == "all":
-            table = getattr(self.encoder, "embedding", None)
-            if not isinstance(table, nn.Embedding):
-                raise ValueError("tied = 'all' shares the encoder's table of words too, and this encoder reads no text")
-            if table.weight.shape != decoder.embedding.weight.shape:
-                raise ValueError(
-                    f"tied = 'all' needs one vocabulary and one width on both sides; the encoder's embeddings are "
-                    f"{list(table.weight.shape)}, the decoder's {list(decoder.embedding.weight.shape)}"
-                )
-            table.weight = decoder.embedding.weight
+            cast("nn.Embedding", self.encoder.embedding).weight = table.weight
 
     def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
         annotations: Annotations = self.encoder(source, lengths)
@@ -84,9 +128,9 @@ class Writer(Saved):
         target: Int[Tensor, "batch target"],
         *,
         weights: bool = False,
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Features at every target position, teacher-forced; `readout` turns them into logits."""
-        decoded: Decoded = self.decoder(target, self.encode(source, lengths), weights=weights)
+        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights)
         return decoded
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -94,16 +138,16 @@ class Writer(Saved):
 
     def loss(
         self,
-        batch: Sentences,
+        batch: SentencePairBatch,
         *,
         smoothing: float = 0.0,
     ) -> Loss:
-        """−Σ log p(y_t | y_<t, source), with label smoothing and what the decoder adds to it.
+        """−Σ log p(y_t | y_<t, source), with label smoothing, plus the decoder's extra term.
 
         Targets begin with <s> and end in </s>.
         """
-        given, wanted = batch.target[:, :-1], batch.target[:, 1:]
-        decoded = self(batch.source, batch.source_lengths, given)
+        inputs, wanted = batch.target[:, :-1], batch.target[:, 1:]
+        decoded = self(batch.source, batch.source_lengths, inputs)
         real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
         loss = cross_entropy(decoded.features, self.decoder.output.weight, wanted, real, smoothing)
         extra = self.decoder.extra(decoded, wanted, real)

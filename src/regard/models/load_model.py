@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .classifier import Classifier
-from .encoder_decoder import Writer
+from .encoder_decoder import EncoderDecoder
 from .model_folder import read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-KINDS: dict[str, type[Writer | Classifier]] = {kind.model_type: kind for kind in (Writer, Classifier)}
+KINDS: dict[str, type[EncoderDecoder | Classifier]] = {kind.model_type: kind for kind in (EncoderDecoder, Classifier)}
 
 
-def load(folder: str | Path) -> Writer | Classifier:
+def load(folder: str | Path) -> EncoderDecoder | Classifier:
     """What `save_pretrained` wrote, on the CPU and in evaluation mode; config.json says what it is."""
     kind, _ = read(folder)
     if not isinstance(kind, str) or kind not in KINDS:

@@ -1,11 +1,11 @@
-"""Models in folders, by the conventions of the Hugging Face hub: config.json, model.safetensors, README.md."""
+"""Models in folders, laid out as on the Hugging Face hub: config.json, model.safetensors, README.md."""
 
 from __future__ import annotations
 
 import copy
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
@@ -14,24 +14,29 @@ from ..files import as_umask_says
 if TYPE_CHECKING:
     import torch
 
-
-class Config(Protocol):
-    def to_dict(self) -> dict[str, Any]: ...
+    from .config import Config, TaskName
 
 
-class Saved(nn.Module):
-    """A model that its config describes completely; a folder holds both."""
+class PretrainedModel(nn.Module):
+    """A model that its configuration describes completely. `config_class` reads that from config.json."""
 
     model_type: ClassVar[str]
+    config_class: ClassVar[type[Config]]
     config: Any
 
-    @classmethod
-    def read_config(cls, values: dict[str, Any]) -> Config:
-        """The config, as its `to_dict` wrote it."""
-        raise NotImplementedError
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        config.check()
+        self.config = config
+
+    @property
+    def task(self) -> TaskName:
+        """What it is for: translate, write, classify, caption or spell."""
+        task: TaskName = self.config.task
+        return task
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None, dtype: torch.dtype | None = None) -> None:
-        """`config.json`, `model.safetensors` and, if given, the model card as README.md. Tokenizers save themselves.
+        """Writes `config.json`, `model.safetensors` and, if given, the model card as README.md; not the tokenizers.
 
         `dtype=torch.float16` halves the file; loaded, the model computes in float32 again.
         """
@@ -39,8 +44,8 @@ class Saved(nn.Module):
 
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        written = {"model_type": self.model_type, **self.config.to_dict()}
-        _replace(folder / "config.json", json.dumps(written, indent=2) + "\n")
+        values = {"model_type": self.model_type, **self.config.to_dict()}
+        _replace(folder / "config.json", json.dumps(values, indent=2) + "\n")
         if card is not None:
             _replace(folder / "README.md", card)
         half_done = folder / "model.safetensors.part"
@@ -57,11 +62,11 @@ class Saved(nn.Module):
         kind, values = read(folder)
         if kind != cls.model_type:
             raise ValueError(f"{folder / 'config.json'} is of model_type {kind!r}; expected {cls.model_type!r}")
-        model = cls(cls.read_config(values))
+        model = cls(cls.config_class.from_dict(values))
         weights = folder / "model.safetensors"
         if not weights.is_file():
             raise ValueError(f"{folder} holds no weights: there is no model.safetensors in it")
-        weights.open("rb").close()  # of a file it may not read, safetensors says that it is not there
+        weights.open("rb").close()  # safetensors would report an unreadable file as missing
         try:
             load_model(model, str(weights))
         except Exception as error:
@@ -70,7 +75,7 @@ class Saved(nn.Module):
 
 
 def read(folder: str | Path) -> tuple[object, dict[str, Any]]:
-    """The model_type that a folder's config.json names, and the rest of it."""
+    """The model_type that a folder's config.json names, and its other keys."""
     file = Path(folder) / "config.json"
     if not file.is_file():
         raise ValueError(f"{folder} holds no model: there is no config.json in it")

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import regard
 from regard.layers import LSTMN
-from regard.layers.recurrent.memory_tape import Tape
-from regard.models import Writer, config
+from regard.layers.recurrent.memory_tape import MemoryTape
+from regard.models import EncoderDecoder, EncoderDecoderConfig, LSTMNDecoderConfig, NoEncoderConfig
 from regard.models.annotations import Annotations
 from regard.models.decoders.lstmn_decoder import LSTMNDecoder
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
@@ -101,15 +101,15 @@ def test_every_layer_writes_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
     begin = LSTMN.begin
     monkeypatch.setattr(LSTMN, "begin", lambda layer, *given: begun.append(layer) or begin(layer, *given))
-    how = config.LSTMNDecoder(fusion="none", embedding=4, width=4, layers=3)
-    model = Writer(config.Writer(0, VOCABULARY, config.NoEncoder(), how))
+    how = LSTMNDecoderConfig(fusion="none", embedding=4, width=4, layers=3)
+    model = EncoderDecoder(EncoderDecoderConfig(0, VOCABULARY, NoEncoderConfig(), how))
     one = torch.ones(2, 1, dtype=torch.long)
     model(one, one[:, 0], torch.ones(2, 5, dtype=torch.long))
     assert begun == list(model.decoder.layers)
 
 
 def test_a_tape_has_an_end() -> None:
-    tape = Tape(torch.randn(4), rows=1, room=1, width=3)
+    tape = MemoryTape(torch.randn(4), rows=1, room=1, width=3)
     tape.write(torch.randn(1, 4), torch.randn(1, 3))
     with pytest.raises(ValueError, match="made for 1 entries"):
         tape.write(torch.randn(1, 4), torch.randn(1, 3))
@@ -157,7 +157,7 @@ def annotations(width: int, tape: bool) -> Annotations:
 
 def decoder_of(memory: int, **settings: object) -> LSTMNDecoder:
     torch.manual_seed(7)
-    made = config.LSTMNDecoder(embedding=EARLY, width=WIDTH, dropout=0.0, **settings)  # type: ignore[arg-type]
+    made = LSTMNDecoderConfig(embedding=EARLY, width=WIDTH, dropout=0.0, **settings)  # type: ignore[arg-type]
     return LSTMNDecoder(made, VOCABULARY, memory).double().eval()
 
 
@@ -229,18 +229,18 @@ def test_shallow_fusion_is_bahdanaus_attention_beside_the_tape() -> None:
 
 
 def test_fusion_and_encoder_must_agree() -> None:
-    with pytest.raises(ValueError, match="'none' where there is no encoder"):
-        decoder_of(0, fusion="deep")
-    with pytest.raises(ValueError, match="'shallow' or 'deep' where there is one"):
-        decoder_of(8, fusion="none")
+    for encoder, fusion in ((NoEncoderConfig(), "deep"), (ENCODERS["Transformer"], "none")):
+        decoder = LSTMNDecoderConfig(fusion=fusion)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match='is "none" without an encoder, and "shallow" or "deep" with one'):
+            EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder))
 
 
 @pytest.mark.parametrize("fusion", ["shallow", "deep"])
 def test_what_is_seen_is_what_was_used(fusion: str) -> None:
     """Reader and writer both attend to themselves, and the writer to the reader: every weight is proven."""
     torch.manual_seed(2)
-    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["LSTMN, 2 layers"], DECODERS[f"LSTMN, {fusion}"])
-    model, pairs = Writer(made).eval(), batch(sentences=1)
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["LSTMN, 2 layers"], DECODERS[f"LSTMN, {fusion}"])
+    model, pairs = EncoderDecoder(made).eval(), batch(sentences=1)
     with torch.no_grad(), regard.watch(model) as seen:
         model(pairs.source, pairs.source_lengths, pairs.target)
     assert seen.faithful, seen
@@ -259,8 +259,8 @@ def test_what_is_seen_is_what_was_used(fusion: str) -> None:
 @pytest.mark.parametrize("fusion", ["shallow", "deep"])
 def test_mixed_precision_gives_nearly_the_same(fusion: str) -> None:
     torch.manual_seed(2)
-    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["LSTMN, 2 layers"], DECODERS[f"LSTMN, {fusion}"])
-    model, pairs = Writer(made), batch()
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["LSTMN, 2 layers"], DECODERS[f"LSTMN, {fusion}"])
+    model, pairs = EncoderDecoder(made), batch()
     losses, gradients = [], []
     for mixed in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regard.attention import Hard
 from regard.layers.recurrent import soft_hard_attention
-from regard.models import Annotations, config
+from regard.models import Annotations, ShowAttendTellDecoderConfig
 from regard.models.cross_entropy import cross_entropy
 from regard.models.decoders import show_attend_tell
 
@@ -23,12 +23,14 @@ PLACES, STEPS, WORDS = 3, 3, 6
 
 
 @pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch) -> show_attend_tell.TellDecoder:
+def decoder(monkeypatch: pytest.MonkeyPatch) -> show_attend_tell.ShowAttendTellDecoder:
     """In double precision, without dropout, and every sentence draws."""
     monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.0)
     torch.manual_seed(3)
-    how = config.TellDecoder(attention="hard", reward=1.0, entropy=0.0, hidden=4, embedding=5, width=4, dropout=0.0)
-    made = show_attend_tell.TellDecoder(how, WORDS, 4).double()
+    how = ShowAttendTellDecoderConfig(
+        attention="hard", reward=1.0, entropy=0.0, hidden=4, embedding=5, width=4, dropout=0.0
+    )
+    made = show_attend_tell.ShowAttendTellDecoder(how, WORDS, 4).double()
     with torch.no_grad():
         for parameter in made.parameters():  # far from uniform, so that where it looks matters
             parameter.mul_(3)
@@ -52,7 +54,7 @@ def _forced(monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...]) -> None:
     monkeypatch.setattr(Hard, "state", lambda self, e, generator=None: torch.full(e.shape[:-1], next(order)))
 
 
-def _loss(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
+def _loss(decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace) -> tuple[Tensor, Tensor, Tensor]:
     """What is minimised, log p(y | s) with its gradient, and log p(s)."""
     decoded = decoder(batch.given, batch.annotations)
     nll = cross_entropy(decoded.features, decoder.output.weight, batch.wanted, batch.real).total
@@ -62,7 +64,7 @@ def _loss(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> tupl
 
 
 def test_the_expected_gradient_is_that_of_the_expectation(
-    decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """∇ Σ_s p(s) log p(y | s) = Σ_s p(s) [∇ log p(y | s) + (log p(y | s) − b) ∇ log p(s)], for any b."""
     parameters = list(decoder.parameters())
@@ -90,7 +92,9 @@ def test_the_expected_gradient_is_that_of_the_expectation(
     assert exact[[name for name, _ in decoder.named_parameters()].index("energy.weight")].abs().max() > 1e-3
 
 
-def test_places_are_drawn_as_often_as_they_weigh(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> None:
+def test_places_are_drawn_as_often_as_they_weigh(
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+) -> None:
     many = batch.annotations.select(torch.zeros(4000, dtype=torch.long))
     decoded = decoder(batch.given[:, :1].expand(4000, 1), many)
     assert set(decoded.looks.unique().tolist()) == {0.0, 1.0}
@@ -102,7 +106,9 @@ def test_places_are_drawn_as_often_as_they_weigh(decoder: show_attend_tell.TellD
     assert (seen - weighed).abs().max() < 0.04
 
 
-def test_the_baseline_moves_after_it_was_used(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> None:
+def test_the_baseline_moves_after_it_was_used(
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+) -> None:
     torch.manual_seed(0)
     _, reward, _ = _loss(decoder, batch)
     assert decoder.baseline.item() == pytest.approx(0.1 * reward.item() / STEPS)
@@ -112,7 +118,7 @@ def test_the_baseline_moves_after_it_was_used(decoder: show_attend_tell.TellDeco
 
 
 def test_a_look_is_rewarded_with_its_word_and_those_after_it(
-    decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _forced(monkeypatch, (0, 2, 1))
     decoded = decoder(batch.given, batch.annotations)
@@ -125,7 +131,7 @@ def test_a_look_is_rewarded_with_its_word_and_those_after_it(
 
 
 def test_padding_is_not_rewarded(
-    decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for extra in (0, 2):
@@ -138,14 +144,16 @@ def test_padding_is_not_rewarded(
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
 
 
-def test_rows_that_fill_a_batch_change_nothing(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> None:
+def test_rows_that_fill_a_batch_change_nothing(
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+) -> None:
     decoded = decoder(batch.given, batch.annotations)
     assert decoder.extra(decoded, batch.wanted, torch.zeros_like(batch.real)).item() == 0
     assert decoder.baseline.item() == 0
 
 
 def test_half_the_sentences_learn_from_the_average(
-    decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.5)
     decoded = decoder(batch.given.expand(400, -1), batch.annotations.select(torch.zeros(400, dtype=torch.long)))
@@ -161,8 +169,8 @@ def test_half_the_sentences_learn_from_the_average(
 
 
 def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> None:
-    how = config.TellDecoder(attention="hard", warmup=4, hidden=4, embedding=5, width=4, dropout=0.0)
-    decoder = show_attend_tell.TellDecoder(how, WORDS, 4).double().train()
+    how = ShowAttendTellDecoderConfig(attention="hard", warmup=4, hidden=4, embedding=5, width=4, dropout=0.0)
+    decoder = show_attend_tell.ShowAttendTellDecoder(how, WORDS, 4).double().train()
     many = batch.annotations.select(torch.zeros(2000, dtype=torch.long))
     given, wanted, real = (rows.expand(2000, -1) for rows in (batch.given, batch.wanted, batch.real))
     shares = []
@@ -179,12 +187,12 @@ def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> Non
 
 def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     from regard import Additive
-    from regard.layers import Memory
+    from regard.layers import EncoderMemory
 
     energy = Additive(4, 4, 4).double()
-    looks = soft_hard_attention.Glimpse("hard").double().train()
+    looks = soft_hard_attention.SoftHardAttention("hard").double().train()
     vectors = torch.randn(2, 5, 4, dtype=torch.float64)
-    memory = Memory(energy, vectors, torch.tensor([5, 3]))
+    memory = EncoderMemory(energy, vectors, torch.tensor([5, 3]))
     q = torch.randn(2, 1, 4, dtype=torch.float64)
     found = looks(memory, q)
     alpha = memory.look(q)[1]
@@ -195,7 +203,9 @@ def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in energy.parameters())
 
 
-def test_in_evaluation_the_best_place_is_taken(decoder: show_attend_tell.TellDecoder, batch: SimpleNamespace) -> None:
+def test_in_evaluation_the_best_place_is_taken(
+    decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace
+) -> None:
     decoder.eval()
     first = decoder(batch.given, batch.annotations, weights=True)
     again = decoder(batch.given, batch.annotations, weights=True)

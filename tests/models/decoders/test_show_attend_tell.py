@@ -12,20 +12,32 @@ from regard import watch
 from regard.data import Batches, EncodedCorpus, Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.picture_reader import PictureReader
-from regard.models import Annotations, Writer, config
+from regard.models import (
+    Annotations,
+    DecoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    GridEncoderConfig,
+    NoEncoderConfig,
+    RecurrentDecoderConfig,
+    ShowAttendTellDecoderConfig,
+    TransformerDecoderConfig,
+)
 from regard.models.decoders import show_attend_tell
-from regard.models.decoders.show_attend_tell import TellDecoder
+from regard.models.decoders.show_attend_tell import ShowAttendTellDecoder
 
 SMALL = {"hidden": 6, "embedding": 8, "width": 10, "dropout": 0.0}
 WORDS, MEMORY, PLACES = 9, 12, 7
-DECODERS: dict[str, config.Decoder] = {
-    "plain": config.TellDecoder(attention="none", hidden=16, embedding=24, width=48, dropout=0.0),
-    "soft": config.TellDecoder(attention="soft", hidden=16, embedding=24, width=48, dropout=0.0, penalty=0.001),
-    "hard": config.TellDecoder(attention="hard", hidden=16, embedding=24, width=48, dropout=0.0),
-    "Bahdanau": config.RecurrentDecoder(embedding=24, width=48, dropout=0.0),
-    "Transformer": config.TransformerDecoder(width=48, heads=4, hidden=96, layers=1, dropout=0.0),
+DECODERS: dict[str, DecoderConfig] = {
+    "plain": ShowAttendTellDecoderConfig(attention="none", hidden=16, embedding=24, width=48, dropout=0.0),
+    "soft": ShowAttendTellDecoderConfig(
+        attention="soft", hidden=16, embedding=24, width=48, dropout=0.0, penalty=0.001
+    ),
+    "hard": ShowAttendTellDecoderConfig(attention="hard", hidden=16, embedding=24, width=48, dropout=0.0),
+    "Bahdanau": RecurrentDecoderConfig(embedding=24, width=48, dropout=0.0),
+    "Transformer": TransformerDecoderConfig(width=48, heads=4, hidden=96, layers=1, dropout=0.0),
 }
-GRID = config.GridEncoder(size=64, width=32)
+GRID = GridEncoderConfig(size=64, width=32)
 
 
 def annotations(batch: int = 3) -> Annotations:
@@ -33,12 +45,12 @@ def annotations(batch: int = 3) -> Annotations:
     return Annotations(vectors, torch.full((batch,), PLACES), vectors.mean(1))
 
 
-def decoder(attention: str, **how: float) -> TellDecoder:
-    made = TellDecoder(config.TellDecoder(attention=attention, **SMALL, **how), WORDS, MEMORY)  # type: ignore[arg-type]
+def decoder(attention: str, **how: float) -> ShowAttendTellDecoder:
+    made = ShowAttendTellDecoder(ShowAttendTellDecoderConfig(attention=attention, **SMALL, **how), WORDS, MEMORY)  # type: ignore[arg-type]
     return made.double().eval()
 
 
-def written_out(d: TellDecoder, tokens: Tensor, given: Annotations) -> tuple[Tensor, Tensor | None]:
+def written_out(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) -> tuple[Tensor, Tensor | None]:
     """The equations of the docstring, one after the other, with PyTorch's own LSTM cell."""
     a, mean = given.vectors, given.summary
     width = d.config.width
@@ -137,7 +149,7 @@ def test_gradients_of_soft_attention() -> None:
         torch.testing.assert_close(found, wanted)
 
 
-def written_out_for_gradients(d: TellDecoder, tokens: Tensor, given: Annotations) -> Tensor:
+def written_out_for_gradients(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) -> Tensor:
     """As `written_out`, with the decoder's own parameters in the LSTM."""
     h, c = torch.tanh(d.first_h(given.summary)), torch.tanh(d.first_c(given.summary))
     features = []
@@ -153,29 +165,33 @@ def written_out_for_gradients(d: TellDecoder, tokens: Tensor, given: Annotations
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"encoder\.kind is 'none'"):
-        TellDecoder(config.TellDecoder(), WORDS, 0)
-    with pytest.raises(ValueError, match="penalty belongs to attention 'soft'"):
-        TellDecoder(config.TellDecoder(attention="hard", penalty=0.5), WORDS, MEMORY)
-    with pytest.raises(ValueError, match=r"decoder\.warmup belongs to attention 'hard'; attention is 'soft'"):
-        TellDecoder(config.TellDecoder(attention="soft", warmup=5), WORDS, MEMORY)
-    with pytest.raises(ValueError, match="multiple of 4"):
-        Writer(config.Writer(0, WORDS, config.GridEncoder(width=30), config.TellDecoder()))
-    model = Writer(config.Writer(0, WORDS, GRID, config.TellDecoder()))
+    with pytest.raises(ValueError, match=r'encoder\.kind is "none"'):
+        EncoderDecoder(EncoderDecoderConfig(0, WORDS, NoEncoderConfig(), ShowAttendTellDecoderConfig()))
+    for wrong, message in (
+        (ShowAttendTellDecoderConfig(attention="hard", penalty=0.5), 'decoder.penalty = 0.5 needs attention = "soft"'),
+        (ShowAttendTellDecoderConfig(attention="soft", warmup=5), 'decoder.warmup = 5 needs attention = "hard"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            EncoderDecoder(EncoderDecoderConfig(0, WORDS, GRID, wrong))
+    with pytest.raises(ValueError, match="multiples of 4"):
+        EncoderDecoder(EncoderDecoderConfig(0, WORDS, GridEncoderConfig(width=30), ShowAttendTellDecoderConfig()))
+    model = EncoderDecoder(EncoderDecoderConfig(0, WORDS, GRID, ShowAttendTellDecoderConfig()))
     with pytest.raises(ValueError, match=r"reads pictures \[batch, 64, 64, 3\], got \[1, 32, 32, 3\]"):
         model.encode(torch.zeros(1, 32, 32, 3, dtype=torch.uint8), torch.ones(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_no_cell_is_lost_to_rounding(dtype: torch.dtype) -> None:
-    encoder = Writer(config.Writer(0, WORDS, config.GridEncoder(size=136, width=8), config.TellDecoder())).encoder
+    encoder = EncoderDecoder(
+        EncoderDecoderConfig(0, WORDS, GridEncoderConfig(size=136, width=8), ShowAttendTellDecoderConfig())
+    ).encoder
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         seen = encoder(torch.zeros(2, 136, 136, 3, dtype=torch.uint8), torch.ones(2, dtype=torch.long))
     assert seen.lengths.tolist() == [289, 289]  # bfloat16 has 288 and 290
 
 
 def test_a_cell_sees_what_is_around_it_and_knows_where_it_is() -> None:
-    encoder = Writer(config.Writer(0, WORDS, GRID, config.TellDecoder())).eval().encoder
+    encoder = EncoderDecoder(EncoderDecoderConfig(0, WORDS, GRID, ShowAttendTellDecoderConfig())).eval().encoder
     pixels = torch.full((1, 64, 64, 3), 128, dtype=torch.uint8)
     changed = pixels.clone()
     changed[0, 28, 36] = 255  # in the cell of row 3, column 4
@@ -202,7 +218,7 @@ def corpus() -> tuple[EncodedCorpus, TokenizerPair]:
 def test_captioners_learn_and_show_what_they_used(corpus: tuple[EncodedCorpus, TokenizerPair], kind: str) -> None:
     encoded, sides = corpus
     torch.manual_seed(0)
-    model = Writer(config.Writer(0, len(sides.target), GRID, DECODERS[kind]))
+    model = EncoderDecoder(EncoderDecoderConfig(0, len(sides.target), GRID, DECODERS[kind]))
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     losses = []
     for epoch in range(8):
@@ -230,7 +246,7 @@ def test_captioners_learn_and_show_what_they_used(corpus: tuple[EncodedCorpus, T
 
 def test_a_captioner_is_saved_whole(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.0)
-    model = Writer(config.Writer(0, WORDS, GRID, DECODERS["hard"], tied="decoder"))
+    model = EncoderDecoder(EncoderDecoderConfig(0, WORDS, GRID, DECODERS["hard"], tied="decoder"))
     batch = SimpleNamespace(
         source=torch.randint(0, 255, (2, 64, 64, 3), dtype=torch.uint8),
         source_lengths=torch.ones(2),
@@ -239,7 +255,7 @@ def test_a_captioner_is_saved_whole(tmp_path: object, monkeypatch: pytest.Monkey
     )
     model.loss(batch)  # moves the baseline
     model.save_pretrained(str(tmp_path))
-    again = Writer.from_pretrained(str(tmp_path))
+    again = EncoderDecoder.from_pretrained(str(tmp_path))
     assert again.config == model.config
     assert again.decoder.baseline == model.decoder.baseline != 0
     model.eval()

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.data.corpora import photos
 from regard.data.picture_reader import PictureReader
-from regard.models import Writer, config
+from regard.models import EfficientNetEncoderConfig, EncoderDecoder, EncoderDecoderConfig, ShowAttendTellDecoderConfig
 from regard.models.encoders import efficientnet
 from tests.support.paths import SHARED
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PHOTOS = SHARED / "data" / "photos"
-TELL = config.TellDecoder(hidden=8, embedding=8, width=8)
+TELL = ShowAttendTellDecoderConfig(hidden=8, embedding=8, width=8)
 
 installed = pytest.mark.skipif(
     find_spec(efficientnet.PACKAGE) is None, reason=f"{efficientnet.PACKAGE} is not installed"
@@ -29,8 +29,8 @@ installed = pytest.mark.skipif(
 
 @pytest.mark.parametrize(("size", "stride", "expansion"), [(3, 1, 1), (5, 2, 6), (3, 1, 6)])
 def test_a_block_is_its_operations(size: int, stride: int, expansion: int) -> None:
-    block = efficientnet.Block(4, 4, size, stride, expansion).double()
-    for norm in (m for m in block.modules() if isinstance(m, efficientnet.Norm)):
+    block = efficientnet.InvertedBottleneck(4, 4, size, stride, expansion).double()
+    for norm in (m for m in block.modules() if isinstance(m, efficientnet.FrozenBatchNorm)):
         norm.mean.normal_()
         norm.variance.uniform_(0.5, 2)
         nn.init.normal_(norm.weight)
@@ -56,8 +56,8 @@ def test_a_block_is_its_operations(size: int, stride: int, expansion: int) -> No
 def test_a_frozen_encoder_learns_nothing_and_a_tuned_one_does() -> None:
     source = torch.randint(0, 255, (2, 64, 64, 3), dtype=torch.uint8)
     for tuned in (False, True):
-        how = config.EfficientNetEncoder(size=64, tuned=tuned)
-        model = Writer(config.Writer(0, 9, how, TELL)).train()
+        how = EfficientNetEncoderConfig(size=64, tuned=tuned)
+        model = EncoderDecoder(EncoderDecoderConfig(0, 9, how, TELL)).train()
         statistics = {name: value.clone() for name, value in model.named_buffers()}
         given = model.encode(source, torch.ones(2))
         assert given.vectors.shape == (2, 4, 1280)
@@ -65,8 +65,8 @@ def test_a_frozen_encoder_learns_nothing_and_a_tuned_one_does() -> None:
         assert given.vectors.requires_grad == tuned
         assert all(p.requires_grad == tuned for p in model.encoder.parameters())
         assert all(torch.equal(statistics[name], value) for name, value in model.named_buffers())
-    with pytest.raises(ValueError, match="a size that 32 divides"):
-        Writer(config.Writer(0, 9, config.EfficientNetEncoder(size=100), TELL))
+    with pytest.raises(ValueError, match="must be a multiple of 32"):
+        EncoderDecoder(EncoderDecoderConfig(0, 9, EfficientNetEncoderConfig(size=100), TELL))
 
 
 def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_weights_of_another_network_are_told(weights: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch.save(weights, tmp_path / "other.pth")
     monkeypatch.setenv(efficientnet.FILE, str(tmp_path / "other.pth"))
-    encoder = efficientnet.EfficientNetEncoder(config.EfficientNetEncoder(size=64))
+    encoder = efficientnet.EfficientNetEncoder(EfficientNetEncoderConfig(size=64))
     with pytest.raises(ValueError, match=r"other\.pth holds the weights of another network than EfficientNet-Lite0"):
         encoder.pretrain()
 

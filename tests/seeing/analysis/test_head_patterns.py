@@ -414,11 +414,11 @@ def test_the_map_keeps_distances_of_points_in_a_plane() -> None:
 def test_a_head_that_copies_from_the_needle_is_a_retrieval_head() -> None:
     """Prompt 0 … 9 with the needle at 4 … 6; the model writes 4, 5, 6; head 0 looks there, head 1 at the first."""
 
-    class Writer(nn.Module):
+    class EncoderDecoder(nn.Module):
         def forward(self, q: Tensor, k: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, k.clone(), is_causal=q.shape[-2] > 1)
 
-    model, width = Writer(), 13
+    model, width = EncoderDecoder(), 13
     k = torch.eye(width).expand(1, 2, width, width).clone()
     q = torch.zeros(1, 2, 12, width)
     for step in range(3):

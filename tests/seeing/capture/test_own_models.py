@@ -8,20 +8,27 @@ import torch
 from regard import watch
 from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import translate
-from regard.models import Writer, config
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 from tests.support.small_models import VOCABULARY, batch
 
 TEXTS = ["the bird sees a worm .", "a worm", "the late worm sees the early bird ."]
 ENCODERS = {
-    "rnn": config.RecurrentEncoder(embedding=16, width=8),
-    "transformer": config.TransformerEncoder(width=16, heads=2, hidden=32, layers=2),
+    "rnn": RecurrentEncoderConfig(embedding=16, width=8),
+    "transformer": TransformerEncoderConfig(width=16, heads=2, hidden=32, layers=2),
 }
 DECODERS = {
-    "bahdanau": config.RecurrentDecoder(embedding=16, width=16),
-    "luong": config.RecurrentDecoder(attention="luong", energy="general", cell="lstm", embedding=16, width=16),
-    "transformer": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=2),
-    "alibi": config.TransformerDecoder(width=16, heads=2, hidden=32, layers=2, positions="alibi"),
-    "rotary": config.TransformerDecoder(width=16, heads=2, key_heads=1, hidden=32, layers=2, positions="rotary"),
+    "bahdanau": RecurrentDecoderConfig(embedding=16, width=16),
+    "luong": RecurrentDecoderConfig(attention="luong", energy="general", cell="lstm", embedding=16, width=16),
+    "transformer": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2),
+    "alibi": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2, positions="alibi"),
+    "rotary": TransformerDecoderConfig(width=16, heads=2, key_heads=1, hidden=32, layers=2, positions="rotary"),
 }
 
 
@@ -31,7 +38,7 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
     both = Tokenizer.train("bpe", 60, TEXTS)
     torch.manual_seed(1)
     size = len(both)
-    model = Writer(config.Writer(size, size, ENCODERS[encoder], DECODERS[decoder])).eval()  # type: ignore[arg-type]
+    model = EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS[encoder], DECODERS[decoder])).eval()  # type: ignore[arg-type]
     tokenizers = TokenizerPair(both, both)
     with watch(model) as seen:
         (plain,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6)
@@ -50,7 +57,7 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
 def test_two_sentences_in_one_block_are_not_one_generation() -> None:
     """An RNN's decoder tells its energies, not its keys: only the values say that a new sentence has begun."""
     torch.manual_seed(0)
-    model = Writer(config.Writer(VOCABULARY, VOCABULARY, ENCODERS["rnn"], DECODERS["bahdanau"])).eval()  # type: ignore[arg-type]
+    model = EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["rnn"], DECODERS["bahdanau"])).eval()  # type: ignore[arg-type]
     with watch(model) as seen, torch.no_grad():
         for seed in (1, 2):
             model.loss(batch(seed=seed))

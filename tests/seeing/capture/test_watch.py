@@ -296,11 +296,11 @@ def test_a_limit_is_kept_and_said() -> None:
 
 
 def test_a_limit_holds_while_a_text_grows() -> None:
-    class Writer(nn.Module):
+    class EncoderDecoder(nn.Module):
         def forward(self, q: Tensor, k: Tensor) -> Tensor:
             return F.scaled_dot_product_attention(q, k, k.clone())
 
-    model, q, k = Writer(), torch.randn(1, 1, 20, 64), torch.randn(1, 1, 20, 64)
+    model, q, k = EncoderDecoder(), torch.randn(1, 1, 20, 64), torch.randn(1, 1, 20, 64)
     with watch(model, limit="6KB") as seen:
         for step in range(20):
             model(q[:, :, step : step + 1].clone(), k[:, :, : step + 1].clone())

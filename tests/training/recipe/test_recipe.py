@@ -15,7 +15,14 @@ import torch
 
 pytest.importorskip("pydantic")
 
-from regard.models import Writer, config
+from regard.models import (
+    ENCODERS,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerEncoderConfig,
+)
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_toml import recipe_toml
@@ -53,9 +60,9 @@ def test_any_text_is_written_so_that_it_loads_again(tmp_path: Path) -> None:
 
 
 def test_the_architectures_are_what_their_names_say() -> None:
-    def decoder(name: str) -> config.RecurrentDecoder:
+    def decoder(name: str) -> RecurrentDecoderConfig:
         part = recipe_loader.load_recipe(f"{name}-multi30k").decoder
-        assert isinstance(part, config.RecurrentDecoder)
+        assert isinstance(part, RecurrentDecoderConfig)
         return part
 
     assert decoder("seq2seq").attention == "none"
@@ -68,7 +75,7 @@ def test_the_architectures_are_what_their_names_say() -> None:
     assert decoder("luong-local").scope == "local-p"
     assert decoder("luong-dot").scope == "global"
     tiny = recipe_loader.load_recipe("transformer-multi30k")
-    assert isinstance(tiny.encoder, config.TransformerEncoder)
+    assert isinstance(tiny.encoder, TransformerEncoderConfig)
     assert (tiny.encoder.layers, tiny.encoder.width, tiny.encoder.hidden, tiny.encoder.heads) == (4, 128, 256, 4)
 
 
@@ -98,7 +105,7 @@ def test_overrides_are_toml_or_plain_text() -> None:
 def test_another_kind_of_section_starts_afresh() -> None:
     """A Transformer encoder under an attentive RNN: the RNN's keys would be mistakes."""
     recipe = recipe_loader.load_recipe("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64"])
-    assert recipe.encoder == config.TransformerEncoder(width=64)
+    assert recipe.encoder == TransformerEncoderConfig(width=64)
 
 
 MISTAKES = {
@@ -113,10 +120,10 @@ MISTAKES = {
     "training.rate=nan": "training.rate (command line): is ",
     'encoder.width="256"': "encoder.width (command line): is '256'; it should be a valid integer",
     "encoder.cell=rnn": "encoder.cell (command line): is 'rnn'; it should be 'gru' or 'lstm'",
-    "encoder.kind=nn": "encoder: kind is 'nn'; known kinds are " + ", ".join(map(repr, config.ENCODERS)),
+    "encoder.kind=nn": "encoder: kind is 'nn'; known kinds are " + ", ".join(map(repr, ENCODERS)),
     "data.kind=film": "data: kind is 'film'; known kinds are 'files', 'phrasebook'",
-    "encoder.dropout=1.0": "encoder: dropout = 1.0 is not in 0 ≤ dropout < 1",
-    "decoder.width=0": "decoder: width = 0 is too small: it is at least 1",
+    "encoder.dropout=1.0": "encoder: dropout is 1.0; it must be a number ≥ 0 and < 1",
+    "decoder.width=0": "decoder: width is 0; it must be a whole number ≥ 1",
     "training.schedule=warm": "training.schedule (command line): is 'warm'; it should be 'inverse-square-root', ",
     "data.columns=[0]": "data.columns (command line): is [0]; it should be ",
     "data.train=[7]": "data.train.0: is 7; it should be a valid string",
@@ -131,7 +138,7 @@ MISTAKES = {
     ),
     "decoder.scope=local-m": 'decoder: scope = "local-m" needs attention = "luong", and it is "bahdanau"',
     "decoder.attention=luong tied=none": 'decoder: readout = "maxout" is not for attention = "luong"',
-    "decoder.attention=luong decoder.readout=plain": 'recipe: tied = "decoder" with attention = "luong" needs decoder.',
+    "decoder.attention=luong decoder.readout=plain": 'recipe: tied = "decoder" shares the decoder',
     "decoder.energy=dot decoder.width=64": 'recipe: decoder.energy = "dot" needs a decoder as wide as the annotations',
     "decoder.attention=none search.coverage_penalty=0.2": "recipe: search.coverage_penalty needs attention",
     "training.schedule=inverse-square-root training.warmup=0": "recipe: training.schedule = ",
@@ -157,7 +164,7 @@ def test_a_mistake_is_named(given: str) -> None:
         ("soft-scenes", "decoder.warmup=5", 'warmup = 5 needs attention = "hard", and it is "soft"'),
         ("plain-scenes", "search.coverage_penalty=0.2", "search.coverage_penalty needs attention"),
         ("cnn-opinions", "encoder.stride=2 head.pooling=static", "weighs every word: set encoder.stride to 1"),
-        ("cnn-tones", "head.pooling=learned encoder.stride=1", 'weighs words, and source.kind is "sound"'),
+        ("cnn-tones", "head.pooling=learned encoder.stride=1", "weighs words, and the encoder reads sound"),
     ],
 )
 def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, told: str) -> None:
@@ -181,10 +188,10 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
         encoder = {"kind": "rnn", "embedding": 8, "width": 8, "bidirectional": bidirectional}
         decoder = {"kind": "rnn", "attention": attention, "energy": energy, "scope": scope}
         values |= {"encoder": encoder, "decoder": {**decoder, "embedding": embedding, "width": 16}}
-        parts = config.RecurrentEncoder(**encoder), config.RecurrentDecoder(**values["decoder"])
+        parts = RecurrentEncoderConfig(**encoder), RecurrentDecoderConfig(**values["decoder"])
         try:
             with torch.device("meta"):
-                Writer(config.Writer(20, 20, *parts, tied=tied))
+                EncoderDecoder(EncoderDecoderConfig(20, 20, *parts, tied=tied))
             fits = True
         except ValueError:
             fits = False

@@ -56,7 +56,7 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert min(losses[3:]) < losses[0], "it learns"
 
     loaded = pretrained.load(run.folder)
-    assert pretrained.task_of(loaded.model) == recipe.task
+    assert loaded.model.task == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:
         found, _ = evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)

@@ -15,7 +15,16 @@ import torch
 from regard import cli
 from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.data.batch import BEGIN, END
-from regard.models import Writer, config
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    GridEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    ShowAttendTellDecoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
 from regard.seeing.alignment import alignment_error
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
@@ -40,18 +49,18 @@ def tokenizers() -> TokenizerPair:
     return TokenizerPair(Tokenizer.train("bpe", 60, SOURCES), Tokenizer.train("bpe", 60, TARGETS))
 
 
-def model(tokenizers: TokenizerPair, kind: str = "transformer") -> Writer:
+def model(tokenizers: TokenizerPair, kind: str = "transformer") -> EncoderDecoder:
     torch.manual_seed(0)
     sizes = len(tokenizers.source), len(tokenizers.target)
     if kind == "transformer":
         parts = {"width": 16, "heads": 2, "hidden": 32, "layers": 3}
-        return Writer(
-            config.Writer(*sizes, config.TransformerEncoder(**parts), config.TransformerDecoder(**parts))
+        return EncoderDecoder(
+            EncoderDecoderConfig(*sizes, TransformerEncoderConfig(**parts), TransformerDecoderConfig(**parts))
         ).eval()
     attention = "none" if kind == "seq2seq" else "bahdanau"
-    encoder = config.RecurrentEncoder(embedding=8, width=8)
-    return Writer(
-        config.Writer(*sizes, encoder, config.RecurrentDecoder(attention=attention, embedding=8, width=8))
+    encoder = RecurrentEncoderConfig(embedding=8, width=8)
+    return EncoderDecoder(
+        EncoderDecoderConfig(*sizes, encoder, RecurrentDecoderConfig(attention=attention, embedding=8, width=8))
     ).eval()
 
 
@@ -231,8 +240,10 @@ def captioner(tmp_path: Path) -> Path:
     folder = tmp_path / "soft-1"
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
     torch.manual_seed(0)
-    tell = config.TellDecoder(hidden=8, embedding=8, width=8)
-    Writer(config.Writer(0, len(sides.target), config.GridEncoder(width=8), tell)).save_pretrained(folder / "model")
+    tell = ShowAttendTellDecoderConfig(hidden=8, embedding=8, width=8)
+    EncoderDecoder(EncoderDecoderConfig(0, len(sides.target), GridEncoderConfig(width=8), tell)).save_pretrained(
+        folder / "model"
+    )
     sides.save(folder / "model")
     recipe = recipe_loader.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
     (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
@@ -343,7 +354,7 @@ def test_a_language_model_is_scored_on_a_text(
     (held_out,) = read(recipe.data, "test")
     sides = TokenizerPair(EmptyReader(), Tokenizer.train("character", 100, [held_out.target]))
     torch.manual_seed(0)
-    Writer(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
+    EncoderDecoder(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
     sides.save(folder / "model")
     (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
     tokens = len(sides.target.encode(held_out.target)) + 2

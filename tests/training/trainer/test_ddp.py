@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("pytorch_lightning")
 
 from regard.data import EncodedCorpus, Pair, TokenizerPair
-from regard.models import Writer
+from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.tasks import recipe_task
@@ -44,8 +44,8 @@ def assert_close(run: Path, other: Path) -> None:
     for mine, theirs in zip(measured(run), measured(other), strict=True):
         for a, b in zip(mine, theirs, strict=True):
             assert (a, b) == ("", "") or abs(float(a) - float(b)) <= 1e-5 * abs(float(b)), (mine, theirs)
-    expected = Writer.from_pretrained(other / "model").state_dict()
-    for name, tensor in Writer.from_pretrained(run / "model").state_dict().items():
+    expected = EncoderDecoder.from_pretrained(other / "model").state_dict()
+    for name, tensor in EncoderDecoder.from_pretrained(run / "model").state_dict().items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 

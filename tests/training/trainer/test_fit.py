@@ -15,7 +15,7 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.data import TokenizerPair
 from regard.decoding import translate
-from regard.models import Classifier, Writer
+from regard.models import Classifier, EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoint_average import WeightSnapshots
@@ -52,7 +52,7 @@ class TestFit:
         assert validations[1][1] < validations[0][1]
         assert validations[1][2] > 80
 
-        model, tokenizers = Writer.from_pretrained(run.model), TokenizerPair.load(run.model)
+        model, tokenizers = EncoderDecoder.from_pretrained(run.model), TokenizerPair.load(run.model)
         assert [found.text for found in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
         assert "regard translate" in (run.model / "README.md").read_text(encoding="utf-8")
 
@@ -64,7 +64,7 @@ class TestFit:
 
         tokenizers = TokenizerPair.load(run.data)
         torch.manual_seed(run.recipe.seed)
-        model = Writer(run.recipe.writer(len(tokenizers.source), len(tokenizers.target)))
+        model = EncoderDecoder(run.recipe.writer(len(tokenizers.source), len(tokenizers.target)))
         batch = Batches(EncodedCorpus.load(run.data / "train"), tokens=200, seed=run.recipe.seed, epoch=0)[0]
         logits = model.readout(model(batch.source, batch.source_lengths, batch.target[:, :-1]).features)
         wanted = torch.nn.functional.cross_entropy(
@@ -78,7 +78,7 @@ class TestFit:
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
         found, _ = evaluate_translation(
-            Writer.from_pretrained(run.model),
+            EncoderDecoder.from_pretrained(run.model),
             TokenizerPair.load(run.model),
             read(run.recipe.data, "valid"),
             **run.recipe.search.model_dump(),
@@ -102,9 +102,9 @@ class TestFit:
             finish(trained, device)
 
         recipe = recipe_loader.load_recipe(file, ["training.updates=4"])
-        whole = Writer.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
+        whole = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
         monkeypatch.setattr(fitting, "_finish", sharded)
-        pieces = Writer.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
+        pieces = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
         for name, tensor in pieces.items():
             assert torch.equal(tensor, whole[name])
 
@@ -199,7 +199,7 @@ def test_a_shipped_recipe_makes_its_model(name: str) -> None:
         classifier = Classifier(recipe.classifier(40 if recipe.source.kind == "text" else 0, 3))
         assert classifier.config.head == recipe.head
     else:
-        model = Writer(recipe.writer(40 if recipe.source.kind == "text" else 0, 40))
+        model = EncoderDecoder(recipe.writer(40 if recipe.source.kind == "text" else 0, 40))
         assert model.config.decoder == recipe.decoder
 
 

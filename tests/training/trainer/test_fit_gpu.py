@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.models import Writer, config
+from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -19,9 +19,9 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its RNNs round to ten bits unless told not to
     torch.manual_seed(7)
-    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS[encoder], DECODERS[decoder])
-    exact = Writer(made).double()
-    model = Writer(made).cuda()
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS[encoder], DECODERS[decoder])
+    exact = EncoderDecoder(made).double()
+    model = EncoderDecoder(made).cuda()
     model.load_state_dict(exact.state_dict())
     graphs = CudaGraphs(model, smoothing=0.1)
     for seed, (places, targets) in enumerate([(6, 7), (9, 5), (6, 7), (9, 5)]):
@@ -45,11 +45,11 @@ def test_losses_and_gradients_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch
 def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> None:
     from regard.training.trainer.cuda_graphs import CudaGraphs
 
-    made = config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
     losses = []
     for autocast in (None, torch.bfloat16):
         torch.manual_seed(7)
-        model = Writer(made).cuda()
+        model = EncoderDecoder(made).cuda()
         graphs = CudaGraphs(model, smoothing=0.0, autocast=autocast)
         optimizer, pairs = torch.optim.Adam(model.parameters(), lr=1e-2), batch(sentences=8).to("cuda")
         for _ in range(150):
@@ -66,7 +66,9 @@ def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:
 
     for decoder in ("Bahdanau", "Luong local-p", "LSTMN, deep", "Transformer", "Transformer, ALiBi"):
         torch.manual_seed(7)
-        model = Writer(config.Writer(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])).eval()
+        model = EncoderDecoder(
+            EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
+        ).eval()
         pairs = batch(sentences=6)
         found = []
         for device in ("cpu", "cuda"):

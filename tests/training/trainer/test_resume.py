@@ -15,7 +15,7 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.models import Writer
+from regard.models import EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from tests.support.tiny_training import measured, recipe_file
@@ -37,7 +37,7 @@ SETTINGS = [
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
-    return Writer.from_pretrained(run / "model").state_dict()
+    return EncoderDecoder.from_pretrained(run / "model").state_dict()
 
 
 def assert_same(run: Path, other: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OnePass:
+class BackwardPass:
     """What belongs to one backward pass: what a pass that broke off left behind does not count in the next."""
 
     _task = -1
@@ -34,7 +34,7 @@ class OnePass:
         return last != self._task
 
 
-class Notes(OnePass):
+class GradientPairs(BackwardPass):
     """What the steps have noted so far."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class _Collect(torch.autograd.Function):
     """Stands between the matrix and its uses: autograd comes here when it has passed through every step."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, notes: Notes) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, notes: GradientPairs) -> Tensor:
         ctx.notes, ctx.like, ctx.biased = notes, matrix.new_empty(0), bias is not None
         ctx.shape = matrix.shape
         return matrix.new_empty(0)  # an edge in the graph, nothing to compute with
@@ -84,7 +84,7 @@ class _Collect(torch.autograd.Function):
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, edge: Tensor, matrix: Tensor, bias: Tensor | None, notes: Notes) -> Tensor:
+    def forward(ctx: Any, x: Tensor, edge: Tensor, matrix: Tensor, bias: Tensor | None, notes: GradientPairs) -> Tensor:
         ctx.save_for_backward(x, matrix)
         ctx.notes = notes
         return _product(x, matrix, bias)
@@ -107,13 +107,13 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
         return x @ matrix.mT if bias is None else torch.baddbmm(bias[..., None, :], x, matrix.mT)
 
 
-class Fixed:
+class DeferredLinear:
     """x ↦ x Mᵀ (+ b) for one loop: make it before the loop, call it at every step."""
 
     def __init__(self, matrix: Float[Tensor, "*batch out in"], bias: Float[Tensor, "*batch out"] | None = None) -> None:
         self._given = matrix, bias
         self.matrix, self.bias = matrix.detach(), None if bias is None else bias.detach()
-        self._notes = Notes()
+        self._notes = GradientPairs()
         learns = torch.is_grad_enabled() and (matrix.requires_grad or (bias is not None and bias.requires_grad))
         self._edge = _Collect.apply(matrix, bias, self._notes) if learns else None
 
@@ -124,7 +124,7 @@ class Fixed:
         y: Tensor = _Product.apply(x, self._edge, self.matrix, self.bias, self._notes)
         return y
 
-    def select(self, rows: Int[Tensor, "chosen"]) -> Fixed:
+    def select(self, rows: Int[Tensor, "chosen"]) -> DeferredLinear:
         """The same for these entries of the batch, where there is one matrix per entry."""
         matrix, bias = self._given
-        return Fixed(matrix[rows], None if bias is None else bias[rows])
+        return DeferredLinear(matrix[rows], None if bias is None else bias[rows])

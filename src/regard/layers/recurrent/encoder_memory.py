@@ -9,7 +9,7 @@ import torch
 from ...attention import Additive, Concat, Dot, General
 from ...attention.listeners import listeners, tell_energies
 from ...attention.torch_transforms import plain
-from .deferred_gradient import Fixed
+from .deferred_gradient import DeferredLinear
 from .loop_additive import Scores
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def query_matrix(energy: Energies) -> Float[Tensor, "d width"] | None:
     return energy.weight.mT if isinstance(energy, General) else None
 
 
-class Memory:
+class EncoderMemory:
     """Keys and values of a batch of sentences; `look` is z = softmax(energy(q, k)) · v for queries already projected.
 
     `attend` says the same for a whole matrix of queries. A loop asks for one at a time, so the keys are projected
@@ -51,11 +51,11 @@ class Memory:
         if isinstance(energy, Additive | Concat):
             matrix = energy.key.weight if isinstance(energy, Additive) else energy.joint.weight[:, energy.dim_q :]
             keys = torch.nn.functional.linear(vectors, matrix.to(vectors.dtype))
-            self._energies: Scores | Fixed = Scores(keys, energy.weight.to(keys.dtype))
+            self._energies: Scores | DeferredLinear = Scores(keys, energy.weight.to(keys.dtype))
         else:
-            self._energies = Fixed(vectors)
+            self._energies = DeferredLinear(vectors)
         self.vectors = vectors if values is None else values  # what is averaged
-        self._mix = Fixed(self.vectors.mT)  # [batch, width, places]: p ↦ p V
+        self._mix = DeferredLinear(self.vectors.mT)  # [batch, width, places]: p ↦ p V
         self.lengths = lengths
         self.places = torch.arange(vectors.shape[1], device=vectors.device)
         # −∞ on padding, added to the energies.
@@ -90,9 +90,9 @@ class Memory:
             tell_energies(e, self.vectors, z)
         return z, p
 
-    def select(self, rows: Int[Tensor, "chosen"]) -> Memory:
+    def select(self, rows: Int[Tensor, "chosen"]) -> EncoderMemory:
         """The same for these sentences."""
-        chosen = object.__new__(Memory)
+        chosen = object.__new__(EncoderMemory)
         chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
         chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
         chosen.vectors = self.vectors[rows]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Local(nn.Module):
+class LocalAttention(nn.Module):
     """Where to look at step t, and how much less away from the middle (Luong et al. 2015, section 3.2).
 
     - local-m: the middle is p_t = t; the weights are a softmax over the places within D of it.

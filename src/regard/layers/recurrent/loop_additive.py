@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...attention.torch_transforms import exact
-from .deferred_gradient import OnePass, collects
+from .deferred_gradient import BackwardPass, collects
 from .rnn_gates import fused
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Sums(OnePass):
+class _Sums(BackwardPass):
     """What the steps have added up so far; w is kept out of the keys' sum, where it is the same factor throughout."""
 
     keys: Tensor | None = None

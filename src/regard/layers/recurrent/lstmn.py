@@ -9,30 +9,30 @@ import torch
 from torch import nn
 
 from ...attention import Additive
-from .deferred_gradient import Fixed
-from .memory_tape import Tape
-from .rnn_cell import Cell
+from .deferred_gradient import DeferredLinear
+from .memory_tape import MemoryTape
+from .rnn_cell import RecurrentCell
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .rnn_cell import Unrolled
+    from .rnn_cell import LoopCell
 
     Given = tuple[Tensor, Tensor]
     """What an input says to the gates, [..., 4 width], and to the query, [..., width]."""
 
 
 @dataclass
-class Reading:
+class LSTMNLoop:
     """One pass of an LSTMN over a sequence: its tapes, and its matrices made ready for the loop."""
 
-    tape: Tape  # keys W_h h_i, values [h_i; c_i]
-    cell: Unrolled
-    key: Fixed
+    tape: MemoryTape  # keys W_h h_i, values [h_i; c_i]
+    cell: LoopCell
+    key: DeferredLinear
     asked: Float[Tensor, "rows width"]  # W_h̃ h̃_{t−1}
 
-    def select(self, rows: Int[Tensor, "chosen"]) -> Reading:
+    def select(self, rows: Int[Tensor, "chosen"]) -> LSTMNLoop:
         """The same for these rows; for decoding, where nothing is learned."""
         return replace(self, tape=self.tape.select(rows), asked=self.asked[rows])
 
@@ -54,19 +54,19 @@ class LSTMN(nn.Module):
         super().__init__()
         self.width_in, self.width = width_in, width
         self.energy = Additive(width_in + width, width, width)  # its query is [x_t; h̃_{t−1}]
-        self.cell = Cell("lstm", width_in, late, width)
+        self.cell = RecurrentCell("lstm", width_in, late, width)
 
     def given(self, x: Float[Tensor, "*batch width_in"]) -> Given:
         """What the inputs say to the gates and to the queries, for every step at once."""
         return self.cell.given(x), nn.functional.linear(x, self.energy.query.weight[:, : self.width_in])
 
-    def begin(self, rows: int, room: int, dtype: torch.dtype, first: Float[Tensor, "rows width"] | None) -> Reading:
+    def begin(self, rows: int, room: int, dtype: torch.dtype, first: Float[Tensor, "rows width"] | None) -> LSTMNLoop:
         """Ready for at most `room` steps; the products are computed in `dtype`, the tapes are float32 at least."""
         weight = self.energy.weight.to(torch.promote_types(dtype, torch.float32))
-        reading = Reading(
-            Tape(weight, rows, room + (first is not None), 2 * self.width),
+        reading = LSTMNLoop(
+            MemoryTape(weight, rows, room + (first is not None), 2 * self.width),
             self.cell.unroll(dtype, also=self.energy.query.weight[:, self.width_in :]),
-            Fixed(self.energy.key.weight.to(dtype)),
+            DeferredLinear(self.energy.key.weight.to(dtype)),
             weight.new_zeros(rows, self.width),
         )
         if first is not None:
@@ -75,7 +75,7 @@ class LSTMN(nn.Module):
 
     def step(
         self,
-        reading: Reading,
+        reading: LSTMNLoop,
         given: Given,
         late: Float[Tensor, "rows late"] | None = None,
         added: Float[Tensor, "rows width"] | None = None,
@@ -98,7 +98,7 @@ class LSTMN(nn.Module):
         self._write(reading, h, c)
         return h, c
 
-    def _write(self, reading: Reading, h: Float[Tensor, "rows width"], c: Float[Tensor, "rows width"]) -> None:
+    def _write(self, reading: LSTMNLoop, h: Float[Tensor, "rows width"], c: Float[Tensor, "rows width"]) -> None:
         reading.tape.write(reading.key(h), torch.cat([h, c], -1))
 
     def forward(

@@ -14,7 +14,7 @@ from ...attention.energy_matrix import EnergyMatrix
 from ...attention.listeners import listeners, notify
 from ...attention.request import Request
 from ...attention.torch_transforms import exact
-from .deferred_gradient import OnePass
+from .deferred_gradient import BackwardPass
 from .rnn_gates import fused
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Rows(OnePass):
+class _Rows(BackwardPass):
     """The tape's memory, with room for every step, and what the backward pass has added up for it so far.
 
     Going back, the steps come in reverse, so all that looked at entry i have added to its sums before the entry asks
@@ -125,7 +125,7 @@ def _back(g: Tensor, q: Tensor, p: Tensor, rows: _Rows, count: int) -> Float[Ten
     return to_q
 
 
-class Tape:
+class MemoryTape:
     """z = Σ_i p_i v_i,  p = softmax_i(w · tanh(q + k_i)), over the entries written so far; zeros before the first.
 
     `attend` says the same for keys that are all there. Here each entry depends on what was read from those before it,
@@ -163,9 +163,9 @@ class Tape:
             notify(Request(energies, values, Softmax(), 0.0, weights=True), z[:, None], None)
         return z
 
-    def select(self, rows: Int[Tensor, "chosen"]) -> Tape:
+    def select(self, rows: Int[Tensor, "chosen"]) -> MemoryTape:
         """The same for these rows; for decoding, where nothing is learned."""
-        chosen = object.__new__(Tape)
+        chosen = object.__new__(MemoryTape)
         old = self._rows
         chosen._weight, chosen._edge, chosen.length = self._weight, None, self.length
         chosen._rows = _Rows(old.keys[rows], old.values[rows], old.weight)

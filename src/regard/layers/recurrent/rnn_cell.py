@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from . import rnn_gates
-from .deferred_gradient import Fixed
+from .deferred_gradient import DeferredLinear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -19,7 +19,7 @@ Hidden = tuple["Tensor", ...]
 """A GRU's (h,) or an LSTM's (h, c), each [rows, width]."""
 
 
-class Cell(nn.Module):
+class RecurrentCell(nn.Module):
     """h' = cell(W x + V y + b, h): x is known before the loop (embedded tokens), y is made at every step (a context).
 
     W x + b is computed for all steps at once by `given`; what is left is `unroll`ed into a loop.
@@ -50,25 +50,25 @@ class Cell(nn.Module):
         """The state that starts from h; an LSTM's memory starts empty."""
         return (h,) if self.kind == "gru" else (h, torch.zeros_like(h))
 
-    def unroll(self, dtype: torch.dtype, also: Float[Tensor, "extra width"] | None = None) -> Unrolled:
+    def unroll(self, dtype: torch.dtype, also: Float[Tensor, "extra width"] | None = None) -> LoopCell:
         """Ready for a loop. `also` is a matrix whose product with h is wanted too: it rides along in one product."""
-        return Unrolled(self, dtype, also)
+        return LoopCell(self, dtype, also)
 
 
-class Unrolled:
+class LoopCell:
     """A cell made ready for one loop: its weights' gradients are computed when the loop is done."""
 
-    def __init__(self, cell: Cell, dtype: torch.dtype, also: Tensor | None) -> None:
+    def __init__(self, cell: RecurrentCell, dtype: torch.dtype, also: Tensor | None) -> None:
         self._kind, self._size = cell.kind, cell.size
         matrix: Tensor = cell.recall
         bias: Tensor | None = cell.recall_bias
         if also is not None:
             matrix = torch.cat([matrix, also])
             bias = None if bias is None else torch.cat([bias, bias.new_zeros(also.shape[0])])
-        self._recall = Fixed(matrix.to(dtype), None if bias is None else bias.to(dtype))
+        self._recall = DeferredLinear(matrix.to(dtype), None if bias is None else bias.to(dtype))
         self._late = None
         if cell.late is not None:
-            self._late = Fixed(cell.late.to(dtype), cell.bias.to(dtype) if cell.early is None else None)
+            self._late = DeferredLinear(cell.late.to(dtype), cell.bias.to(dtype) if cell.early is None else None)
 
     def recall(self, hidden: Hidden) -> tuple[Float[Tensor, "rows gates"], Float[Tensor, "rows extra"]]:
         """What the state says to the gates, and its product with `also`."""

@@ -9,14 +9,14 @@ from torch import nn
 
 from ...attention.torch_transforms import exact
 from . import rnn_gates
-from .deferred_gradient import Fixed
+from .deferred_gradient import DeferredLinear
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
 
-class Recurrence(nn.Module):
+class RecurrentLayer(nn.Module):
     """One layer of `nn.GRU` or `nn.LSTM`, with its weights and results, over sentences of different lengths.
 
     The backward direction reads each sentence from its own end: it is turned round in place by its length, so no
@@ -62,7 +62,7 @@ class Recurrence(nn.Module):
             return out
         w, u, b, b_u = rnn.all_weights[0]
         given = nn.functional.linear(x, w, b)  # [batch, time, gates]
-        recall = Fixed(u.to(given.dtype), b_u.to(given.dtype))
+        recall = DeferredLinear(u.to(given.dtype), b_u.to(given.dtype))
         # The state stays in float32 at least: rounding it at every step would add up.
         h = c = x.new_zeros(x.shape[0], self.width, dtype=torch.promote_types(given.dtype, torch.float32))
         states = []

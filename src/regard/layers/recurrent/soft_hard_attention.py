@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from .encoder_memory import Memory
+    from .encoder_memory import EncoderMemory
 
 
-class Glimpsed(NamedTuple):
+class SoftHardOutput(NamedTuple):
     """What was seen and with which weights; of what was drawn, how likely it was and how open the draw was."""
 
     context: Float[Tensor, "batch queries width"]
@@ -26,7 +26,7 @@ class Glimpsed(NamedTuple):
     entropy: Float[Tensor, "batch queries"] | None = None
 
 
-class Glimpse(nn.Module):
+class SoftHardAttention(nn.Module):
     """z = Σ_i w_i a_i with α = softmax(e) (Xu et al. 2015, section 4):
 
     - soft: w = α (section 4.2);
@@ -39,10 +39,10 @@ class Glimpse(nn.Module):
         self.hard = Hard("reinforce") if kind == "hard" else None
 
     def forward(
-        self, memory: Memory, q: Float[Tensor, "batch queries d"], expected: Bool[Tensor, "batch"] | None = None
-    ) -> Glimpsed:
+        self, memory: EncoderMemory, q: Float[Tensor, "batch queries d"], expected: Bool[Tensor, "batch"] | None = None
+    ) -> SoftHardOutput:
         if self.hard is None:
-            return Glimpsed(*memory.look(q))
+            return SoftHardOutput(*memory.look(q))
         e = memory.energies(q)
         e = e.to(torch.promote_types(e.dtype, torch.float32))
         weights, picked = self.hard.both(e)
@@ -50,11 +50,11 @@ class Glimpse(nn.Module):
             z = memory.mix(weights)
             if listeners:
                 tell_energies(e, memory.vectors, z, self.hard, picked)
-            return Glimpsed(z, weights)
+            return SoftHardOutput(z, weights)
         log_alpha = torch.log_softmax(e, dim=-1)
         alpha = log_alpha.exp()
         entropy = -(alpha * log_alpha.masked_fill(alpha == 0, 0)).sum(-1)  # 0 · log 0 = 0
         if expected is not None:
             weights = torch.where(expected[:, None, None], alpha, weights)
         # Rows of averages and rows of draws have no one normalizer that a watch could be told of.
-        return Glimpsed(memory.mix(weights), weights, log_alpha.gather(-1, picked[..., None])[..., 0], entropy)
+        return SoftHardOutput(memory.mix(weights), weights, log_alpha.gather(-1, picked[..., None])[..., 0], entropy)

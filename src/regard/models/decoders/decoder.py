@@ -1,24 +1,58 @@
-"""What every decoder does: read annotations, teacher-forced over whole sentences or one token at a time."""
+"""The interface of every decoder, of its state while decoding, and of its configuration."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch import Tensor, nn
+
+from ..config import Config
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from ..annotations import Annotations
+    from ..encoders.encoder import EncoderConfig
+
+
+class DecoderConfig(Config):
+    """Configuration of a decoder: a frozen dataclass, listed in `models/registry.py`."""
+
+    kind: str  # its name in config.json
+
+    @property
+    def width(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def attends(self) -> bool:
+        """Whether it attends to the annotations."""
+        return True
+
+    @property
+    def embedding_width(self) -> int:
+        return int(getattr(self, "embedding", self.width))
+
+    @property
+    def output_width(self) -> int:
+        """Width of the features that the output matrix reads."""
+        return self.embedding_width
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        """Why it cannot decode from this encoder; keys are given as encoder.KEY and decoder.KEY."""
+        return []
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> Decoder[Any]:
+        """The decoder over annotations `memory` wide, 0 where there are none."""
+        raise NotImplementedError
 
 
 class State(ABC):
-    """What a decoder remembers between steps, for `sentences × beams` rows; beam b of sentence s is row s·beams + b.
+    """A decoder's state between steps, for `sentences × beams` rows; beam b of sentence s is row s·beams + b.
 
-    A state is never changed in place where a caller could see it: `step`, `reorder` and `keep` give a new one, and the
-    old one is not to be used again (its memory may be taken over).
+    `step`, `reorder` and `keep` return a new state. The old one must not be used again: its memory may be reused.
     """
 
     @abstractmethod
@@ -27,25 +61,25 @@ class State(ABC):
 
     @abstractmethod
     def keep(self, sentences: Int[Tensor, "kept"]) -> State:
-        """Only these sentences, with all their beams, go on."""
+        """Only these sentences, with all their beams, continue."""
 
 
 S = TypeVar("S", bound=State)
 
 
 @dataclass
-class Decoded:
-    """Features of every target position, and the weights over the source they were made with, where asked for."""
+class DecoderOutput:
+    """Features of every target position, and the attention weights over the source where requested."""
 
     features: Float[Tensor, "batch target width"]
-    weights: Float[Tensor, "batch maps target places"] | None  # a map per layer and head; one for an RNN; None if none
+    weights: Float[Tensor, "batch maps target places"] | None  # one map per layer and head; one for an RNN
 
 
 class Decoder(nn.Module, ABC, Generic[S]):
     """p(y_t | y_<t, source): `forward` for all t at once, or `start` and then `step` for one t after the other.
 
-    The two agree to rounding. Both give features; `readout` turns features into logits over the vocabulary, so that a
-    loss can skip padding and a search can ask for the last position alone.
+    The two agree to rounding. Both return features; `readout` maps them to logits over the vocabulary, so that a loss
+    can skip padding and a search can compute the last position alone.
     """
 
     embedding: nn.Embedding
@@ -54,7 +88,7 @@ class Decoder(nn.Module, ABC, Generic[S]):
     @abstractmethod
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> Decoded:
+    ) -> DecoderOutput:
         """Features at t, from tokens 0..t (the first is <s>): what predicts token t + 1."""
 
     @abstractmethod
@@ -65,26 +99,26 @@ class Decoder(nn.Module, ABC, Generic[S]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: S, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], S, Float[Tensor, "rows maps places"] | None]:
-        """Feed one token per row: features that predict the next, the state after it, the weights if asked for."""
+        """Feed one token per row: features that predict the next, the new state, the weights if requested."""
 
     def read(self, tokens: Int[Tensor, "rows n"], state: S) -> S:
-        """The state after these, which are known already: a prompt. Some decoders read them all at once."""
-        for one in tokens.unbind(1):
-            _, state, _ = self.step(one, state)
+        """The state after the tokens of a prompt. Some decoders read them all at once."""
+        for token in tokens.unbind(1):
+            _, state, _ = self.step(token, state)
         return state
 
     def extra(
-        self, decoded: Decoded, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
+        self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
     ) -> Tensor | None:
-        """What a decoder adds to the loss of what it was made to write, summed over the batch; as a rule nothing."""
+        """A term that the decoder adds to the loss, summed over the batch; None for most."""
         return None
 
     def updated(self) -> None:
-        """To be called after each update of the weights in training; as a rule nothing changes by it."""
+        """Called after each update of the weights in training; most decoders ignore it."""
 
     @property
     def most_steps(self) -> int | None:
-        """How many steps there are positions for; None where there is no end to them."""
+        """The number of positions it has; None where they are unlimited."""
         return None
 
     @abstractmethod

@@ -1,39 +1,62 @@
-"""The LSTMN as a writer: it looks at its own tape and, where there is a source, at the encoder's."""
+"""The LSTMN decoder: it attends to its own memory tape and, where there is a source, to the encoder's."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import nn
 
 from ...attention import Additive
-from ...layers import LSTMN, Dropout, Memory
-from ...layers.recurrent.deferred_gradient import Fixed
-from ..encoders.sequence_encoders import embedding
-from .decoder import Decoded, Decoder, State
+from ...layers import LSTMN, Dropout, EncoderMemory
+from ...layers.recurrent.deferred_gradient import DeferredLinear
+from ..encoders.source_embedding import token_embedding
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...layers.recurrent.lstmn import Given, Reading
-    from .. import config
+    from ...layers.recurrent.lstmn import Given, LSTMNLoop
     from ..annotations import Annotations
+    from ..encoders.encoder import EncoderConfig
+
+
+@dataclass(frozen=True)
+class LSTMNDecoderConfig(DecoderConfig):
+    """An LSTM that attends over all its states so far, and over an encoder's (Cheng et al. 2016, section 4)."""
+
+    kind: Literal["lstmn"] = "lstmn"
+    fusion: Literal["none", "shallow", "deep"] = "deep"  # how the encoder's tape enters; none without an encoder
+    embedding: int = 256
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.2
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        if (self.fusion == "none") == (encoder.kind == "none"):
+            return []
+        return [
+            f'decoder.fusion = "{self.fusion}" over an encoder of kind "{encoder.kind}": it is "none" without an '
+            'encoder, and "shallow" or "deep" with one'
+        ]
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> LSTMNDecoder:
+        return LSTMNDecoder(self, vocabulary, memory)
 
 
 @dataclass
-class Source:
+class SourceAttention:
     """What stays the same through a loop over the target: the encoder's tapes, and the matrices that meet them."""
 
-    memory: Memory  # values: the annotations γ and, for deep fusion, the memory tape α beside them
-    query: Fixed  # of h_{t−1} (shallow) or γ̃_{t−1} (deep)
-    gate: Fixed | None  # of γ̃_t, for r_t
+    memory: EncoderMemory  # values: the annotations γ and, for deep fusion, the memory tape α beside them
+    query: DeferredLinear  # of h_{t−1} (shallow) or γ̃_{t−1} (deep)
+    gate: DeferredLinear | None  # of γ̃_t, for r_t
 
 
 @dataclass
-class Step:
+class LSTMNStep:
     """What one step leaves behind: for the next the query's late part, for the readout h_t and the context."""
 
     asked: Float[Tensor, "rows width"] | None = None
@@ -43,24 +66,24 @@ class Step:
 
 
 @dataclass
-class LSTMNState(State):
-    readings: list[Reading]
-    source: Source | None
-    last: Step
+class LSTMNDecoderState(State):
+    readings: list[LSTMNLoop]
+    source: SourceAttention | None
+    last: LSTMNStep
     beams: int
 
-    def reorder(self, rows: Int[Tensor, "rows"]) -> LSTMNState:
+    def reorder(self, rows: Int[Tensor, "rows"]) -> LSTMNDecoderState:
         asked = None if self.last.asked is None else self.last.asked[rows]
-        return replace(self, readings=[reading.select(rows) for reading in self.readings], last=Step(asked))
+        return replace(self, readings=[reading.select(rows) for reading in self.readings], last=LSTMNStep(asked))
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> LSTMNState:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> LSTMNDecoderState:
         rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
         source = None if self.source is None else replace(self.source, memory=self.source.memory.select(sentences))
         return replace(self.reorder(rows), source=source)
 
 
 @dataclass
-class Asked:
+class TokenInputs:
     """What the tokens say, for every step at once: to the gates and the tape, to the annotations, to the gate r."""
 
     y: Float[Tensor, "rows time embedding"]
@@ -69,7 +92,7 @@ class Asked:
     gate: Float[Tensor, "rows time width"] | None
 
 
-class LSTMNDecoder(Decoder[LSTMNState]):
+class LSTMNDecoder(Decoder[LSTMNDecoderState]):
     """An LSTMN over the target (Cheng, Dong and Lapata 2016, section 4), x_t the token it is given at step t.
 
     - none: a language model; there is no source.
@@ -86,16 +109,11 @@ class LSTMNDecoder(Decoder[LSTMNState]):
     decoder's are mapped to it. What predicts the next token is tanh(W [h_t; x_t; γ̃_t]).
     """
 
-    def __init__(self, config: config.LSTMNDecoder, vocabulary: int, memory: int) -> None:
+    def __init__(self, config: LSTMNDecoderConfig, vocabulary: int, memory: int) -> None:
         super().__init__()
-        if bool(memory) != (config.fusion != "none"):
-            raise ValueError(
-                f"fusion is {config.fusion!r}, and the encoder's annotations are {memory} wide; it is 'none' where "
-                "there is no encoder, and 'shallow' or 'deep' where there is one"
-            )
         self.config = config
         width, deep = config.width, config.fusion == "deep"
-        self.embedding = embedding(vocabulary, config.embedding)
+        self.embedding = token_embedding(vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.bridges = nn.ModuleList(nn.Linear(memory, width) for _ in range(config.layers) if memory)
         first = LSTMN(config.embedding, width, late=memory if config.fusion == "shallow" else 0)
@@ -111,7 +129,7 @@ class LSTMNDecoder(Decoder[LSTMNState]):
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> Decoded:
+    ) -> DecoderOutput:
         asked = self._asked(tokens)
         starts = self._starts(annotations)
         state = self._start(annotations, starts[:1], asked.y.dtype, tokens.shape[1])  # other layers read by themselves
@@ -126,9 +144,9 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         contexts = [step.context for step in steps if step.context is not None]
         features = self._features(h, asked.y, torch.stack(contexts, 1) if contexts else None)
         seen = [step.weights for step in steps if step.weights is not None]
-        return Decoded(features, torch.stack(seen, 1)[:, None] if weights and seen else None)
+        return DecoderOutput(features, torch.stack(seen, 1)[:, None] if weights and seen else None)
 
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNState:
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNDecoderState:
         state = self._start(annotations, self._starts(annotations), self.output.weight.dtype, steps)
         if beams == 1:
             return state
@@ -136,8 +154,8 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         return replace(state.reorder(rows), beams=beams)
 
     def step(
-        self, tokens: Int[Tensor, "rows"], state: LSTMNState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], LSTMNState, Float[Tensor, "rows maps places"] | None]:
+        self, tokens: Int[Tensor, "rows"], state: LSTMNDecoderState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], LSTMNDecoderState, Float[Tensor, "rows maps places"] | None]:
         asked = self._asked(tokens[:, None])
         given = asked.tape[0][:, 0], asked.tape[1][:, 0]
         last = self._first(
@@ -154,12 +172,12 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         logits: Tensor = self.output(features)
         return logits
 
-    def _asked(self, tokens: Int[Tensor, "rows time"]) -> Asked:
+    def _asked(self, tokens: Int[Tensor, "rows time"]) -> TokenInputs:
         y = self.dropout(self.embedding(tokens))
         if self.gate is None or self.energy is None:
-            return Asked(y, self.layers[0].given(y), None, None)
+            return TokenInputs(y, self.layers[0].given(y), None, None)
         early = self.config.embedding
-        return Asked(
+        return TokenInputs(
             y,
             self.layers[0].given(y),
             nn.functional.linear(y, self.energy.query.weight[:, :early]),
@@ -175,7 +193,7 @@ class LSTMNDecoder(Decoder[LSTMNState]):
 
     def _start(
         self, annotations: Annotations, starts: list[Tensor | None], dtype: torch.dtype, steps: int
-    ) -> LSTMNState:
+    ) -> LSTMNDecoderState:
         """Ready for the first step, in as many layers as there are `starts`."""
         vectors, tape = annotations.vectors, annotations.tape
         device = vectors.device.type
@@ -184,31 +202,35 @@ class LSTMNDecoder(Decoder[LSTMNState]):
         rows = len(annotations.lengths)
         readings = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
-            return LSTMNState(readings, None, Step(), 1)
+            return LSTMNDecoderState(readings, None, LSTMNStep(), 1)
         late = self.energy.query.weight[:, self.config.embedding :] if self.gate else self.energy.query.weight
-        query = Fixed(late.to(dtype))
+        query = DeferredLinear(late.to(dtype))
         if self.gate is None:
-            source = Source(Memory(self.energy, vectors.to(dtype), annotations.lengths), query, None)
-            return LSTMNState(readings, source, Step(query(cast("Tensor", starts[0]))), 1)
+            source = SourceAttention(EncoderMemory(self.energy, vectors.to(dtype), annotations.lengths), query, None)
+            return LSTMNDecoderState(readings, source, LSTMNStep(query(cast("Tensor", starts[0]))), 1)
         both = torch.cat([vectors, self.tape(vectors if tape is None else tape.to(vectors.dtype))], -1)
-        memory = Memory(self.energy, vectors.to(dtype), annotations.lengths, values=both.to(dtype))
-        gate = Fixed(self.gate.weight[:, self.config.embedding :].to(dtype))
-        return LSTMNState(readings, Source(memory, query, gate), Step(query.matrix.new_zeros(rows, len(late))), 1)
+        memory = EncoderMemory(self.energy, vectors.to(dtype), annotations.lengths, values=both.to(dtype))
+        gate = DeferredLinear(self.gate.weight[:, self.config.embedding :].to(dtype))
+        return LSTMNDecoderState(
+            readings, SourceAttention(memory, query, gate), LSTMNStep(query.matrix.new_zeros(rows, len(late))), 1
+        )
 
-    def _first(self, state: LSTMNState, last: Step, given: Given, asks: Tensor | None, gate: Tensor | None) -> Step:
+    def _first(
+        self, state: LSTMNDecoderState, last: LSTMNStep, given: Given, asks: Tensor | None, gate: Tensor | None
+    ) -> LSTMNStep:
         """One step of the first layer, where the source is met."""
         layer, reading, source = self.layers[0], state.readings[0], state.source
         if source is None or last.asked is None:
-            return Step(hidden=layer.step(reading, given)[0])
+            return LSTMNStep(hidden=layer.step(reading, given)[0])
         q = last.asked if asks is None else asks + last.asked
         found, weights = (x.flatten(0, 1) for x in source.memory.look(q.unflatten(0, (-1, state.beams))))
         if source.gate is None or gate is None:
             hidden, _ = layer.step(reading, given, late=found)
-            return Step(source.query(hidden), hidden, found, weights)
+            return LSTMNStep(source.query(hidden), hidden, found, weights)
         context, memory = found.split([found.shape[-1] - self.config.width, self.config.width], -1)
         r = torch.sigmoid(gate + source.gate(context))
         hidden, _ = layer.step(reading, given, added=r * memory)
-        return Step(source.query(context), hidden, context, weights)
+        return LSTMNStep(source.query(context), hidden, context, weights)
 
     def _features(
         self,

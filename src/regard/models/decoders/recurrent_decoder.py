@@ -1,42 +1,90 @@
-"""Recurrent decoders: without attention, with Bahdanau's (look, then step) or Luong's (step, then look)."""
+"""Recurrent decoders: without attention, with Bahdanau's (attend, then step) or Luong's (step, then attend)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import nn
 
 from ...attention import Additive, Concat, Dot, General
-from ...layers import Cell, Dropout, Local, Memory
-from ...layers.recurrent.deferred_gradient import Fixed
+from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
+from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.encoder_memory import query_matrix
-from ..encoders.sequence_encoders import embedding
-from .decoder import Decoded, Decoder, State
+from ..config import CellKind  # noqa: TC001  read at run time
+from ..encoders.source_embedding import token_embedding
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from ...layers.recurrent.encoder_memory import Energies
-    from ...layers.recurrent.rnn_cell import Hidden, Unrolled
-    from .. import config
+    from ...layers.recurrent.rnn_cell import Hidden, LoopCell
     from ..annotations import Annotations
+    from ..encoders.encoder import EncoderConfig
+
+
+@dataclass(frozen=True)
+class RecurrentDecoderConfig(DecoderConfig):
+    """A GRU or LSTM that attends to the annotations before its step (Bahdanau), after it (Luong), or not at all."""
+
+    kind: Literal["rnn"] = "rnn"
+    attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
+    energy: Literal["additive", "dot", "general", "concat"] = "additive"
+    scope: Literal["global", "local-m", "local-p"] = "global"  # Luong 2015, section 3.2
+    window: int = 10  # D of local attention: it covers 2D + 1 positions
+    input_feeding: bool = True  # Luong 2015, section 3.3
+    cell: CellKind = "gru"
+    embedding: int = 256
+    width: int = 512
+    layers: int = 1
+    readout: Literal["plain", "maxout"] = "plain"
+    dropout: float = 0.2
+
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    @property
+    def output_width(self) -> int:
+        return self.width if self.attention == "luong" else self.embedding
+
+    def problems(self) -> list[str]:
+        wrong = super().problems()
+        if self.scope != "global" and self.attention != "luong":
+            wrong.append(f'scope = "{self.scope}" needs attention = "luong", and it is "{self.attention}"')
+        if self.readout == "maxout" and self.attention == "luong":
+            wrong.append('readout = "maxout" is not for attention = "luong", which reads out h̃; set it to "plain"')
+        return wrong
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        if self.attends and encoder.kind == "none":
+            return [f'decoder.attention = "{self.attention}" has nothing to attend to; set it to "none"']
+        if self.attends and self.energy == "dot" and self.width != encoder.annotation_width:
+            return [
+                f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is {self.width}, '
+                f'and they are {encoder.annotation_width} wide; change one, or use "general"'
+            ]
+        return []
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> RecurrentDecoder:
+        return RecurrentDecoder(self, vocabulary, memory)
 
 
 @dataclass
-class Parts:
+class RecurrentLoop:
     """What stays the same through a loop: cells and matrices made ready for it, and what they look at."""
 
-    cells: list[Unrolled]
-    memory: Memory | None
-    query: Fixed | None  # Luong's projection of the query, where the energy has one
-    join: Fixed | None  # Luong's h̃
+    cells: list[LoopCell]
+    memory: EncoderMemory | None
+    query: DeferredLinear | None  # Luong's projection of the query, where the energy has one
+    join: DeferredLinear | None  # Luong's h̃
     summary: Float[Tensor, "sentences width"]
     context: Float[Tensor, "sentences gates"] | None  # without attention: what the summary says to the gates
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> Parts:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentLoop:
         return replace(
             self,
             memory=None if self.memory is None else self.memory.select(sentences),
@@ -46,7 +94,7 @@ class Parts:
 
 
 @dataclass
-class Step:
+class RecurrentStep:
     """What one step leaves behind for the next (`hidden`, `fed`) and for the readout (`context`, `weights`)."""
 
     hidden: list[Hidden]
@@ -56,22 +104,22 @@ class Step:
 
 
 @dataclass
-class RecurrentState(State):
-    parts: Parts
-    last: Step
+class RecurrentDecoderState(State):
+    parts: RecurrentLoop
+    last: RecurrentStep
     position: int
     beams: int
 
-    def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentState:
+    def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentDecoderState:
         hidden = [tuple(x[rows] for x in layer) for layer in self.last.hidden]
-        return replace(self, last=Step(hidden, None if self.last.fed is None else self.last.fed[rows]))
+        return replace(self, last=RecurrentStep(hidden, None if self.last.fed is None else self.last.fed[rows]))
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentState:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentDecoderState:
         rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
         return replace(self.reorder(rows), parts=self.parts.keep(sentences))
 
 
-class RecurrentDecoder(Decoder[RecurrentState]):
+class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     """A GRU or LSTM over the target.
 
     - none: h_t = cell([y_{t−1}; c], h_{t−1}), c the encoder's summary (Cho et al. 2014; Sutskever et al. 2014)
@@ -85,24 +133,20 @@ class RecurrentDecoder(Decoder[RecurrentState]):
     With `memory` 0 there are no annotations: a language model, h_t = cell(y_{t−1}, h_{t−1}) from zeros.
     """
 
-    def __init__(self, config: config.RecurrentDecoder, vocabulary: int, memory: int) -> None:
+    def __init__(self, config: RecurrentDecoderConfig, vocabulary: int, memory: int) -> None:
         super().__init__()
         luong = config.attention == "luong"
-        if config.scope != "global" and not luong:
-            raise ValueError(f"scope {config.scope!r} belongs to attention 'luong'; attention is {config.attention!r}")
-        if not memory and config.attention != "none":
-            raise ValueError(f"attention {config.attention!r} needs an encoder to attend to; set it to 'none'")
         self.config, self._luong = config, luong
-        self.embedding = embedding(vocabulary, config.embedding)
+        self.embedding = token_embedding(vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers) if memory)
         late = {"none": 0, "bahdanau": memory, "luong": config.width if config.input_feeding else 0}[config.attention]
-        first = Cell(config.cell, config.embedding, late, config.width)
-        above = (Cell(config.cell, 0, config.width, config.width) for _ in range(config.layers - 1))
-        self.cells = cast("list[Cell]", nn.ModuleList([first, *above]))
+        first = RecurrentCell(config.cell, config.embedding, late, config.width)
+        above = (RecurrentCell(config.cell, 0, config.width, config.width) for _ in range(config.layers - 1))
+        self.cells = cast("list[RecurrentCell]", nn.ModuleList([first, *above]))
         self.energy = None if config.attention == "none" else _energy(config, memory)
         self.context = nn.Linear(memory, first.size) if self.energy is None and memory else None
-        self.local = None if config.scope == "global" else Local(config.width, config.window, config.scope)
+        self.local = None if config.scope == "global" else LocalAttention(config.width, config.window, config.scope)
         if luong:
             width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
         else:
@@ -113,7 +157,7 @@ class RecurrentDecoder(Decoder[RecurrentState]):
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> Decoded:
+    ) -> DecoderOutput:
         y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
         given = self.cells[0].given(y)
         parts, step = self._start(annotations)
@@ -123,18 +167,18 @@ class RecurrentDecoder(Decoder[RecurrentState]):
             steps.append(step)
         features = self._features(parts, y, steps)
         if not weights or self.energy is None:
-            return Decoded(features, None)
-        return Decoded(features, torch.stack([s.weights for s in steps if s.weights is not None], 1)[:, None])
+            return DecoderOutput(features, None)
+        return DecoderOutput(features, torch.stack([s.weights for s in steps if s.weights is not None], 1)[:, None])
 
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentState:
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentDecoderState:
         parts, step = self._start(annotations)
         hidden = [tuple(x.repeat_interleave(beams, 0) for x in layer) for layer in step.hidden]
         fed = None if step.fed is None else step.fed.repeat_interleave(beams, 0)
-        return RecurrentState(parts, Step(hidden, fed), 0, beams)
+        return RecurrentDecoderState(parts, RecurrentStep(hidden, fed), 0, beams)
 
     def step(
-        self, tokens: Int[Tensor, "rows"], state: RecurrentState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], RecurrentState, Float[Tensor, "rows maps places"] | None]:
+        self, tokens: Int[Tensor, "rows"], state: RecurrentDecoderState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
         y = self.dropout(self.embedding(tokens))
         after = self._step(state.parts, state.last, self.cells[0].given(y), state.position, state.beams)
         features = self._features(state.parts, y[:, None], [after])[:, 0]
@@ -145,19 +189,19 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         logits: Tensor = self.output(features)
         return logits
 
-    def _start(self, annotations: Annotations) -> tuple[Parts, Step]:
+    def _start(self, annotations: Annotations) -> tuple[RecurrentLoop, RecurrentStep]:
         vectors = annotations.vectors
         dtype = vectors.dtype if vectors.shape[-1] else self.output.weight.dtype
         if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
             dtype = torch.get_autocast_dtype(vectors.device.type)
             vectors = vectors.to(dtype)
         project = None if self.energy is None else query_matrix(self.energy)
-        parts = Parts(
+        parts = RecurrentLoop(
             # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
             cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],
-            memory=None if self.energy is None else Memory(self.energy, vectors, annotations.lengths),
-            query=Fixed(project.to(dtype)) if self._luong and project is not None else None,
-            join=Fixed(self.join.weight.to(dtype)) if self._luong else None,
+            memory=None if self.energy is None else EncoderMemory(self.energy, vectors, annotations.lengths),
+            query=DeferredLinear(project.to(dtype)) if self._luong and project is not None else None,
+            join=DeferredLinear(self.join.weight.to(dtype)) if self._luong else None,
             summary=annotations.summary,
             context=None if self.context is None else self.context(annotations.summary),
         )
@@ -168,9 +212,11 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         ] * len(self.cells)
         hidden = [cell.first(start) for cell, start in zip(self.cells, starts, strict=True)]
         feeds = self._luong and self.config.input_feeding
-        return parts, Step(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
+        return parts, RecurrentStep(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
 
-    def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], position: int, beams: int) -> Step:
+    def _step(
+        self, parts: RecurrentLoop, last: RecurrentStep, given: Float[Tensor, "rows gates"], position: int, beams: int
+    ) -> RecurrentStep:
         first, (recalled, q) = parts.cells[0], parts.cells[0].recall(last.hidden[0])
         context = weights = fed = None
         if parts.context is not None:
@@ -192,9 +238,11 @@ class RecurrentDecoder(Decoder[RecurrentState]):
             context, weights = parts.memory.look(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
             fed = torch.tanh(parts.join(torch.cat([context, top.to(context.dtype)], -1)))
-        return Step(hidden, fed, context, weights)
+        return RecurrentStep(hidden, fed, context, weights)
 
-    def _features(self, parts: Parts, y: Float[Tensor, "rows time embedding"], steps: list[Step]) -> Tensor:
+    def _features(
+        self, parts: RecurrentLoop, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
+    ) -> Tensor:
         """What predicts the next token, for every step: [rows, time, width]."""
         if self._luong:
             return self.dropout(torch.stack([s.fed for s in steps if s.fed is not None], 1))  # type: ignore[no-any-return]
@@ -209,13 +257,8 @@ class RecurrentDecoder(Decoder[RecurrentState]):
         return self.dropout(joined)  # type: ignore[no-any-return]
 
 
-def _energy(config: config.RecurrentDecoder, memory: int) -> Energies:
+def _energy(config: RecurrentDecoderConfig, memory: int) -> Energies:
     if config.energy == "dot":
-        if config.width != memory:
-            raise ValueError(
-                f"energy 'dot' needs a decoder as wide as the annotations; they are {config.width} and {memory} wide. "
-                "Change one of them, or use energy 'general'"
-            )
         return Dot()
     if config.energy == "general":
         return General(config.width, memory)

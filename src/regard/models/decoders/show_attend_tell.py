@@ -1,33 +1,71 @@
-"""Show, Attend and Tell's decoder: an LSTM that looks at a picture, softly or hard, before each word it writes."""
+"""The decoder of Show, Attend and Tell: an LSTM with soft or hard attention over a picture."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from ...attention import Additive
-from ...layers import Cell, Dropout, Memory
-from ...layers.recurrent.soft_hard_attention import Glimpse
-from ..encoders.sequence_encoders import embedding
-from .decoder import Decoded, Decoder, State
+from ...layers import Dropout, EncoderMemory, RecurrentCell
+from ...layers.recurrent.soft_hard_attention import SoftHardAttention
+from ..config import UNBOUNDED
+from ..encoders.source_embedding import token_embedding
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ...layers.recurrent.rnn_cell import Hidden, Unrolled
-    from .. import config
+    from ...layers.recurrent.rnn_cell import Hidden, LoopCell
     from ..annotations import Annotations
+    from ..encoders.encoder import EncoderConfig
 
 EXPECTED = 0.5  # of the sentences learn from the average instead of a draw (Xu et al. 2015, section 4.1)
 KEPT = 0.9  # of the moving average of the reward
 
 
+@dataclass(frozen=True)
+class ShowAttendTellDecoderConfig(DecoderConfig):
+    """Show, Attend and Tell (Xu et al. 2015): an LSTM with gated attention over a picture before each word."""
+
+    kind: Literal["tell"] = "tell"
+    attention: Literal["none", "soft", "hard"] = "soft"
+    penalty: float = field(default=0.0, metadata=UNBOUNDED)  # λ of the doubly stochastic penalty; soft attention's
+    reward: float = field(default=0.1, metadata=UNBOUNDED)  # λ_r of REINFORCE; hard attention's
+    entropy: float = field(default=0.002, metadata=UNBOUNDED)  # λ_e of the entropy of α; hard attention's
+    warmup: int = 0  # updates over which hard attention goes from soft to sampled; `Decoder.updated` counts them
+    hidden: int = 128  # of the additive energy
+    embedding: int = 128
+    width: int = 256
+    dropout: float = 0.2
+
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    def problems(self) -> list[str]:
+        wrong = super().problems()
+        for name, value, needed in (("penalty", self.penalty, "soft"), ("warmup", self.warmup, "hard")):
+            if value and self.attention != needed:
+                wrong.append(
+                    f'{name} = {value} needs attention = "{needed}", and it is "{self.attention}"; set it to 0'
+                )
+        return wrong
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        if encoder.kind == "none":
+            return ['decoder.kind = "tell" needs a source, and encoder.kind is "none"']
+        return []
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> ShowAttendTellDecoder:
+        return ShowAttendTellDecoder(self, vocabulary, memory)
+
+
 @dataclass
-class Told(Decoded):
+class ShowAttendTellOutput(DecoderOutput):
     """What the loss of attention itself is made of, in training."""
 
     looks: Float[Tensor, "batch target places"] | None = None
@@ -37,22 +75,22 @@ class Told(Decoded):
 
 
 @dataclass
-class Parts:
+class ShowAttendTellLoop:
     """What stays the same through a loop."""
 
-    cell: Unrolled
-    memory: Memory | None
+    cell: LoopCell
+    memory: EncoderMemory | None
     summary: Float[Tensor, "sentences memory"]
     expected: Bool[Tensor, "sentences"] | None  # which sentences draw nothing
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> Parts:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellLoop:
         memory = None if self.memory is None else self.memory.select(sentences)
         expected = None if self.expected is None else self.expected[sentences]
         return replace(self, memory=memory, summary=self.summary[sentences], expected=expected)
 
 
 @dataclass
-class Step:
+class ShowAttendTellStep:
     """What one step leaves behind: its state, what it saw, and how it came to see that."""
 
     hidden: Hidden
@@ -63,20 +101,20 @@ class Step:
 
 
 @dataclass
-class TellState(State):
-    parts: Parts
-    last: Step
+class ShowAttendTellState(State):
+    parts: ShowAttendTellLoop
+    last: ShowAttendTellStep
     beams: int
 
-    def reorder(self, rows: Int[Tensor, "rows"]) -> TellState:
-        return replace(self, last=Step(tuple(x[rows] for x in self.last.hidden)))
+    def reorder(self, rows: Int[Tensor, "rows"]) -> ShowAttendTellState:
+        return replace(self, last=ShowAttendTellStep(tuple(x[rows] for x in self.last.hidden)))
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> TellState:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
         rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
         return replace(self.reorder(rows), parts=self.parts.keep(sentences))
 
 
-class TellDecoder(Decoder[TellState]):
+class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
     """Xu et al. 2015, section 3.1.2, with a_i the annotations and ā their mean:
 
         h_0 = tanh(f_h(ā)), c_0 = tanh(f_c(ā))
@@ -91,28 +129,18 @@ class TellDecoder(Decoder[TellState]):
     baseline: Float[Tensor, ""]
     updates: Int[Tensor, ""]  # so far
 
-    def __init__(self, config: config.TellDecoder, vocabulary: int, memory: int) -> None:
+    def __init__(self, config: ShowAttendTellDecoderConfig, vocabulary: int, memory: int) -> None:
         super().__init__()
-        if not memory:
-            raise ValueError("a decoder of kind 'tell' tells what an encoder sees; encoder.kind is 'none'")
-        if config.penalty and config.attention != "soft":
-            raise ValueError(
-                f"decoder.penalty belongs to attention 'soft'; attention is {config.attention!r}, set it to 0"
-            )
-        if config.warmup and config.attention != "hard":
-            raise ValueError(
-                f"decoder.warmup belongs to attention 'hard'; attention is {config.attention!r}, set it to 0"
-            )
         self.config = config
-        self.embedding = embedding(vocabulary, config.embedding)
+        self.embedding = token_embedding(vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.first_h = nn.Linear(memory, config.width)
         self.first_c = nn.Linear(memory, config.width)
         self.gate = nn.Linear(config.width, 1)
-        self.cell = Cell("lstm", config.embedding, memory, config.width)
+        self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
         attends = config.attention != "none"
         self.energy = Additive(config.width, memory, config.hidden) if attends else None
-        self.glimpse = Glimpse("hard" if config.attention == "hard" else "soft") if attends else None
+        self.glimpse = SoftHardAttention("hard" if config.attention == "hard" else "soft") if attends else None
         self.from_state = nn.Linear(config.width, config.embedding)
         self.from_context = nn.Linear(memory, config.embedding, bias=False)
         self.output = nn.Linear(config.embedding, vocabulary, bias=False)
@@ -124,7 +152,7 @@ class TellDecoder(Decoder[TellState]):
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> Decoded:
+    ) -> DecoderOutput:
         y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
         parts, step = self._start(annotations)
         steps = []
@@ -135,11 +163,13 @@ class TellDecoder(Decoder[TellState]):
         looks, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
         shown = None if looks is None or not weights else looks[:, None]
         if not self.training or looks is None:
-            return Decoded(features, shown)
-        return Told(features, shown, looks, log_prob, entropy, None if parts.expected is None else ~parts.expected)
+            return DecoderOutput(features, shown)
+        return ShowAttendTellOutput(
+            features, shown, looks, log_prob, entropy, None if parts.expected is None else ~parts.expected
+        )
 
     def extra(
-        self, decoded: Decoded, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
+        self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
     ) -> Tensor | None:
         """What attention adds to −log p(y | x), in training:
 
@@ -149,7 +179,7 @@ class TellDecoder(Decoder[TellState]):
           4.1). There every look is rewarded with the whole caption; of the words before it, which it cannot change,
           that is noise. The baseline b, the mean of log p(y_u | s), moves on by a tenth after it was used.
         """
-        if not isinstance(decoded, Told) or decoded.looks is None:
+        if not isinstance(decoded, ShowAttendTellOutput) or decoded.looks is None:
             return None
         if decoded.log_prob is None or decoded.entropy is None or decoded.drawn is None:
             if not self.config.penalty:
@@ -172,13 +202,15 @@ class TellDecoder(Decoder[TellState]):
         if self.config.warmup:
             self.updates += 1
 
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TellState:
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> ShowAttendTellState:
         parts, step = self._start(annotations)
-        return TellState(parts, Step(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams)
+        return ShowAttendTellState(
+            parts, ShowAttendTellStep(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams
+        )
 
     def step(
-        self, tokens: Int[Tensor, "rows"], state: TellState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], TellState, Float[Tensor, "rows maps places"] | None]:
+        self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], ShowAttendTellState, Float[Tensor, "rows maps places"] | None]:
         y = self.dropout(self.embedding(tokens))
         after = self._step(state.parts, state.last, self.cell.given(y), state.beams)
         seen = after.weights[:, None] if weights and after.weights is not None else None
@@ -188,7 +220,7 @@ class TellDecoder(Decoder[TellState]):
         logits: Tensor = self.output(features)
         return logits
 
-    def _start(self, annotations: Annotations) -> tuple[Parts, Step]:
+    def _start(self, annotations: Annotations) -> tuple[ShowAttendTellLoop, ShowAttendTellStep]:
         vectors, expected = annotations.vectors, None
         if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
             vectors = vectors.to(torch.get_autocast_dtype(vectors.device.type))
@@ -196,16 +228,16 @@ class TellDecoder(Decoder[TellState]):
         rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(vectors), device=vectors.device) < self._share()
-        parts = Parts(
+        parts = ShowAttendTellLoop(
             cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
-            memory=None if self.energy is None else Memory(self.energy, vectors, annotations.lengths),
+            memory=None if self.energy is None else EncoderMemory(self.energy, vectors, annotations.lengths),
             summary=annotations.summary.to(vectors.dtype),
             expected=expected,
         )
         # The state itself stays in float32 at least: rounding it at every step would add up.
         wide = torch.promote_types(vectors.dtype, torch.float32)
         h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
-        return parts, Step((h, c))
+        return parts, ShowAttendTellStep((h, c))
 
     def _share(self) -> float | Float[Tensor, ""]:
         """How many of the sentences learn from the average: all at first, where there is a warm-up, then EXPECTED.
@@ -216,7 +248,9 @@ class TellDecoder(Decoder[TellState]):
             return EXPECTED
         return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
 
-    def _step(self, parts: Parts, last: Step, given: Float[Tensor, "rows gates"], beams: int) -> Step:
+    def _step(
+        self, parts: ShowAttendTellLoop, last: ShowAttendTellStep, given: Float[Tensor, "rows gates"], beams: int
+    ) -> ShowAttendTellStep:
         recalled, also = parts.cell.recall(last.hidden)
         gate = torch.sigmoid(also[:, :1] + self.gate.bias.to(also.dtype))  # β, [rows, 1]
         weights = log_prob = entropy = None
@@ -228,15 +262,17 @@ class TellDecoder(Decoder[TellState]):
             if looked.log_prob is not None:
                 log_prob, entropy = looked.log_prob.flatten(), looked.entropy.flatten()
         context = gate * context
-        return Step(parts.cell.step(given, context, recalled, last.hidden), context, weights, log_prob, entropy)
+        return ShowAttendTellStep(
+            parts.cell.step(given, context, recalled, last.hidden), context, weights, log_prob, entropy
+        )
 
-    def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[Step]) -> Tensor:
+    def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[ShowAttendTellStep]) -> Tensor:
         """What predicts the next token, for every step: [rows, time, embedding]."""
         h = torch.stack([step.hidden[0] for step in steps], 1).to(y.dtype)
         z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
         return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]
 
 
-def _stacked(steps: list[Step], name: str) -> Tensor | None:
-    found = [getattr(step, name) for step in steps]
-    return None if any(each is None for each in found) else torch.stack(found, 1)
+def _stacked(steps: list[ShowAttendTellStep], name: str) -> Tensor | None:
+    values = [getattr(step, name) for step in steps]
+    return None if any(value is None for value in values) else torch.stack(values, 1)

@@ -1,30 +1,54 @@
-"""The Transformer's decoder, with a key/value cache for one token at a time."""
+"""The Transformer decoder, with a key/value cache for decoding token by token."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import nn
 
 from ...attention import padding
 from ...layers import DecoderLayer, Dropout
-from ..encoders.sequence_encoders import absolute_positions, embedding
-from .decoder import Decoded, Decoder, State
+from ...layers.positions import absolute_positions
+from ..config import NormPlace, PositionKind  # noqa: TC001  read at run time
+from ..encoders.source_embedding import token_embedding
+from ..encoders.transformer_encoder import width_problems
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from ...attention import Weights
-    from .. import config
     from ..annotations import Annotations
 
 
+@dataclass(frozen=True)
+class TransformerDecoderConfig(DecoderConfig):
+    """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
+
+    kind: Literal["transformer"] = "transformer"
+    width: int = 256
+    heads: int = 4
+    key_heads: int = 0
+    hidden: int = 1024
+    layers: int = 4
+    norm: NormPlace = "pre"
+    positions: PositionKind = "sinusoidal"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0  # of the attention weights
+
+    def problems(self) -> list[str]:
+        return super().problems() or width_problems(self)
+
+    def build(self, vocabulary: int, memory: int, longest: int) -> TransformerDecoder:
+        return TransformerDecoder(self, vocabulary, memory, longest)
+
+
 @dataclass
-class TransformerState(State):
+class TransformerDecoderState(State):
     """Keys and values of every layer: those of what was written so far, and those of the source.
 
     `cache` has room for every step and is filled as they come; [layers, 2, rows, heads, steps, d].
@@ -35,16 +59,16 @@ class TransformerState(State):
     source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
     lengths: Int[Tensor, "sentences"]
 
-    def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerState:
+    def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerDecoderState:
         written = self.cache[..., : self.position, :]
         # What indexing gives is a copy, so the rows can be written back over the old ones.
         self.cache[..., : self.position, :] = written.index_select(2, rows)
         return replace(self)
 
-    def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerState:
+    def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerDecoderState:
         beams = self.cache.shape[2] // self.lengths.shape[0]
         rows = (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
-        return TransformerState(
+        return TransformerDecoderState(
             self.cache.index_select(2, rows),
             self.position,
             [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
@@ -52,16 +76,16 @@ class TransformerState(State):
         )
 
 
-class TransformerDecoder(Decoder[TransformerState]):
+class TransformerDecoder(Decoder[TransformerDecoderState]):
     """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward.
 
     With `memory` 0 there are no annotations to attend to: a language model (Radford et al. 2018).
     """
 
-    def __init__(self, config: config.TransformerDecoder, vocabulary: int, memory: int, longest: int) -> None:
+    def __init__(self, config: TransformerDecoderConfig, vocabulary: int, memory: int, longest: int) -> None:
         super().__init__()
         self.config, self._longest = config, longest
-        self.embedding = embedding(vocabulary, config.width)
+        self.embedding = token_embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
         layers = (
@@ -95,36 +119,36 @@ class TransformerDecoder(Decoder[TransformerState]):
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
-    ) -> Decoded:
+    ) -> DecoderOutput:
         x, mask = self._embed(tokens, 0), padding(annotations.lengths)
         seen = []
         for layer in self.layers:
             x, w = layer(x, annotations.vectors, mask, weights=weights)
             seen.append(w)
-        return Decoded(self.norm(x), _maps(seen) if weights and any(seen) else None)
+        return DecoderOutput(self.norm(x), _maps(seen) if weights and any(seen) else None)
 
-    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerState:
+    def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerDecoderState:
         source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
         config, like = self.config, self.output.weight if source[0] is None else source[0][0]
         heads, rows = config.key_heads or config.heads, len(annotations.lengths) * beams
         room = (len(source), 2, rows, heads, steps, config.width // config.heads)
-        return TransformerState(like.new_empty(room), 0, source, annotations.lengths)
+        return TransformerDecoderState(like.new_empty(room), 0, source, annotations.lengths)
 
     def step(
-        self, tokens: Int[Tensor, "rows"], state: TransformerState, *, weights: bool = False
-    ) -> tuple[Float[Tensor, "rows width"], TransformerState, Float[Tensor, "rows maps places"] | None]:
+        self, tokens: Int[Tensor, "rows"], state: TransformerDecoderState, *, weights: bool = False
+    ) -> tuple[Float[Tensor, "rows width"], TransformerDecoderState, Float[Tensor, "rows maps places"] | None]:
         x, state, seen = self._feed(tokens[:, None], state, weights)
         maps = None
         if weights and any(seen):
             maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
         return self.norm(x)[:, 0], state, maps
 
-    def read(self, tokens: Int[Tensor, "rows n"], state: TransformerState) -> TransformerState:
+    def read(self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState) -> TransformerDecoderState:
         return self._feed(tokens, state, weights=False)[1]
 
     def _feed(
-        self, tokens: Int[Tensor, "rows n"], state: TransformerState, weights: bool
-    ) -> tuple[Float[Tensor, "rows n width"], TransformerState, list[Weights | None]]:
+        self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState, weights: bool
+    ) -> tuple[Float[Tensor, "rows n width"], TransformerDecoderState, list[Weights | None]]:
         """The next few positions of every row, and their keys and values into the cache."""
         at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
         if end > room:

@@ -1,20 +1,31 @@
-"""The bag of words: an encoder that lets every word be what it is."""
+"""The bag-of-words encoder: embeddings without order or context."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from ...layers import Dropout
-from ..annotations import Annotations
-from .encoder import Encoder
+from ..annotations import Annotations, masked_mean
+from .encoder import Encoder, EncoderConfig
+from .source_embedding import token_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor, nn
 
-    from .. import config
+
+@dataclass(frozen=True)
+class BagEncoderConfig(EncoderConfig):
+    """Word embeddings alone: each word has the same vector in every position."""
+
+    kind: Literal["bag"] = "bag"
+    reads: Literal["text"] = "text"
+    width: int = 0  # 0: the number of classes, so that the pooled vector is the logits
+    dropout: float = 0.0
+
+    def build(self, vocabulary: int, longest: int) -> BagEncoder:
+        return BagEncoder(self, token_embedding(vocabulary, self.width))
 
 
 class BagEncoder(Encoder):
@@ -22,11 +33,11 @@ class BagEncoder(Encoder):
 
         logits = Σ_j w_j E[x_j],   E one row of class scores per word,
 
-    is a linear classifier of weighted word counts: with w from TF-IDF, the classifier of the text-books, and at the
-    same time attention whose weights are static and whose values are all that is learned.
+    is a linear classifier of weighted word counts. With w from TF-IDF it is the textbook classifier, and attention with
+    static weights and learned values.
     """
 
-    def __init__(self, config: config.BagEncoder, embedding: nn.Embedding) -> None:
+    def __init__(self, config: BagEncoderConfig, embedding: nn.Embedding) -> None:
         super().__init__()
         self.width = embedding.embedding_dim
         self.embedding = embedding
@@ -34,6 +45,4 @@ class BagEncoder(Encoder):
 
     def forward(self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:
         x = self.embedding(source)
-        real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
-        mean = (x * real[..., None]).sum(1) / lengths[:, None]
-        return Annotations(self.dropout(x), lengths, mean.to(x.dtype))
+        return Annotations(self.dropout(x), lengths, masked_mean(x, lengths))

@@ -1,25 +1,50 @@
-"""The convolutional encoder: filters over short windows of words or frames."""
+"""The convolutional encoder: filters over windows of words or frames of sound."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import nn
 
 from ...layers import Dropout
-from ..annotations import Annotations
-from .encoder import Encoder
-from .sequence_encoders import read
+from ..annotations import Annotations, masked_mean, zero_padding
+from ..config import SequenceSource  # noqa: TC001  read at run time
+from .encoder import Encoder, EncoderConfig
+from .source_embedding import embed, source_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .. import config
+
+@dataclass(frozen=True)
+class ConvolutionEncoderConfig(EncoderConfig):
+    """Filters over windows of several sizes, side by side (Kim 2014); several layers of them for sound."""
+
+    kind: Literal["cnn"] = "cnn"
+    reads: SequenceSource = "text"
+    embedding: int = 128
+    width: int = 100  # filters of each window size
+    windows: list[int] = field(default_factory=lambda: [3, 4, 5])
+    layers: int = 1
+    stride: int = 1  # of each layer
+    dropout: float = 0.2
+
+    @property
+    def annotation_width(self) -> int:
+        return self.width * len(self.windows)
+
+    @property
+    def one_annotation_per_token(self) -> bool:
+        return self.stride == 1
+
+    def build(self, vocabulary: int, longest: int) -> ConvolutionEncoder:
+        return ConvolutionEncoder(self, source_embedding(self.reads, vocabulary, self.embedding))
 
 
-class Windows(nn.Module):
+class WindowConvolution(nn.Module):
     """c_j = relu(F [x_{j−a}; …; x_{j+b}] + f) for windows of several sizes, their results side by side (Kim 2014, 2).
 
     A window of k places reaches a = (k − 1) // 2 back and b = k // 2 on; beyond the ends are zeros. With a stride s
@@ -35,40 +60,34 @@ class Windows(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch places width_in"], lengths: Int[Tensor, "batch"]
     ) -> tuple[Float[Tensor, "batch kept out"], Int[Tensor, "batch"]]:
-        x = _real(x, lengths).mT  # [batch, width_in, places]; what a window sees past the end is nothing
-        found = []
+        x = zero_padding(x, lengths).mT  # [batch, width_in, places]
+        outputs = []
         for bank in self.banks:
             size = bank.kernel_size[0]
-            found.append(bank(nn.functional.pad(x, ((size - 1) // 2, size // 2))))
-        return torch.relu(torch.cat(found, 1)).mT, (lengths + self.stride - 1) // self.stride
+            outputs.append(bank(nn.functional.pad(x, ((size - 1) // 2, size // 2))))
+        return torch.relu(torch.cat(outputs, 1)).mT, (lengths + self.stride - 1) // self.stride
 
 
 class ConvolutionEncoder(Encoder):
-    """One layer of windows over words is Kim's classifier under max pooling; several, with strides, listen to sound.
+    """One layer over words is Kim's classifier under max pooling; several with strides read sound.
 
-    From the second layer on, what goes in is normalised place by place, which keeps deep stacks trainable and, other
-    than statistics over a batch, lets no sentence depend on another.
+    From the second layer on the input is layer-normalised at each position. Batch normalisation would make sentences
+    depend on each other.
     """
 
-    def __init__(self, config: config.ConvolutionEncoder, embedding: nn.Module) -> None:
+    def __init__(self, config: ConvolutionEncoderConfig, embedding: nn.Module) -> None:
         super().__init__()
-        self.width = config.width * len(config.windows)
+        self.width = config.annotation_width
         self.embedding = embedding
         self.dropout = Dropout(config.dropout)
         widths = [config.embedding, *[self.width] * (config.layers - 1)]
-        layers = (Windows(width, config.width, config.windows, config.stride) for width in widths)
-        self.layers = cast("list[Windows]", nn.ModuleList(layers))
+        layers = (WindowConvolution(width, config.width, config.windows, config.stride) for width in widths)
+        self.layers = cast("list[WindowConvolution]", nn.ModuleList(layers))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths[1:])
 
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        x, lengths = read(self.embedding, source, lengths)
+        x, lengths = embed(self.embedding, source, lengths)
         for number, layer in enumerate(self.layers):
             x = x if number == 0 else self.norms[number - 1](x)
             x, lengths = layer(self.dropout(x), lengths)
-        mean = _real(x, lengths).sum(1) / lengths[:, None]
-        return Annotations(x, lengths, mean.to(x.dtype))
-
-
-def _real(x: Float[Tensor, "batch places width"], lengths: Int[Tensor, "batch"]) -> Float[Tensor, "batch places width"]:
-    """Zeros where there is padding."""
-    return x * (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+        return Annotations(x, lengths, masked_mean(x, lengths))

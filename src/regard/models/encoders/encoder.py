@@ -1,4 +1,4 @@
-"""What every encoder does: read a source, give annotations."""
+"""The interface of every encoder, and of its configuration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ..config import Config
+
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
@@ -14,14 +16,47 @@ if TYPE_CHECKING:
     from ..annotations import Annotations
 
 
+class EncoderConfig(Config):
+    """Configuration of an encoder: a frozen dataclass, listed in `models/registry.py`."""
+
+    kind: str  # its name in config.json
+
+    @property
+    def reads(self) -> str:
+        """The source: text, sound, picture or none."""
+        raise NotImplementedError
+
+    @property
+    def width(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def annotation_width(self) -> int:
+        """Width of the annotation vectors."""
+        return self.width
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the word embeddings."""
+        return int(getattr(self, "embedding", self.width))
+
+    @property
+    def one_annotation_per_token(self) -> bool:
+        return True
+
+    def build(self, vocabulary: int, longest: int) -> Encoder:
+        """The encoder: with a table of `vocabulary` words where it reads text, for at most `longest` positions."""
+        raise NotImplementedError
+
+
 class Encoder(nn.Module, ABC):
-    """A sentence, a picture or a sound in; annotation vectors `width` wide out, 0 where there is nothing to read."""
+    """Maps a sentence, a picture or a sound to annotation vectors; `width` is 0 where there is nothing to read."""
 
     width: int
 
     @abstractmethod
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        """`source` is a batch's: ids [B, S], samples [B, N] or pixels [B, H, W, 3], with how much of each is real."""
+        """`source` is a batch of ids [B, S], samples [B, N] or pixels [B, H, W, 3]; `lengths` excludes padding."""
 
     def pretrain(self) -> None:
-        """Take over what others trained, where an encoder starts from that; before its own training, not after."""
+        """Load pretrained weights, where the encoder starts from them. Called before training."""

@@ -1,32 +1,53 @@
-"""A small convolutional network of our own over pictures: every cell of its last map is an annotation."""
+"""The grid encoder: a small convolutional network over pictures, one annotation per cell of its last feature map."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
 
 from ...layers import Dropout, FeedForward
-from ...layers.grid_positions import Plane
+from ...layers.grid_positions import GridPositions
 from ..annotations import Annotations
-from .encoder import Encoder
+from .encoder import Encoder, EncoderConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, UInt8
     from torch import Tensor
 
-    from .. import config
-
 STRIDE = 8
 
 
-class Cells(nn.Module):
+@dataclass(frozen=True)
+class GridEncoderConfig(EncoderConfig):
+    """A small convolutional network over pictures, trained from scratch: one annotation per 8 × 8 pixels."""
+
+    kind: Literal["grid"] = "grid"
+    size: int = 64  # of the pictures, in pixels a side
+    width: int = 128
+    dropout: float = 0.0
+
+    @property
+    def reads(self) -> str:
+        return "picture"
+
+    def problems(self) -> list[str]:
+        wrong = super().problems()
+        if not wrong and (self.width % 4 or self.size % STRIDE):
+            wrong = [f"width = {self.width} and size = {self.size} must be multiples of 4 and of {STRIDE}"]
+        return wrong
+
+    def build(self, vocabulary: int, longest: int) -> GridEncoder:
+        return GridEncoder(self)
+
+
+class HalvingConvolution(nn.Module):
     """x ↦ GELU(norm(conv(x))) at half the size, the norm over the channels of each cell alone (Ba et al. 2016).
 
-    A window of 4 at every second place has its middle in the middle of its cell; a window of 3 would be half a place
-    off, and what a cell sees would not be where the cell is. A norm over the whole map would tell every cell about all
-    the others, and where a model looks would say less about what it sees.
+    A window of 4 with stride 2 is centred on its cell; a window of 3 would be half a position off. A norm over the
+    whole map would mix all cells, and attention weights would say less about what the model used.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -40,23 +61,20 @@ class Cells(nn.Module):
 
 
 class GridEncoder(Encoder):
-    """Three convolutions and a feed-forward part; a cell stands for 8 × 8 pixels and sees 22 × 22 around its middle.
+    """Three convolutions and a feed-forward part. A cell covers 8 × 8 pixels; its receptive field is 22 × 22.
 
-    Where it stands is added to it (`Plane`): nothing else could tell above from below.
+    `GridPositions` are added, since the convolutions do not encode position.
     """
 
-    def __init__(self, config: config.GridEncoder) -> None:
+    def __init__(self, config: GridEncoderConfig) -> None:
         super().__init__()
-        if config.width % 4 or config.size % STRIDE:
-            raise ValueError(
-                f"a grid's width is a multiple of 4 and its pictures' size one of {STRIDE}; "
-                f"they are {config.width} and {config.size}"
-            )
         self.size, self.width = config.size, config.width
         half, quarter = config.width // 2, config.width // 4
-        self.layers = nn.Sequential(Cells(3, quarter), Cells(quarter, half), Cells(half, config.width))
+        self.layers = nn.Sequential(
+            HalvingConvolution(3, quarter), HalvingConvolution(quarter, half), HalvingConvolution(half, config.width)
+        )
         self.feed = FeedForward(config.width, 2 * config.width, config.dropout)
-        self.places = Plane(config.width)
+        self.places = GridPositions(config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: UInt8[Tensor, "batch size size 3"], lengths: Int[Tensor, "batch"]) -> Annotations:

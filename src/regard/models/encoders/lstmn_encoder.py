@@ -1,27 +1,42 @@
-"""The LSTMN as a reader: each state has looked at all states before it."""
+"""The LSTMN encoder: each state attends over all states before it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
 from ...layers import LSTMN, Dropout
 from ..annotations import Annotations
-from .encoder import Encoder
-from .sequence_encoders import read
+from ..config import SequenceSource  # noqa: TC001  read at run time
+from .encoder import Encoder, EncoderConfig
+from .source_embedding import embed, source_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from .. import config
+
+@dataclass(frozen=True)
+class LSTMNEncoderConfig(EncoderConfig):
+    """An LSTM that attends over all its states so far (Cheng et al. 2016, section 3.1)."""
+
+    kind: Literal["lstmn"] = "lstmn"
+    reads: SequenceSource = "text"
+    embedding: int = 256
+    width: int = 256
+    layers: int = 1
+    dropout: float = 0.2
+
+    def build(self, vocabulary: int, longest: int) -> LSTMNEncoder:
+        return LSTMNEncoder(self, source_embedding(self.reads, vocabulary, self.embedding))
 
 
 class LSTMNEncoder(Encoder):
     """h_1 … h_n of an LSTMN, from left to right, and its memory tape (Cheng, Dong and Lapata 2016, section 3.1)."""
 
-    def __init__(self, config: config.LSTMNEncoder, embedding: nn.Module) -> None:
+    def __init__(self, config: LSTMNEncoderConfig, embedding: nn.Module) -> None:
         super().__init__()
         self.width = config.width
         self.embedding = embedding
@@ -31,7 +46,7 @@ class LSTMNEncoder(Encoder):
         )
 
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        x, lengths = read(self.embedding, source, lengths)
+        x, lengths = embed(self.embedding, source, lengths)
         for layer in self.layers:
             x, tape = layer(self.dropout(x))
         last = (lengths - 1)[:, None, None]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LOUDEST = 32768  # of 16-bit samples
 
 
-class Hearing(nn.Module):
+class SoundEmbedding(nn.Module):
     """Samples into one vector per frame: log-mel energies, made equally loud, and a linear map of them.
 
     Each sound's energies are shifted and scaled to mean 0 and variance 1 over its frames and bands together, so that

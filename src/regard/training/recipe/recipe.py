@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, fields
-from typing import Annotated, Any, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, Field, model_validator, with_config
 
-from ...models import config
-from ..tasks import TaskName  # noqa: TC001  pydantic reads it
+from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig
+from ...models.config import SOURCES, TaskName
 from .data_section import Data, SourceSection, TextSource
 from .strict_section import STRICT, Count, Positive, Share, StrictSection
 
-for _part in (*config.ENCODERS.values(), *config.DECODERS.values(), config.Head):
-    with_config(STRICT)(_part)  # the model room's own plain dataclasses, checked as strictly as ours
+for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
+    with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
+
+if TYPE_CHECKING:
+    from ...models import DecoderConfig as AnyDecoderConfig
+    from ...models import EncoderConfig as AnyEncoderConfig
+else:  # pydantic chooses among them by `kind`
+    AnyEncoderConfig = Union[tuple(ENCODERS.values())]  # noqa: UP007
+    AnyDecoderConfig = Union[tuple(DECODERS.values())]  # noqa: UP007
 
 
 class TokenizerSection(StrictSection):
@@ -70,43 +76,10 @@ class SearchSection(StrictSection):
     coverage_penalty: float = Field(default=0.0, ge=0, description="β of Wu et al. 2016")
 
 
-def _sensible(part: Any) -> Any:
-    """What the plain dataclasses do not say about themselves."""
-    wrong: list[str] = []
-    for field in fields(part) if part is not None else ():
-        value = getattr(part, field.name)
-        if isinstance(value, bool):
-            continue
-        least = field.metadata.get("least", 0 if field.default == 0 else 1)
-        if isinstance(value, int) and value < least:
-            wrong.append(f"{field.name} = {value} is too small: it is at least {least}")
-        most = field.metadata.get("most", 1.0)
-        if isinstance(value, float) and not (math.isfinite(value) and 0 <= value < most):
-            wrong.append(f"{field.name} = {value} is not in 0 ≤ {field.name}" + (" < 1" if most == 1 else ""))
-    if isinstance(part, config.TransformerEncoder | config.TransformerDecoder) and not wrong:
-        if part.width % part.heads:
-            wrong.append(f"heads = {part.heads} does not divide width = {part.width}")
-        if part.key_heads and part.heads % part.key_heads:
-            wrong.append(f"key_heads = {part.key_heads} does not divide heads = {part.heads}")
-        if part.positions == "sinusoidal" and part.width % 2:
-            wrong.append(f'positions = "sinusoidal" needs an even width, and it is {part.width}')
-        if part.positions == "rotary" and part.width // part.heads % 2:
-            wrong.append(f'positions = "rotary" needs heads of an even width, and it is {part.width // part.heads}')
-    if isinstance(part, config.RecurrentDecoder):
-        if part.scope != "global" and part.attention != "luong":
-            wrong.append(f'scope = "{part.scope}" needs attention = "luong", and it is "{part.attention}"')
-        if part.readout == "maxout" and part.attention == "luong":
-            wrong.append('readout = "maxout" is not for attention = "luong", which reads out h̃; set it to "plain"')
-    if isinstance(part, config.GridEncoder) and (part.width % 4 or part.size % 8):
-        wrong.append(f"width = {part.width} and size = {part.size} must be multiples of 4 and of 8")
-    if isinstance(part, config.EfficientNetEncoder) and part.size % 32:
-        wrong.append(f"size = {part.size} must be a multiple of 32")
-    if isinstance(part, config.TellDecoder) and part.penalty and part.attention != "soft":
-        wrong.append(f'penalty = {part.penalty} needs attention = "soft", and it is "{part.attention}"; set it to 0')
-    if isinstance(part, config.TellDecoder) and part.warmup and part.attention != "hard":
-        wrong.append(f'warmup = {part.warmup} needs attention = "hard", and it is "{part.attention}"; set it to 0')
-    if wrong:
-        raise ValueError("; ".join(wrong))
+def _checked(part: Any) -> Any:
+    """The part's own rules, which its configuration class states."""
+    if part is not None:
+        part.check()
     return part
 
 
@@ -121,25 +94,25 @@ class Recipe(StrictSection):
     data: Data
     source: SourceSection = TextSource()
     tokenizer: TokenizerSection = TokenizerSection()
-    encoder: Annotated[config.Encoder, Field(discriminator="kind"), AfterValidator(_sensible)]
-    decoder: Annotated[config.Decoder | None, Field(discriminator="kind"), AfterValidator(_sensible)] = None
-    head: Annotated[config.Head | None, AfterValidator(_sensible)] = None
+    encoder: Annotated[AnyEncoderConfig, Field(discriminator="kind"), AfterValidator(_checked)]
+    decoder: Annotated[AnyDecoderConfig | None, Field(discriminator="kind"), AfterValidator(_checked)] = None
+    head: Annotated[HeadConfig | None, AfterValidator(_checked)] = None
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
 
     @model_validator(mode="after")
     def _together(self) -> Recipe:
-        """What no section can know alone, and the model or the corpus would say only after the tokenising."""
-        wrong = _apart(self)
+        """Rules between sections."""
+        wrong = self._task_problems()
+        vocabulary = 1 if self.source.kind == "text" else 0  # the real size is not known yet
         if self.decoder is not None:
-            wrong += _paired(self, self.encoder, self.decoder)
-        if self.head is not None and self.head.pooling in ("static", "learned"):  # they weigh the words themselves
-            if self.source.kind != "text":
-                wrong.append(
-                    f'head.pooling = "{self.head.pooling}" weighs words, and source.kind is "{self.source.kind}"'
-                )
-            if getattr(self.encoder, "stride", 1) > 1:
-                wrong.append(f'head.pooling = "{self.head.pooling}" weighs every word: set encoder.stride to 1')
+            wrong += self.writer(vocabulary, 1).problems()
+            if self.tied == "all" and not self.tokenizer.joint:
+                wrong.append('tied = "all" needs tokenizer.joint = true: source and target share one vocabulary')
+            if not self.decoder.attends and self.search.coverage_penalty:
+                wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        if self.head is not None:
+            wrong += self.classifier(vocabulary, 1).problems()
         if self.training.schedule == "inverse-square-root" and not self.training.warmup:
             wrong.append(
                 'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
@@ -154,10 +127,29 @@ class Recipe(StrictSection):
             raise ValueError("; ".join(wrong))
         return self
 
-    def writer(self, source_vocabulary: int, target_vocabulary: int) -> config.Writer:
+    def _task_problems(self) -> list[str]:
+        """Sections that the task needs, and what its source must be."""
+        wrong, task, reads, encoder = [], self.task, self.source.kind, self.encoder
+        needed, other = ("head", "decoder") if task == "classify" else ("decoder", "head")
+        if getattr(self, needed) is None:
+            wrong.append(f'task = "{task}" needs a section [{needed}]')
+        if getattr(self, other) is not None:
+            wrong.append(f'task = "{task}" has no use for a section [{other}]; remove it')
+        if reads not in SOURCES[task]:
+            wrong.append(f'task = "{task}" reads {" or ".join(SOURCES[task])}; source.kind = "{reads}"')
+        if encoder.reads != reads:
+            wrong.append(f'source.kind = "{reads}", and the encoder, of kind "{encoder.kind}", reads {encoder.reads}')
+        sizes = [getattr(part, "size", None) for part in (self.source, encoder)]
+        if encoder.reads == reads == "picture" and sizes[0] != sizes[1]:
+            wrong.append(f"source.size = {sizes[0]}, and encoder.size = {sizes[1]}: pictures have one size")
+        if (self.data.kind in ("text", "phrases")) != (task == "write"):
+            wrong.append(f'task = "{task}" does not go with data.kind = "{self.data.kind}"')
+        return wrong
+
+    def writer(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderConfig:
         """The model's config, now that the sizes of the vocabularies are known."""
         assert self.decoder is not None
-        return config.Writer(
+        return EncoderDecoderConfig(
             source_vocabulary=source_vocabulary,
             target_vocabulary=target_vocabulary,
             encoder=self.encoder,
@@ -166,10 +158,10 @@ class Recipe(StrictSection):
             longest=self.data.longest,
         )
 
-    def classifier(self, source_vocabulary: int, classes: int) -> config.Classifier:
+    def classifier(self, source_vocabulary: int, classes: int) -> ClassifierConfig:
         """The same for a classifier."""
         assert self.head is not None
-        return config.Classifier(
+        return ClassifierConfig(
             source_vocabulary=source_vocabulary,
             classes=classes,
             encoder=self.encoder,
@@ -180,66 +172,6 @@ class Recipe(StrictSection):
     def to_dict(self) -> dict[str, object]:
         parts = {name: getattr(self, name) for name in ("encoder", "decoder", "head")}
         return {**self.model_dump(), **{name: part and asdict(part) for name, part in parts.items()}}
-
-
-def _apart(recipe: Recipe) -> list[str]:
-    """Sections that a task needs, and what its source must be."""
-    wrong, task, reads = [], recipe.task, recipe.source.kind
-    needed, other = ("head", "decoder") if task == "classify" else ("decoder", "head")
-    if getattr(recipe, needed) is None:
-        wrong.append(f'task = "{task}" needs a section [{needed}]')
-    if getattr(recipe, other) is not None:
-        wrong.append(f'task = "{task}" has no use for a section [{other}]; remove it')
-    wanted = {"translate": ("text",), "write": ("none",), "caption": ("picture",), "spell": ("sound",)}
-    if reads not in wanted.get(task, ("text", "sound")):
-        wrong.append(
-            f'task = "{task}" reads {" or ".join(wanted.get(task, ("text", "sound")))}; source.kind = "{reads}"'
-        )
-    kind = recipe.encoder.kind
-    heard = getattr(recipe.encoder, "reads", {"none": "none"}.get(kind, "picture"))
-    if heard != reads:
-        wrong.append(f'source.kind = "{reads}", and the encoder, of kind "{kind}", reads {heard}')
-    sizes = [getattr(part, "size", None) for part in (recipe.source, recipe.encoder)]
-    if heard == reads == "picture" and sizes[0] != sizes[1]:
-        wrong.append(f"source.size = {sizes[0]}, and encoder.size = {sizes[1]}: pictures have one size")
-    if (recipe.data.kind in ("text", "phrases")) != (task == "write"):
-        wrong.append(f'task = "{task}" does not go with data.kind = "{recipe.data.kind}"')
-    return wrong
-
-
-def _paired(recipe: Recipe, encoder: config.Encoder, decoder: config.Decoder) -> list[str]:
-    """What an encoder and a decoder need of each other."""
-    wrong = []
-    if isinstance(encoder, config.BagEncoder) and not encoder.width:
-        wrong.append("encoder.width = 0 is for classifiers, whose classes it then stands for; set it")
-    widths = [getattr(part, "embedding", getattr(part, "width", 0)) for part in (encoder, decoder)]
-    if recipe.tied == "all" and (recipe.source.kind != "text" or not recipe.tokenizer.joint):
-        wrong.append('tied = "all" needs tokenizer.joint = true: one table cannot serve two vocabularies')
-    if recipe.tied == "all" and widths[0] != widths[1]:
-        wrong.append(f'tied = "all" needs embeddings of one width; encoder and decoder have {widths}')
-    if isinstance(decoder, config.LSTMNDecoder) and (decoder.fusion == "none") != (encoder.kind == "none"):
-        wrong.append(
-            f'decoder.fusion = "{decoder.fusion}" over an encoder of kind "{encoder.kind}": it is "none" where there '
-            'is no encoder, and "shallow" or "deep" where there is one'
-        )
-    if getattr(decoder, "attention", None) == "none" and recipe.search.coverage_penalty:
-        wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
-    if not isinstance(decoder, config.RecurrentDecoder):
-        return wrong
-    memory = config.annotated(encoder)
-    if decoder.attention != "none" and encoder.kind == "none":
-        wrong.append(f'decoder.attention = "{decoder.attention}" has nothing to attend to; set it to "none"')
-    elif decoder.attention != "none" and decoder.energy == "dot" and decoder.width != memory:
-        wrong.append(
-            f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is '
-            f'{decoder.width}, and they are {memory} wide; change one, or use "general"'
-        )
-    if decoder.attention == "luong" and recipe.tied != "none" and decoder.embedding != decoder.width:
-        wrong.append(
-            f'tied = "{recipe.tied}" with attention = "luong" needs decoder.embedding = decoder.width, '
-            f"and they are {decoder.embedding} and {decoder.width}"
-        )
-    return wrong
 
 
 # What the keys of [encoder] and [decoder] mean; the other sections say it where they are defined.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import Pair, TokenizerPair
-    from ...models import Writer
+    from ...models import EncoderDecoder
 
 
 @torch.no_grad()
-def pointing(model: Writer, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> float | None:
+def pointing(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> float | None:
     """The share, in percent, of the words with a place that are pointed at, by `seeing/pointing.py`.
 
     The captions are the true ones, word by word, and the model is in evaluation mode. A Transformer points with the

@@ -11,7 +11,7 @@ import torch
 
 from ...data import Batches, EncodedCorpus
 from ...decoding import translate
-from ...models import Writer
+from ...models import EncoderDecoder
 from ...seeing.alignment import alignment_error as aer
 from . import bleu as scores
 
@@ -51,7 +51,7 @@ class TranslationEvaluation:
 
 
 def evaluate_translation(
-    model: Writer | Engine,
+    model: EncoderDecoder | Engine,
     tokenizers: TokenizerPair,
     pairs: Iterable[Pair],
     *,
@@ -73,7 +73,7 @@ def evaluate_translation(
     seconds = time.perf_counter() - began
     written = sum(len(translation.hypotheses[0].tokens) + 1 for translation in translations)
     texts = [translation.text for translation in translations]
-    own = model if isinstance(model, Writer) else None
+    own = model if isinstance(model, EncoderDecoder) else None
     linked = [pair for pair in pairs if pair.alignment is not None]
     evaluation = TranslationEvaluation(
         sentences=len(pairs),
@@ -91,7 +91,7 @@ def evaluate_translation(
 
 
 @torch.no_grad()
-def perplexity(model: Writer, tokenizers: TokenizerPair, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
+def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
     """exp(−Σ log p(y_t | y_<t, x) / T), over every token of every target, </s> counted."""
     loss = count = 0.0
     for batch in _forced(model, tokenizers, pairs, tokens):
@@ -104,7 +104,7 @@ def perplexity(model: Writer, tokenizers: TokenizerPair, pairs: Iterable[Pair], 
 
 
 def alignment_errors(
-    model: Writer, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
+    model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
 ) -> dict[str, float]:
     """The AER of the words each target word looks at most as the model reads the reference, for each attention layer.
 
@@ -121,7 +121,9 @@ def alignment_errors(
 
 
 @torch.no_grad()
-def alignments(model: Writer, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096) -> list[Tensor]:
+def alignments(
+    model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
+) -> list[Tensor]:
     """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
     found: list[Tensor | None] = [None] * len(pairs)
     numbered = [replace(pair, row=row) for row, pair in enumerate(pairs)]
@@ -138,7 +140,7 @@ def alignments(model: Writer, tokenizers: TokenizerPair, pairs: list[Pair], *, t
     return [weights for weights in found if weights is not None]
 
 
-def _forced(model: Writer, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
+def _forced(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
     """Batches of like length on the model's device, the model in evaluation mode meanwhile."""
     encoded = EncodedCorpus.build(pairs, tokenizers)
     widest = max([*encoded.source_lengths.tolist(), *encoded.target_lengths.tolist()], default=1)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from ...models.config import TaskName
     from ..recipe.recipe import Recipe
     from .task import Task
 
-TaskName = Literal["translate", "write", "classify", "caption", "spell"]
 _CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and its class
     "translate": ("translate_task", "TranslateTask"),
     "write": ("language_model_task", "LanguageModelTask"),

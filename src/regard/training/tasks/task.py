@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...data import Batches
-from ...models import Writer
+from ...models import EncoderDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
-    from ...models.model_folder import Saved
+    from ...models.model_folder import PretrainedModel
     from ..recipe.recipe import Recipe
     from ..trainer.update_batches import EpochBatches
 
@@ -32,9 +32,9 @@ class Task(ABC):
     def tag(self) -> str:
         """The Hugging Face hub's name for it."""
 
-    def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> Saved:
+    def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> PretrainedModel:
         """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
-        model = Writer(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
+        model = EncoderDecoder(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
         model.encoder.pretrain()
         return model
 

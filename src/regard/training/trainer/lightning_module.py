@@ -14,7 +14,7 @@ import torch.distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from ...models import Writer
+from ...models import EncoderDecoder
 from ..run.checkpoint_average import WeightSnapshots, size
 from ..run.metrics_file import MetricsFile
 from . import rng_state
@@ -52,7 +52,7 @@ class TrainingModule(lightning.LightningModule):
     no other. It is written after everything that belongs to its update, validation included.
     """
 
-    model: Any  # a `Writer` or a `Classifier`; the task makes it
+    model: Any  # a `EncoderDecoder` or a `Classifier`; the task makes it
 
     def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class TrainingModule(lightning.LightningModule):
             group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
         optimizer.step()
         optimizer.zero_grad()
-        if isinstance(self.model, Writer):
+        if isinstance(self.model, EncoderDecoder):
             self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 

@@ -85,11 +85,8 @@ def _task(folder: Path) -> str:
     kind, values = read(folder)
     if kind not in KINDS:
         raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(KINDS))}")
-    encoder: Any = KINDS[kind].read_config(values).encoder
-    if kind == "regard-classifier":
-        return "listen" if getattr(encoder, "reads", "text") == "sound" else "classify"
-    reads = getattr(encoder, "reads", "nothing" if encoder.kind == "none" else "picture")
-    return {"text": "translate", "sound": "listen", "nothing": "generate", "picture": "caption"}[reads]
+    config: Any = KINDS[kind].config_class.from_dict(values)
+    return "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
 
 
 def _is_ours(config: Path) -> bool:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...decoding.classification import classify
-from ...decoding.pretrained import task_of
 from ...decoding.translation import translate
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def heard(models: Iterable[Pretrained], sound: bytes) -> dict[str, Any]:
         samples = reader.encode(name)
         answer: dict[str, Any] = {"seconds": len(samples) / reader.rate, "waveform": _envelope(samples / 32768)}
         for loaded in models:
-            if task_of(loaded.model) == "spell":
+            if loaded.model.task == "spell":
                 answer.setdefault("spelled", _spelled(loaded, name))
             elif "label" not in answer:
                 (found,) = classify(loaded.model, loaded.tokenizers, [name], weights=True)

@@ -9,7 +9,7 @@ import torch
 from ...data.batch import BEGIN, END
 from ...decoding.beam_history import trail
 from ...decoding.translation import translate
-from ...models import Writer
+from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
 from .token_labels import Labels
 
@@ -27,7 +27,7 @@ CHOICES = 8
 def translated(shelf: Shelf, asked: Model, text: str, beams: int) -> dict[str, Any]:
     loaded = shelf.loaded(asked)
     model = loaded.model
-    assert isinstance(model, Writer)
+    assert isinstance(model, EncoderDecoder)
     how: Settings = {**loaded.search, "beams": beams, "weights": True}
     (found,) = translate(model, loaded.tokenizers, [text], **how)
     source = torch.tensor([found.source_tokens])
