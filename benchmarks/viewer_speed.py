@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import torch
+
 from benchmarks.timing import Row, row, write
 from tools import performance_page as performance
 
@@ -28,22 +30,39 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
+    from regard.viewer.data.trace_view import TraceView
+
 LONG, LONGEST = 16_384, 131_072
 TILE = 256
-SERVER = """
-import sys, torch
-from regard.attention import attend
-from regard.attention.forms import DotForm
-from regard.attention.energy_matrix import EnergyMatrix
-from regard.seeing import Seen, reader
-from regard.seeing.call import Call
-from regard.seeing.capture.record import Record
-from regard.seeing.text import Text
-from regard.viewer.server import Server
-from regard.viewer.shelf import Shelf
-from regard.viewer.shown import Shown
 
-def long(tokens):
+
+def serve() -> None:
+    """Run the server of the benchmark: print its address and the ids of its traces, then answer requests."""
+    from regard.seeing.analysis.token_kinds import Text
+    from regard.seeing.capture import text_model
+    from regard.viewer.data.library import Library
+    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.http.server import Server
+
+    minilm = text_model.load("minilm")
+    ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
+    text = Text.plain(ids, minilm.tokenizer.convert_ids_to_tokens(ids.tolist()))
+    traces = [TraceView.of(minilm.read(text), "MiniLM"), random_trace(LONG), random_trace(LONGEST)]
+    server = Server(Library(traces))
+    print(server.address, *(trace.id for trace in traces), flush=True)
+    server.run()
+
+
+def random_trace(tokens: int) -> TraceView:
+    """One layer of two heads over random queries and keys, 64 wide; 64 rows of its output are kept for fidelity."""
+    from regard.attention import attend
+    from regard.attention.energy_forms import DotForm
+    from regard.attention.energy_matrix import EnergyMatrix
+    from regard.seeing import Seen
+    from regard.seeing.capture.call import Call
+    from regard.seeing.capture.record import Record
+    from regard.viewer.data.trace_view import TraceView
+
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 2, tokens, 64) for _ in range(3))
     rows = torch.linspace(0, tokens - 1, 64).long()
@@ -51,16 +70,7 @@ def long(tokens):
     energies = EnergyMatrix(q, k, DotForm(64**-0.5), (1, 2))
     out = attend(q[..., rows, :], k, v)
     seen.calls.append(Call("layer.0", Record(energies, v, out, "made up", cross=False, rows=rows)))
-    return Shown.of(seen, f"{tokens} tokens")
-
-found = reader.load("minilm")
-ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
-text = Text.plain(ids, found.tokenizer.convert_ids_to_tokens(ids.tolist()))
-shown = [Shown.of(found.read(text), "MiniLM"), long(LONG), long(LONGEST)]
-server = Server(Shelf(shown))
-print(server.address, *(x.id for x in shown), flush=True)
-server.run()
-"""
+    return TraceView.of(seen, f"{tokens} tokens")
 
 
 class Api:
@@ -208,8 +218,11 @@ def in_browser(address: str, minilm: str, longest: str) -> list[Row]:
 
 
 def main() -> None:
-    code = SERVER.replace("LONGEST", str(LONGEST)).replace("LONG", str(LONG))
-    server = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    if "--serve" in sys.argv:  # the server process that this benchmark starts
+        serve()
+        return
+    command = [sys.executable, "-m", "benchmarks.viewer_speed", "--serve"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         address, minilm, long, longest = server.stdout.readline().split()

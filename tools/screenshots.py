@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
 
 DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "viewer"
@@ -48,30 +48,30 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
-        shelf, traces = shelved(place)
+        library, traces = library_for(place)
         scenes = views(traces, place)
         unknown = sorted(set(wanted) - {name for name, _, _ in scenes})
         if unknown:
             raise SystemExit(f"there is no view {', '.join(unknown)}; there are {', '.join(x for x, _, _ in scenes)}")
-        take([scene for scene in scenes if not wanted or scene[0] in wanted], shelf)
+        take([scene for scene in scenes if not wanted or scene[0] in wanted], library)
 
 
-def shelved(place: Path) -> tuple[Shelf, dict[str, str]]:
+def library_for(place: Path) -> tuple[Library, dict[str, str]]:
     """What there is to look at, and the ids of the traces."""
-    from regard.viewer.data.library import Shelf, installed, model_at
+    from regard.viewer.data.library import Library, installed_models, model_at
 
     listener(place / "tones")
-    models = [model for model in installed() if model.task != "listen"]  # digits are other people's voices
-    shelf = Shelf(models=[*models, model_at(str(place / "tones"))])
+    models = [model for model in installed_models() if model.task != "listen"]  # digits are other people's voices
+    library = Library(models=[*models, model_at(str(place / "tones"))])
     page = (DOCS / "tour.md").read_text(encoding="utf-8")[:9000]
     read = {
-        "short": shelf.read("minilm", SENTENCE),
-        "long": shelf.read("smollm2", page),
-        "written": shelf.read("smollm2", PROMPT, generate=40),
+        "short": library.read("minilm", SENTENCE),
+        "long": library.read("smollm2", page),
+        "written": library.read("smollm2", PROMPT, generate=40),
     }
     for trace in read.values():
-        trace.lasting = True
-    return shelf, {name: trace.id for name, trace in read.items()}
+        trace.pinned = True
+    return library, {name: trace.id for name, trace in read.items()}
 
 
 def listener(folder: Path) -> None:
@@ -153,13 +153,13 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
     ]
 
 
-def take(scenes: list[tuple[str, dict[str, Any], Callable[[Page], None]]], shelf: Shelf) -> None:
+def take(scenes: list[tuple[str, dict[str, Any], Callable[[Page], None]]], library: Library) -> None:
     from playwright.sync_api import sync_playwright
 
     from regard.viewer.http.server import serving
 
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    with sync_playwright() as playwright, serving(shelf) as server:
+    with sync_playwright() as playwright, serving(library) as server:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport=SIZE, color_scheme=scheme)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 SENTENCE = "The cat sat on the mat because it was tired, and nobody minded the uncomfortable cat."
@@ -71,20 +71,20 @@ def minilm() -> Seen:
 
 
 @pytest.fixture(scope="session")
-def shelf(minilm: Seen) -> Shelf:
+def library(minilm: Seen) -> Library:
     """A trace of MiniLM and one of each translator that ships; and the models themselves."""
-    from regard.viewer.data.library import Shelf, installed
-    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.data.library import Library, installed_models
+    from regard.viewer.data.trace_view import TraceView
 
-    shelf = Shelf([Shown.of(minilm, "MiniLM")], installed())
-    for model in [x for x in shelf.models.values() if x.task == "translate"]:
-        shelf.read(model.name, "My sister has a small black dog.").lasting = True
-    return shelf
+    library = Library([TraceView.of(minilm, "MiniLM")], installed_models())
+    for model in [x for x in library.models.values() if x.task == "translate"]:
+        library.read(model.name, "My sister has a small black dog.").pinned = True
+    return library
 
 
 @pytest.fixture(scope="session")
-def server(shelf: Shelf) -> Iterator[Server]:
+def server(library: Library) -> Iterator[Server]:
     from regard.viewer.http.server import serving
 
-    with serving(shelf) as server:
+    with serving(library) as server:
         yield server

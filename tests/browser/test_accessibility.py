@@ -11,7 +11,7 @@ from tests.support.browser_page import link, look, settle
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
@@ -36,10 +36,10 @@ def problems(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("view", STATES)
-def test_nothing_is_wrong(view: str, page: Page, server: Server, shelf: Shelf) -> None:
-    trace = next(iter(shelf.traces))
+def test_nothing_is_wrong(view: str, page: Page, server: Server, library: Library) -> None:
+    trace = next(iter(library.traces))
     if view == "generation":  # a translator wrote something
-        trace = next(one.id for one in shelf.traces.values() if one.seen.model.startswith("tatoeba"))
+        trace = next(one.id for one in library.traces.values() if one.seen.model.startswith("tatoeba"))
     page.goto(link(server, view=view, trace=trace, **STATES[view]))
     page.locator(f".stage[data-view={view}] > *").first.wait_for()
     page.wait_for_load_state("networkidle")
@@ -61,8 +61,8 @@ def test_the_offer_of_a_tour(browser: Browser, server: Server, scheme: Literal["
 
 
 @pytest.mark.parametrize("opened", ["Keyboard shortcuts", "Proof", "Read a text"])
-def test_dialogs(opened: str, page: Page, server: Server, shelf: Shelf) -> None:
-    look(page, server, "drawn.links.length", view="heads", trace=next(iter(shelf.traces)))
+def test_dialogs(opened: str, page: Page, server: Server, library: Library) -> None:
+    look(page, server, "drawn.links.length", view="heads", trace=next(iter(library.traces)))
     if opened == "Proof":
         page.locator(".badge").click()
     else:

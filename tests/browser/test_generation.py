@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from regard import watch
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 READY = "drawn.weights"
 
 
 @pytest.fixture(scope="module")
-def written(shelf: Shelf) -> Shown:
+def written(library: Library) -> TraceView:
     """A small language model of random weights: a prompt of six tokens, and eight that it wrote."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     torch.manual_seed(0)
@@ -30,13 +30,13 @@ def written(shelf: Shelf) -> Shown:
     with torch.no_grad(), watch(model) as seen:
         ids = model.generate(torch.arange(1, 7)[None], max_new_tokens=8, do_sample=False, pad_token_id=0)
     seen.tokens = [[f"w{id}" for id in ids[0, :-1].tolist()]]
-    shown = Shown.of(seen, "written")
-    shown.lasting = True
-    shelf.add(shown)
+    shown = TraceView.of(seen, "written")
+    shown.pinned = True
+    library.add(shown)
     return shown
 
 
-def test_what_each_token_looked_at(page: Page, server: Server, written: Shown) -> None:
+def test_what_each_token_looked_at(page: Page, server: Server, written: TraceView) -> None:
     found = look(page, server, READY, view="generation", trace=written.id, call="1", step=3)
     call = written.seen[1]
     assert call.steps[0] == 6
@@ -61,11 +61,11 @@ def test_what_each_token_looked_at(page: Page, server: Server, written: Shown) -
     assert f"{100 * on_prompt:.0f} %" in page.locator("aside p").inner_text()
 
 
-def _mean(shown: Shown, row: int) -> torch.Tensor:
+def _mean(shown: TraceView, row: int) -> torch.Tensor:
     return torch.stack([shown.seen[1].head(head).dense()[row] for head in range(2)]).mean(0)
 
 
-def test_playing_and_the_scrubber(page: Page, server: Server, written: Shown) -> None:
+def test_playing_and_the_scrubber(page: Page, server: Server, written: TraceView) -> None:
     look(page, server, READY, view="generation", trace=written.id)
     page.get_by_role("button", name="Play").click()
     drawn(page, "drawn.step === 1")
@@ -78,21 +78,21 @@ def test_playing_and_the_scrubber(page: Page, server: Server, written: Shown) ->
     assert "looked at</text>" in svg
 
 
-def test_a_translator_writes_what_its_rows_are_named(page: Page, server: Server, shelf: Shelf) -> None:
-    trace = next(one for one in shelf.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
+def test_a_translator_writes_what_its_rows_are_named(page: Page, server: Server, library: Library) -> None:
+    trace = next(one for one in library.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
     found = look(page, server, READY, view="generation", trace=trace.id, step=1)
     assert found["written"][1]["row"] == 1
     w = trace.seen[0].head(0).dense()[1]
     torch.testing.assert_close(torch.tensor(found["weights"]), w, rtol=1e-3, atol=1e-5)
 
 
-def test_nothing_was_written(page: Page, server: Server, shelf: Shelf) -> None:
-    found = look(page, server, view="generation", trace=next(iter(shelf.traces)))
+def test_nothing_was_written(page: Page, server: Server, library: Library) -> None:
+    found = look(page, server, view="generation", trace=next(iter(library.traces)))
     assert found == {"written": []}
     assert "in one pass" in page.locator(".empty").inner_text()
 
 
-def test_the_prompts_share_of_a_long_text(page: Page, server: Server, shelf: Shelf) -> None:
+def test_the_prompts_share_of_a_long_text(page: Page, server: Server, library: Library) -> None:
     """More keys than are fetched: the strongest of them are counted, and that is said."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     torch.manual_seed(0)
@@ -100,8 +100,8 @@ def test_the_prompts_share_of_a_long_text(page: Page, server: Server, shelf: She
     model = transformers.GPT2LMHeadModel(config).eval()
     with torch.no_grad(), watch(model) as seen:
         model.generate(torch.arange(2100)[None] % 40, max_new_tokens=3, do_sample=False, pad_token_id=0)
-    shown = Shown.of(seen, "a long prompt")
-    shelf.add(shown)
+    shown = TraceView.of(seen, "a long prompt")
+    library.add(shown)
     look(page, server, READY, view="generation", trace=shown.id, step=1)
     best = torch.stack([seen[0].head(head).dense()[2100].topk(128).values.sum() for head in range(2)]).mean()
     assert 100 * best < 90
@@ -111,7 +111,7 @@ def test_the_prompts_share_of_a_long_text(page: Page, server: Server, shelf: She
     assert "128 strongest" in words
 
 
-def test_a_link_that_says_something_else(page: Page, server: Server, written: Shown) -> None:
+def test_a_link_that_says_something_else(page: Page, server: Server, written: TraceView) -> None:
     found = look(page, server, READY, view="generation", trace=written.id, heads=5, mute=1)
     assert found["active"] == [0, 1]
     assert found["weights"][0] > 0

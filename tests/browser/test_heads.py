@@ -12,8 +12,8 @@ from torch import nn
 
 from regard import attend, causal, watch
 from regard.seeing.alignment.word_weights import word_weights
-from regard.viewer.data.token_labels import Labels
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.token_labels import TokenLabels
+from regard.viewer.data.trace_view import TraceView
 from tests.browser.conftest import PAIR
 from tests.support.browser_page import drawn, look, settle
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 CALL = 2
@@ -54,8 +54,8 @@ def hover(page: Page, side: str, at: int) -> None:
 
 
 @pytest.fixture
-def trace(shelf: Shelf) -> str:
-    return next(iter(shelf.traces))
+def trace(library: Library) -> str:
+    return next(iter(library.traces))
 
 
 def test_every_link_that_can_be_seen(page: Page, server: Server, minilm: Seen, trace: str) -> None:
@@ -142,8 +142,8 @@ def test_muting_shows_the_rest(page: Page, server: Server, minilm: Seen, trace: 
         assert link["alpha"] == pytest.approx(min(1, link["weight"] / float(left[link["head"]])), rel=3 * HALF)
 
 
-def test_words(page: Page, server: Server, shelf: Shelf) -> None:
-    shown = shelf.read("minilm", "Nothing unremarkable happened; the grasshoppers philosophized.")
+def test_words(page: Page, server: Server, library: Library) -> None:
+    shown = library.read("minilm", "Nothing unremarkable happened; the grasshoppers philosophized.")
     assert shown.text is not None
     w, words = word_weights(weights(shown.seen), shown.text)
     assert len(words) < len(shown.text.tokens) - 3
@@ -157,8 +157,8 @@ def test_words(page: Page, server: Server, shelf: Shelf) -> None:
     assert len(links) == int((w[:, :, 2] >= 1 / 255).sum())
 
 
-def test_parts_of_a_pair(page: Page, server: Server, shelf: Shelf) -> None:
-    pair = shelf.read("minilm", *PAIR)
+def test_parts_of_a_pair(page: Page, server: Server, library: Library) -> None:
+    pair = library.read("minilm", *PAIR)
     assert pair.text is not None
     assert pair.text.segments is not None
     sides = pair.text.segments.tolist()
@@ -226,12 +226,12 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
     assert files["PNG"].startswith(b"\x89PNG")
 
 
-def test_a_hostile_token_is_text(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
+def test_a_hostile_token_is_text(page: Page, server: Server, library: Library, minilm: Seen) -> None:
     assert minilm.text is not None
     bad = "<img src=x onerror=document.title='bad'>"
     tokens = [bad if at == 3 else token for at, token in enumerate(minilm.text.tokens)]
-    shown = Shown.of(minilm, bad, {"text": [Labels.of(tokens)]})
-    shelf.add(shown)
+    shown = TraceView.of(minilm, bad, {"text": [TokenLabels.of(tokens)]})
+    library.add(shown)
     look(page, server, READY, view="heads", trace=shown.id, pins=["q3"])
     assert bad in page.locator("aside h2").inner_text()
     assert "bad" not in page.title()
@@ -247,15 +247,15 @@ class Attends(nn.Module):
         return out
 
 
-def test_long_texts(page: Page, server: Server, shelf: Shelf) -> None:
+def test_long_texts(page: Page, server: Server, library: Library) -> None:
     """Of 3,000 keys the strongest of each query in view are fetched, and no matrix."""
     torch.manual_seed(0)
     q = 2 * torch.randn(1, 2, 3000, 8)
     with torch.no_grad(), watch(model := Attends()) as seen:
         model(q, q + torch.randn_like(q))
     seen.tokens = [[f"t{at}" for at in range(3000)]]
-    shown = Shown.of(seen, "long")
-    shelf.add(shown)
+    shown = TraceView.of(seen, "long")
+    library.add(shown)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     found = look(page, server, f"{READY} && drawn.rows[0] >= 1999", view="heads", trace=shown.id, at=2000)
@@ -275,8 +275,8 @@ def test_long_texts(page: Page, server: Server, shelf: Shelf) -> None:
     assert "of the queries in view" in page.locator("aside p").first.inner_text()
 
 
-def test_pins_are_tokens_also_between_words(page: Page, server: Server, shelf: Shelf) -> None:
-    shown = shelf.read("minilm", "Unremarkable grasshoppers philosophized.")
+def test_pins_are_tokens_also_between_words(page: Page, server: Server, library: Library) -> None:
+    shown = library.read("minilm", "Unremarkable grasshoppers philosophized.")
     assert shown.text is not None
     tokens = shown.text.tokens
     last = max(at for at, token in enumerate(tokens) if token.startswith("##"))  # the end of the third word
@@ -302,14 +302,14 @@ def test_links_that_say_something_else(page: Page, server: Server, trace: str, s
     assert found["focus"] == ([{"side": "query", "at": 1}] if isinstance(state.get("pins"), list) else [])
 
 
-def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server, shelf: Shelf) -> None:
+def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server, library: Library) -> None:
     """Of 3,000 keys 128 are known; they hold what they hold, not everything."""
     torch.manual_seed(0)
     q = torch.randn(1, 2, 3000, 8)
     with torch.no_grad(), watch(model := Attends()) as seen:
         model(q, q)
-    shown = Shown.of(seen, "flat")
-    shelf.add(shown)
+    shown = TraceView.of(seen, "flat")
+    library.add(shown)
     found = look(page, server, f"{READY} && drawn.rows[0] >= 2899", view="heads", trace=shown.id, at=2900)
     held = sum(link["weight"] for link in found["links"])
     share = round(100 * held / (2 * len(found["rows"])))

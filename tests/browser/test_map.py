@@ -58,12 +58,12 @@ def pieces() -> Seen:
 @pytest.fixture(scope="module")
 def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, str]]:
     """A server with a long trace and MiniLM's, and their ids; and one of words in pieces."""
-    from regard.viewer.data.library import Shelf
-    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.data.library import Library
+    from regard.viewer.data.trace_view import TraceView
     from regard.viewer.http.server import serving
 
-    traces = [Shown.of(long, "long"), Shown.of(minilm, "MiniLM"), Shown.of(pieces, "pieces")]
-    with serving(Shelf(traces)) as server:
+    traces = [TraceView.of(long, "long"), TraceView.of(minilm, "MiniLM"), TraceView.of(pieces, "pieces")]
+    with serving(Library(traces)) as server:
         yield server, traces[0].id, traces[1].id
 
 
@@ -231,16 +231,16 @@ def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
 
 def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
     """The second trace's tokens are those of the text that is looked at, or of its last."""
-    from regard.viewer.data.library import Shelf
-    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.data.library import Library
+    from regard.viewer.data.trace_view import TraceView
     from regard.viewer.http.server import serving
 
     traces = []
     for name, batch in (("a", 3), ("b", 2)):
         seen = seen_of({}, length=4, heads=1, batch=batch)
         seen.tokens = [[f"{name}{entry}{at}" for at in range(4)] for entry in range(batch)]
-        traces.append(Shown.of(seen, name))
-    with serving(Shelf(traces)) as server:
+        traces.append(TraceView.of(seen, name))
+    with serving(Library(traces)) as server:
         for entry in (1, 2):
             other = {"trace": traces[1].id, "head": 0}
             look(page, server, view="map", trace=traces[0].id, entry=entry, map={"other": other})

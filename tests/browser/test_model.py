@@ -12,22 +12,22 @@ from torch import nn
 
 from regard import watch
 from regard.seeing.analysis.head_patterns import Patterns
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
 
 
 @pytest.fixture
-def trace(shelf: Shelf) -> str:
-    return next(iter(shelf.traces))
+def trace(library: Library) -> str:
+    return next(iter(library.traces))
 
 
 def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace: str) -> None:
@@ -92,13 +92,13 @@ def test_the_rarest_pattern_comes_first_and_no_word_is_cut(page: Page, server: S
         apart(page)
 
 
-def test_long_names_of_modules(page: Page, server: Server, shelf: Shelf) -> None:
+def test_long_names_of_modules(page: Page, server: Server, library: Library) -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"sequence_to_sequence": nn.Transformer(16, 8, 1, 2, 16, batch_first=True)}).eval()
     with torch.no_grad(), watch(model) as seen:
         model["sequence_to_sequence"](torch.randn(1, 9, 16), torch.randn(1, 7, 16))
-    shown = Shown.of(seen, "deep")
-    shelf.add(shown)
+    shown = TraceView.of(seen, "deep")
+    library.add(shown)
     look(page, server, "drawn.links.length", view="heads", trace=shown.id)
     layers = page.get_by_label("Layer").locator("option").all_inner_texts()  # the part that tells them apart
     assert [name.split(" ")[0] for name in layers] == [x.name.removeprefix("sequence_to_sequence.") for x in seen]
@@ -141,9 +141,9 @@ def test_sorting_and_choosing(page: Page, server: Server, minilm: Seen, trace: s
     assert drawn(page, f"drawn.sort === 'previous' && {READY}")["cells"][1]["head"] == second["head"]
 
 
-def test_mean_instead_of_largest(page: Page, server: Server, shelf: Shelf) -> None:
+def test_mean_instead_of_largest(page: Page, server: Server, library: Library) -> None:
     text = "The harbour was quiet and the ships lay still while " * 5
-    long = shelf.read("minilm", text)
+    long = library.read("minilm", text)
     look(page, server, READY, view="model", trace=long.id)
     page.get_by_role("button", name="Mean").click()
     page.wait_for_function("() => document.querySelector('.plain .small').textContent.includes('the mean weight')")

@@ -9,22 +9,22 @@ from torch import nn
 
 from regard import Additive, attend, causal, watch
 from regard.attention.energy_forms import TanhForm
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 READY = "drawn.rows.length && drawn.q"
 SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(words)"
 
 
-def test_how_a_weight_comes_about(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
-    trace = next(iter(shelf.traces))
+def test_how_a_weight_comes_about(page: Page, server: Server, library: Library, minilm: Seen) -> None:
+    trace = next(iter(library.traces))
     found = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
     scores = minilm[2].weights.flat()
     q, k = scores.a[9, 4], scores.b[9]
@@ -71,12 +71,12 @@ class Listens(nn.Module):
         return out
 
 
-def test_additive_energies_have_terms_too(page: Page, server: Server, shelf: Shelf) -> None:
+def test_additive_energies_have_terms_too(page: Page, server: Server, library: Library) -> None:
     torch.manual_seed(0)
     with torch.no_grad(), watch(model := Listens()) as seen:
         model(torch.randn(1, 2, 8, 6))
-    shown = Shown.of(seen, "additive")
-    shelf.add(shown)
+    shown = TraceView.of(seen, "additive")
+    library.add(shown)
     found = look(page, server, READY, view="neuron", trace=shown.id, head=1, query=2)
     scores = seen[0].weights.flat()
     q, k = scores.a[1, 2], scores.b[1]
@@ -92,8 +92,8 @@ def test_additive_energies_have_terms_too(page: Page, server: Server, shelf: She
     assert "tanh" in page.locator(".note").inner_text()
 
 
-def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> None:
-    trace = next(iter(shelf.traces))
+def test_by_keyboard(page: Page, server: Server, library: Library, minilm: Seen) -> None:
+    trace = next(iter(library.traces))
     look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.keyboard.press(key)
@@ -107,8 +107,8 @@ def test_by_keyboard(page: Page, server: Server, shelf: Shelf, minilm: Seen) -> 
     assert page.locator(".footer").inner_text().startswith("on → the: number 1: q ")
 
 
-def test_energies_without_queries_and_keys_are_said_to_be(page: Page, server: Server, shelf: Shelf) -> None:
-    trace = next(one for one in shelf.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
+def test_energies_without_queries_and_keys_are_said_to_be(page: Page, server: Server, library: Library) -> None:
+    trace = next(one for one in library.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
     assert not trace.seen[0].weights.flat().a.any()  # it was given as energies
     look(page, server, READY, view="neuron", trace=trace.id)
     assert "not the queries and keys" in page.locator(".note").inner_text()

@@ -79,12 +79,12 @@ def vision() -> Seen:
 
 @pytest.fixture(scope="module")
 def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
-    from regard.viewer.data.library import Shelf, model_at
-    from regard.viewer.data.trace_view import Shown
+    from regard.viewer.data.library import Library, model_at
+    from regard.viewer.data.trace_view import TraceView
     from regard.viewer.http.server import serving
 
-    trace = Shown.of(vision, "ViT", grid=(GRID, GRID))
-    with serving(Shelf([trace], [model_at(str(captioner))])) as server:
+    trace = TraceView.of(vision, "ViT", grid=(GRID, GRID))
+    with serving(Library([trace], [model_at(str(captioner))])) as server:
         yield server, trace.id
 
 

@@ -13,7 +13,7 @@ from regard.decoding import pretrained
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.drawing.shaded_text import by_word
-from regard.viewer.data.token_labels import Labels as Marked
+from regard.viewer.data.token_labels import TokenLabels
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 TEXT = "The soup was not bad, and the waiter was friendly."
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     """Two classifiers that have learned nothing: one that looks, one that only takes the last state."""
     from regard.viewer.data.library import Model
 
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Path:
     for how in ("attention", "last"):
         Classifier(ClassifierConfig(len(words.source), 3, reads, HeadConfig(how, hidden=8))).save_pretrained(made / how)
         words.save(made / how)
-        shelf.models[how] = Model(how, "classify", f"By {how}", str(made / how), ours=True)
+        library.models[how] = Model(how, "classify", f"By {how}", str(made / how), ours=True)
     return made
 
 
@@ -58,7 +58,7 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     assert first["probabilities"] == pytest.approx(expected.probabilities, rel=1e-3)
     pieces = loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
     assert expected.weights is not None
-    weights = by_word(expected.weights, Marked.of(pieces).words)
+    weights = by_word(expected.weights, TokenLabels.of(pieces).words)
     assert first["words"][:4] == ["the", "soup", "was", "not"]
     assert first["words"][-1] == "</s>"
     assert first["weights"] == pytest.approx(weights.tolist(), rel=1e-3, abs=1e-6)

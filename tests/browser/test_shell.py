@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
     from regard.seeing import Seen
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 
 @pytest.fixture
-def trace(shelf: Shelf) -> str:
-    return next(iter(shelf.traces))
+def trace(library: Library) -> str:
+    return next(iter(library.traces))
 
 
 def test_every_view_by_its_key_and_back(page: Page, server: Server, trace: str) -> None:
@@ -101,9 +101,9 @@ def test_the_proof(page: Page, server: Server, minilm: Seen, trace: str) -> None
     assert minilm[1].name in rows.nth(1).inner_text()
 
 
-def test_another_trace_and_a_new_one(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
+def test_another_trace_and_a_new_one(page: Page, server: Server, library: Library, trace: str) -> None:
     look(page, server, "drawn.links.length", view="heads", trace=trace, pins=["q3"])
-    other = next(id for id in shelf.traces if id != trace)
+    other = next(id for id in library.traces if id != trace)
     page.get_by_label("Trace").select_option(other)
     found = drawn(page, "drawn.links.length && drawn.focus.length === 0")
     assert found["rows"][-1] < 12
@@ -140,8 +140,8 @@ def test_narrow(page: Page, server: Server, trace: str) -> None:
         assert wide <= 900, view
 
 
-def test_an_answer_that_comes_late_is_dropped(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
-    other = next(id for id in shelf.traces if id != trace)
+def test_an_answer_that_comes_late_is_dropped(page: Page, server: Server, library: Library, trace: str) -> None:
+    other = next(id for id in library.traces if id != trace)
     held: list[Route] = []
     page.route(f"**/api/traces/{other}", lambda route: held.append(route))
     page.goto(link(server, view="heads", trace=other))
@@ -254,8 +254,8 @@ def test_what_is_beyond_the_text_is_brought_back(page: Page, server: Server, tra
     assert page.evaluate("regard.state.get().shift") > -30
 
 
-def test_files_are_named_for_what_they_show(page: Page, server: Server, shelf: Shelf, trace: str) -> None:
-    translator = next(one.id for one in shelf.traces.values() if one.seen.model == "tatoeba-transformer-en-fr")
+def test_files_are_named_for_what_they_show(page: Page, server: Server, library: Library, trace: str) -> None:
+    translator = next(one.id for one in library.traces.values() if one.seen.model == "tatoeba-transformer-en-fr")
     two = {"other": {"trace": trace, "call": "4", "head": 9}}
     for state, name in [
         ({"view": "map", "trace": trace, "call": "3", "head": 7}, "regard-minilm-layer3-head7-map"),

@@ -64,10 +64,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(folders: list[Path]) -> Iterator[Server]:
-    from regard.viewer.data.library import Shelf, model_at
+    from regard.viewer.data.library import Library, model_at
     from regard.viewer.http.server import serving
 
-    with serving(Shelf([], [model_at(str(folder)) for folder in folders])) as server:
+    with serving(Library([], [model_at(str(folder)) for folder in folders])) as server:
         yield server
 
 
@@ -115,9 +115,9 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
 
 
 def test_without_a_model_it_says_so(page: Page) -> None:
-    from regard.viewer.data.library import Shelf
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import serving
 
-    with serving(Shelf()) as server:
+    with serving(Library()) as server:
         page.goto(f"{server.url}#view=sound")
         assert "“listen”" in page.inner_text(".empty")

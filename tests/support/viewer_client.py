@@ -16,10 +16,10 @@ import regard
 
 pytest.importorskip("fastapi", reason="needs the extra `view`")
 
-from regard.viewer.data.library import Shelf
-from regard.viewer.data.trace_view import Shown
-from regard.viewer.http.application import make
-from regard.viewer.http.in_process import ask
+from regard.viewer.data.library import Library
+from regard.viewer.data.trace_view import TraceView
+from regard.viewer.http.application import create_app
+from regard.viewer.http.in_process_client import ask
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from regard.seeing import Seen
-    from regard.viewer.http.in_process import Answer
+    from regard.viewer.http.in_process_client import ClientResponse
 
 T = TypeVar("T")
 WORDS = ["[CLS]", "the", "red", "car", "and", "the", "blue", "car", "stand", "still", "##ness", ".", "[SEP]"]
@@ -67,8 +67,8 @@ def seen_of(*options: dict[str, Any], length: int = len(WORDS), heads: int = 3, 
 
 def app_of(*seen: Seen) -> tuple[FastAPI, str]:
     """The application with these traces, and the path of the first."""
-    shown = [Shown.of(one) for one in seen]
-    return make(Shelf(shown)), f"/api/traces/{shown[0].id}"
+    shown = [TraceView.of(one) for one in seen]
+    return create_app(Library(shown)), f"/api/traces/{shown[0].id}"
 
 
 def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
@@ -77,20 +77,20 @@ def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
         return pool.submit(asyncio.run, asyncio.wait_for(question, seconds)).result()
 
 
-def get(app: FastAPI, path: str) -> Answer:
+def get(app: FastAPI, path: str) -> ClientResponse:
     return answered(ask(app, "GET", path))
 
 
-def post(app: FastAPI, path: str, body: Any) -> Answer:
+def post(app: FastAPI, path: str, body: Any) -> ClientResponse:
     return answered(ask(app, "POST", path, json.dumps(body).encode()))
 
 
-def json_of(answer: Answer) -> Any:
+def json_of(answer: ClientResponse) -> Any:
     assert answer.status in (200, 201), answer.body
     return json.loads(answer.body)
 
 
-def array_of(answer: Answer) -> torch.Tensor:
+def array_of(answer: ClientResponse) -> torch.Tensor:
     """The numbers of an answer; weights, where they came as bytes."""
     assert answer.status in (200, 202), answer.body
     told = answer.array
@@ -103,6 +103,6 @@ def array_of(answer: Answer) -> torch.Tensor:
     return numbers
 
 
-def error_of(answer: Answer, status: int) -> str:
+def error_of(answer: ClientResponse, status: int) -> str:
     assert answer.status == status, (answer.status, answer.body)
     return str(json.loads(answer.body)["error"])

@@ -11,7 +11,7 @@ from .text_input import one_text
 from .typer_app import app
 
 if TYPE_CHECKING:
-    from ..viewer.data.library import Shelf
+    from ..viewer.data.library import Library
 
 EXAMPLE = "My sister has a small black dog."
 EXAMPLES = {
@@ -53,33 +53,33 @@ def view(
     """
     from ..viewer.http.server import Server
 
-    shelf = _shelf(what, one_text(text), second)
-    server = Server(shelf, host, port, view="heads" if what is not None and shelf.traces else "")
+    library = _library(what, one_text(text), second)
+    server = Server(library, host, port, view="heads" if what is not None and library.traces else "")
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
 
 
-def _shelf(what: str | None, text: str | None, second: str | None) -> Shelf:
+def _library(what: str | None, text: str | None, second: str | None) -> Library:
     from ..seeing import load_trace
-    from ..viewer.data.library import Shelf, installed, model_at
-    from ..viewer.data.trace_view import Shown
+    from ..viewer.data.library import Library, installed_models, model_at
+    from ..viewer.data.trace_view import TraceView
 
     if second is not None and text is None:
         raise ValueError("--with is a second text; give the model and the first text before it")
     if what is None:
-        shelf = Shelf(models=installed())
-        for model in [x for x in shelf.models.values() if x.task == "translate"]:
-            shelf.read(model.name, EXAMPLE).lasting = True
+        library = Library(models=installed_models())
+        for model in [x for x in library.models.values() if x.task == "translate"]:
+            library.read(model.name, EXAMPLE).pinned = True
         # SmolLM2 takes its time, and is there when it is asked for.
-        able = [x for x in shelf.models.values() if x.task in EXAMPLES and x.name != "smollm2"]
-        shelf.coming = [(x.name, *EXAMPLES[x.task]) for x in able]
-        return shelf
+        able = [x for x in library.models.values() if x.task in EXAMPLES and x.name != "smollm2"]
+        library.coming = [(x.name, *EXAMPLES[x.task]) for x in able]
+        return library
     if (Path(what) / "trace.json").is_file():
         if text is not None:
             raise ValueError(f"{what} is a trace, which is looked at as it is; leave out the text")
-        return Shelf([Shown.of(load_trace(what), lasting=True)], installed())
+        return Library([TraceView.of(load_trace(what), pinned=True)], installed_models())
     model = model_at(what)
-    shelf = Shelf(models=[model, *(one for one in installed() if one.name != model.name)])
+    library = Library(models=[model, *(one for one in installed_models() if one.name != model.name)])
     if text is not None:
-        shelf.read(model.name, text, second).lasting = True
-    return shelf
+        library.read(model.name, text, second).pinned = True
+    return library

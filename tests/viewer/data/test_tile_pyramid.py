@@ -10,15 +10,15 @@ import torch
 
 import regard
 from regard.viewer.data import tile_pyramid
-from regard.viewer.data.tile_pyramid import HeadMap, Tile
+from regard.viewer.data.tile_pyramid import Tile, TilePyramid
 from regard.viewer.http import jobs
-from regard.viewer.http.in_process import ask
+from regard.viewer.http.in_process_client import ask
 from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from regard.viewer.http.in_process import Answer
+    from regard.viewer.http.in_process_client import ClientResponse
 
 
 def pooled(w: torch.Tensor, edges: tuple[list[int], list[int]], pool: str) -> torch.Tensor:
@@ -33,13 +33,13 @@ def pooled(w: torch.Tensor, edges: tuple[list[int], list[int]], pool: str) -> to
     return torch.tensor(rows)
 
 
-def walked(head: HeadMap) -> HeadMap:
+def walked(head: TilePyramid) -> TilePyramid:
     for band in range(len(head.done)):
         head.walk(band)
     return head
 
 
-def whole(app: FastAPI, path: str) -> Answer:
+def whole(app: FastAPI, path: str) -> ClientResponse:
     """Asked for until it is all there, as the page does: a busy machine takes longer than a request waits."""
     while (answer := get(app, path)).status == 202:
         pass
@@ -67,7 +67,7 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
     monkeypatch.setattr(tile_pyramid, "CHUNK", 300)
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
     w = seen[0].weights.dense()[0, 1]
-    head = walked(HeadMap(seen[0].head(1)))
+    head = walked(TilePyramid(seen[0].head(1)))
     assert (head.block, head.band, len(head.done)) == (4, 8, 13)
     for tile in (
         Tile(0, 0, 101, 101, 1, 1),
@@ -123,7 +123,7 @@ def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch
     with torch.no_grad(), regard.watch(model) as seen:
         model(q, k, v)
     app, root = app_of(seen)
-    head = HeadMap(seen[0].head(0))
+    head = TilePyramid(seen[0].head(0))
     assert head.unknown(range(101)) == list(range(13))
     for band in range(13):
         head.know(band)
@@ -140,7 +140,7 @@ def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
-    app.state.work.maps.limit = 0
+    app.state.jobs.maps.limit = 0
     found = array_of(answered(ask(app, "GET", f"{root}/calls/0/weights"), 20))
     torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
 
@@ -148,7 +148,7 @@ def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyP
 def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
     torch.manual_seed(0)
     seen = seen_of(length=5000, heads=1, width=4, batch=1)
-    head = HeadMap(seen[0].head(0))
+    head = TilePyramid(seen[0].head(0))
     tile = Tile(4000, 0, 4016, 16, 16, 16)
     assert head.missing(tile) == []
     wanted = seen[0].head(0).tile(slice(4000, 4016), slice(0, 16))
@@ -181,7 +181,7 @@ def test_a_tile_asked_for_again_is_not_computed_again(monkeypatch: pytest.Monkey
     app, root = app_of(seen_of())
     path = f"{root}/calls/0/tile?top=0&left=0&bottom=13&right=13&height=4&width=4"
     first = get(app, path)
-    monkeypatch.setattr(HeadMap, "tile", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(TilePyramid, "tile", lambda *_: pytest.fail("computed again"))
     again = get(app, path)
     assert (again.body, again.headers["etag"]) == (first.body, first.headers["etag"])
 
@@ -190,16 +190,16 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
     """A pass of many bands is asked for, and left after a few: no band is walked after that."""
     monkeypatch.setattr(tile_pyramid, "BASE", 64)
     monkeypatch.setattr(tile_pyramid, "BAND", 64_000)
-    walk, count = HeadMap.walk, 0
+    walk, count = TilePyramid.walk, 0
 
-    def counted(self: HeadMap, band: int) -> None:
+    def counted(self: TilePyramid, band: int) -> None:
         nonlocal count
         count += 1
         walk(self, band)
 
-    monkeypatch.setattr(HeadMap, "walk", counted)
+    monkeypatch.setattr(TilePyramid, "walk", counted)
     app, root = app_of(seen_of(length=4000, heads=1, batch=1))
-    desk = app.state.work.desk
+    worker = app.state.jobs.worker
 
     async def leave() -> None:
         gone = asyncio.Event()
@@ -212,8 +212,8 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
         assert answer.status == 499
 
     answered(leave())
-    desk.submit(lambda: None).result(10)  # whatever was begun is over
+    worker.submit(lambda: None).result(10)  # whatever was begun is over
     before = count
-    desk.submit(lambda: None).result(10)
+    worker.submit(lambda: None).result(10)
     assert count == before < 60  # there are 63 bands
-    assert desk.waiting == 0
+    assert worker.waiting == 0

@@ -174,7 +174,7 @@ def test_a_widget_answers_as_the_server_does() -> None:
     spoken.widget._hear(None, {"method": "GET", "path": root}, [])
     # Of two pages with the same number, the one that leaves is not answered, and the other is.
     go = threading.Event()
-    spoken.widget._app.state.work.desk.submit(go.wait)
+    spoken.widget._app.state.jobs.worker.submit(go.wait)
     for page in "ab":
         spoken.widget._hear(None, {"id": f"{page}:7", "method": "GET", "path": root}, [])
     spoken.widget._hear(None, {"id": "a:7", "method": "CANCEL"}, [])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from regard.viewer.data.library import Shelf
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.library import Library
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http import limits
-from regard.viewer.http.byte_cache import Cache
+from regard.viewer.http.lru_cache import LRUCache
 from regard.viewer.http.server import Server, loopback, serving
-from regard.viewer.http.worker import URGENT, Busy, Desk
+from regard.viewer.http.worker import URGENT, QueueFull, Worker
 from tests.support.viewer_client import answered, seen_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with serving(Shelf([Shown.of(seen_of())])) as server, httpx.Client(base_url=server.address) as client:
+    with serving(Library([TraceView.of(seen_of())])) as server, httpx.Client(base_url=server.address) as client:
         yield client
 
 
@@ -99,7 +99,7 @@ def test_bytes_and_json_are_packed(client: httpx.Client) -> None:
 
 
 def test_others_need_the_token() -> None:
-    server = Server(Shelf([Shown.of(seen_of())]), host="0.0.0.0")
+    server = Server(Library([TraceView.of(seen_of())]), host="0.0.0.0")
     assert server.token
     assert server.token in server.url
     transport = httpx.ASGITransport
@@ -131,7 +131,7 @@ def test_only_loopback_goes_without_a_token() -> None:
 
 def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
     try:
-        server = Server(Shelf(), host="127.0.0.2")
+        server = Server(Library(), host="127.0.0.2")
     except ValueError:
         pytest.skip("this system has one loopback address")
 
@@ -144,34 +144,34 @@ def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
 
 
 def test_a_port_that_is_taken_is_one_clear_line() -> None:
-    first = Server(Shelf())
+    first = Server(Library())
     port = int(first.address.rsplit(":", 1)[1])
     with pytest.raises(ValueError, match=f"port {port}.*choose another --port"):
-        Server(Shelf(), port=port)
+        Server(Library(), port=port)
 
 
 def test_the_desk_refuses_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WAITING", 3)
-    desk, go = Desk("test"), threading.Event()
-    first = desk.submit(go.wait)
+    worker, go = Worker("test"), threading.Event()
+    first = worker.submit(go.wait)
     while not first.running():
         pass
-    waiting = [desk.submit(lambda: 1) for _ in range(3)]
-    with pytest.raises(Busy, match="3 requests wait"):
-        desk.submit(lambda: 1)
+    waiting = [worker.submit(lambda: 1) for _ in range(3)]
+    with pytest.raises(QueueFull, match="3 requests wait"):
+        worker.submit(lambda: 1)
     assert waiting[1].cancel()
-    assert desk.waiting == 2
-    assert desk.submit(lambda: 2, URGENT).cancel()  # who no longer waits takes nobody's place
-    last = desk.submit(lambda: 3)
-    with pytest.raises(Busy, match="3 requests wait"):
-        desk.submit(lambda: 1)
+    assert worker.waiting == 2
+    assert worker.submit(lambda: 2, URGENT).cancel()  # who no longer waits takes nobody's place
+    last = worker.submit(lambda: 3)
+    with pytest.raises(QueueFull, match="3 requests wait"):
+        worker.submit(lambda: 1)
     go.set()
     assert (waiting[0].result(5), waiting[2].result(5), last.result(5)) == (1, 1, 3)
-    desk.close()
+    worker.close()
 
 
 def test_the_cache_holds_so_many_bytes() -> None:
-    cache: Cache[str] = Cache(10)
+    cache: LRUCache[str] = LRUCache(10)
     cache.put("a", "A", 4)
     cache.put("b", "B", 4)
     assert cache.get("a") == "A"  # wanted last, so b goes first

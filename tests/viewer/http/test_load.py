@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from regard.viewer.data.library import Shelf
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.library import Library
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.server import serving
 from tests.support.viewer_client import answered, array_of, get, seen_of
 
@@ -56,9 +56,9 @@ def megabytes() -> float:
 
 @pytest.mark.skipif(not STATUS.exists(), reason="memory is read from Linux's /proc")
 def test_two_hundred_tiles_at_once() -> None:
-    shown = Shown.of(seen_of(length=LENGTH, heads=2, batch=1))
+    shown = TraceView.of(seen_of(length=LENGTH, heads=2, batch=1))
     paths = tiles(f"/api/traces/{shown.id}")
-    with serving(Shelf([shown])) as server:
+    with serving(Library([shown])) as server:
         answered(asked(server.address, paths[:4]))  # what the first requests load is not their memory
         before = megabytes()
         found = answered(asked(server.address, paths))
@@ -66,10 +66,10 @@ def test_two_hundred_tiles_at_once() -> None:
         assert {status for status, _ in found} == {200}
         again = answered(asked(server.address, paths))
         assert again == found
-        work = server.app.state.work
-        assert (work.desk.waiting, work.models.waiting) == (0, 0)
+        jobs = server.app.state.jobs
+        assert (jobs.worker.waiting, jobs.models.waiting) == (0, 0)
         # Two maps of 1,250² cells twice over are 25 MB, two hundred tiles at most 52; the matrices would be 50 more.
-        assert work.maps.bytes + work.answers.bytes < 80e6
+        assert jobs.maps.bytes + jobs.answers.bytes < 80e6
         assert after - before < 160
         # The second time nothing new is kept; what else a process holds by then moves by tens of megabytes.
         assert megabytes() - after < 160

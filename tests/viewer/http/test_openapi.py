@@ -17,22 +17,22 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from regard.viewer.data.library import Shelf
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.library import Library
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.server import serving
 from tests.support.viewer_client import app_of, seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TRACE = Shown.of(seen_of())
+TRACE = TraceView.of(seen_of())
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 schema = schemathesis.openapi.from_dict(app_of(seen_of())[0].openapi())
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serving(Shelf([TRACE])) as server:
+    with serving(Library([TRACE])) as server:
         yield server.address
 
 

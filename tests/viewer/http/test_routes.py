@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 import regard
 from regard.seeing import load_trace
 from regard.seeing.analysis.head_patterns import Patterns
-from regard.viewer.data.token_labels import Labels
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.token_labels import TokenLabels
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.routes import call_routes
 from tests.support.viewer_client import WORDS, app_of, array_of, error_of, get, json_of, post, seen_of
 
@@ -109,7 +109,7 @@ def test_patterns() -> None:
     app, root = app_of(seen)
     found = json_of(get(app, f"{root}/patterns"))
     patterns = Patterns()
-    patterns.add(seen, Labels.of(WORDS).text())
+    patterns.add(seen, TokenLabels.of(WORDS).text())
     wanted = patterns.heads()
     assert [(head["call"], head["head"]) for head in found["heads"]] == [(str(x.layer), x.head) for x in wanted]
     assert found["heads"][4]["scores"] == pytest.approx(wanted[4].scores)
@@ -185,15 +185,15 @@ def test_the_largest_are_looked_for_a_few_rows_at_a_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(call_routes, "FEW", 13 * 5)
     seen = seen_of()
     app, root = app_of(seen)
-    desk, jobs = app.state.work.desk, 0
-    submit = desk.submit
+    worker, jobs = app.state.jobs.worker, 0
+    submit = worker.submit
 
     def counted(*given: Any) -> Future[Any]:
         nonlocal jobs
         jobs += 1
         return submit(*given)
 
-    monkeypatch.setattr(desk, "submit", counted)
+    monkeypatch.setattr(worker, "submit", counted)
     top = json_of(get(app, f"{root}/calls/1/top?heads=2,0&k=3"))
     assert jobs == 2 + 2 * 3  # row states of each head, then 13 rows of each, five at a time
     for at, head in enumerate((2, 0)):
@@ -236,15 +236,15 @@ def test_a_hostile_name_stays_text() -> None:
 
 def test_two_sides_of_a_translator(tmp_path: Path) -> None:
     """The words of both sides go with a trace, into a folder and out of it, and stand beside rows and columns."""
-    from regard.viewer.data.library import Shelf, installed
+    from regard.viewer.data.library import Library, installed_models
 
-    models = [model for model in installed() if model.name == "tatoeba-transformer-en-fr"]
+    models = [model for model in installed_models() if model.name == "tatoeba-transformer-en-fr"]
     if not models:
         pytest.skip("no translator ships")
-    shelf = Shelf(models=models)
-    read = shelf.read(models[0].name, "The dog sleeps.")
+    library = Library(models=models)
+    read = library.read(models[0].name, "The dog sleeps.")
     read.seen.save(tmp_path / "trace")
-    told = Shown.of(load_trace(tmp_path / "trace")).about()
+    told = TraceView.of(load_trace(tmp_path / "trace")).about()
     assert told["sides"]["source"][-1] == "</s>"
     assert told["sides"]["read"][0] == "<s>"
     kinds = {(call["kind"], call["query_side"], call["key_side"]) for call in told["calls"]}
@@ -283,7 +283,7 @@ def test_a_trace_that_says_one_thing_and_holds_another_is_refused(changes: dict[
     seen_of().save(tmp_path / "trace")
     _rewritten(tmp_path / "trace", **changes)
     with pytest.raises(ValueError, match="layers.0|0000"):  # noqa: RUF043
-        Shown.of(load_trace(tmp_path / "trace"))
+        TraceView.of(load_trace(tmp_path / "trace"))
 
 
 @pytest.mark.parametrize("wrong", ["narrow", "nan", "huge"])
@@ -298,7 +298,7 @@ def test_tensors_of_a_stranger(wrong: str, tmp_path: Path) -> None:
     save_file(tensors, file)
     if wrong == "narrow":
         with pytest.raises(ValueError, match="cannot be shown"):
-            Shown.of(load_trace(tmp_path / "trace"))
+            TraceView.of(load_trace(tmp_path / "trace"))
         return
     app, root = app_of(load_trace(tmp_path / "trace"))
     assert json_of(get(app, root))["calls"][0]["fidelity"]["kept"] is not True

@@ -1,4 +1,4 @@
-"""Shelf: the traces that can be looked at, and the models that can be asked for more."""
+"""Library: the traces that can be looked at, and the models that can be asked for more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..http import limits
-from ..http.responses import Gone, Refused
-from .trace_view import Shown
+from ..http.responses import ClientDisconnected, RequestError
+from .trace_view import TraceView
 
 if TYPE_CHECKING:
     import threading
@@ -36,7 +36,7 @@ DOES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ModelEntry:
     """One that can be asked by its name. What the name stands for is decided here, never by a request."""
 
     name: str
@@ -49,22 +49,22 @@ class Model:
     """Trained by regard."""
 
 
-def installed() -> list[Model]:
+def installed_models() -> list[ModelEntry]:
     """The translators that ship, and those of the models known by name that are installed."""
     from ...decoding.pretrained import SHIPPED, shipped
     from ...seeing.capture.text_model import PACKAGES
 
     tasks = {name: _task(SHIPPED / name) for name in shipped()}
-    found = [Model(name, task, _title(name, task), name, ours=True) for name, task in tasks.items()]
+    found = [ModelEntry(name, task, _title(name, task), name, ours=True) for name, task in tasks.items()]
     if find_spec("transformers") is not None:
         known = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
-        found += [Model(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
+        found += [ModelEntry(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
     return found
 
 
-def model_at(place: str) -> Model:
+def model_at(place: str) -> ModelEntry:
     """The model of a run's folder, a model's folder, or a name, and what it can do."""
-    known = next((model for model in installed() if model.name == place), None)
+    known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
         return known
     folder = Path(place)
@@ -73,8 +73,8 @@ def model_at(place: str) -> Model:
     if config is None and folder.is_dir():
         raise ValueError(f"{place} is no trace, and holds no model: there is neither trace.json nor config.json in it")
     if config is None or not _is_ours(config):
-        return Model(name, "read", name, place)
-    return Model(name, _task(config.parent), name, place, ours=True)
+        return ModelEntry(name, "read", name, place)
+    return ModelEntry(name, _task(config.parent), name, place, ours=True)
 
 
 def _task(folder: Path) -> str:
@@ -101,9 +101,9 @@ def _title(name: str, task: str) -> str:
     return f"{kind.capitalize()}, {DOES[task]}"
 
 
-class Shelf:
-    def __init__(self, traces: Iterable[Shown] = (), models: Iterable[Model] = ()) -> None:
-        self.traces: OrderedDict[str, Shown] = OrderedDict((trace.id, trace) for trace in traces)
+class Library:
+    def __init__(self, traces: Iterable[TraceView] = (), models: Iterable[ModelEntry] = ()) -> None:
+        self.traces: OrderedDict[str, TraceView] = OrderedDict((trace.id, trace) for trace in traces)
         self.models = {model.name: model for model in models}
         self.coming: list[tuple[str, str, int]] = []
         """(model, text, tokens to write) to be read once the server has begun: the page need not wait for it."""
@@ -113,44 +113,44 @@ class Shelf:
         """Told of a trace that is no longer here, or no longer the same."""
         self._loaded: OrderedDict[str, Any] = OrderedDict()
         for trace in self.traces.values():
-            trace.lasting = True
+            trace.pinned = True
 
-    def trace(self, id: str) -> Shown:
+    def trace(self, id: str) -> TraceView:
         found = self.traces.get(id)
         if found is None:
-            raise Refused(404, f"there is no trace {id[:40]!r}; GET /api/traces lists those there are")
+            raise RequestError(404, f"there is no trace {id[:40]!r}; GET /api/traces lists those there are")
         return found
 
-    def model(self, name: str, *tasks: str) -> Model:
+    def model(self, name: str, *tasks: str) -> ModelEntry:
         found = self.models.get(name)
         if found is None or (tasks and found.task not in tasks):
             able = [model.name for model in self.models.values() if not tasks or model.task in tasks]
             there = f"there are {', '.join(able)}" if able else "none is installed"
-            raise Refused(404, f"no model {name[:80]!r} can do this; {there}")
+            raise RequestError(404, f"no model {name[:80]!r} can do this; {there}")
         return found
 
-    def add(self, trace: Shown) -> None:
+    def add(self, trace: TraceView) -> None:
         before = self.traces.get(trace.id)
         if before is not None:  # read again
-            trace.lasting |= before.lasting
+            trace.pinned |= before.pinned
         self.traces[trace.id] = trace
         self.traces.move_to_end(trace.id)
         if before is not None:
             self.on_drop(trace.id)
-        passing = [one.id for one in self.traces.values() if not one.lasting]
+        passing = [one.id for one in self.traces.values() if not one.pinned]
         for id in passing[: max(0, len(passing) - limits.TRACES)]:
             del self.traces[id]
             self.on_drop(id)
 
     # Models at work; on one thread, since loading and running take all cores as it is
 
-    def read(self, name: str, text: str, second: str | None = None, generate: int = 0) -> Shown:
+    def read(self, name: str, text: str, second: str | None = None, generate: int = 0) -> TraceView:
         """Run a model over a text, watched."""
         model = self.model(name, "translate", "read", "generate")
         if second is not None and model.task != "read":
-            raise Refused(422, f"{name} reads one text; leave out the second")
+            raise RequestError(422, f"{name} reads one text; leave out the second")
         if generate and model.task != "generate":
-            raise Refused(422, f"{name} does not write on; leave out generate")
+            raise RequestError(422, f"{name} does not write on; leave out generate")
         title = f"{model.title.split(',')[0]} · {text[:60]}"
         if model.ours:
             loaded = self.loaded(model)
@@ -161,27 +161,27 @@ class Shelf:
             seen, prompt = self._reader(model, text, second, generate), 0
         seen.model = name
         if not len(seen):
-            raise Refused(422, f"{name} has no attention that could be seen: {seen.advice}")
-        found = Shown.of(seen, title, prompt=prompt)
+            raise RequestError(422, f"{name} has no attention that could be seen: {seen.advice}")
+        found = TraceView.of(seen, title, prompt=prompt)
         self.add(found)
         return found
 
-    def able(self, task: str) -> list[Model]:
+    def able(self, task: str) -> list[ModelEntry]:
         """The models for a task, at least one."""
         found = [model for model in self.models.values() if model.task == task]
         if not found:
-            raise Refused(404, f"no model here can {task}; start the server with one: regard view RUN")
+            raise RequestError(404, f"no model here can {task}; start the server with one: regard view RUN")
         return found
 
     def catch_up(self) -> None:
         """Read the next of those that are to come; one that cannot be read is left out, and asked for it says why."""
         name, text, more = self.coming[0]
         try:
-            self.read(name, text, generate=more).lasting = True
+            self.read(name, text, generate=more).pinned = True
         finally:
             del self.coming[0]
 
-    def loaded(self, model: Model) -> Pretrained:
+    def loaded(self, model: ModelEntry) -> Pretrained:
         """One of our own models; where others run, on the thread for models."""
 
         def load() -> Pretrained:
@@ -194,7 +194,7 @@ class Shelf:
         found: Pretrained = self._kept(model.name, load)
         return found
 
-    def _reader(self, model: Model, text: str, second: str | None, generate: int) -> Seen:
+    def _reader(self, model: ModelEntry, text: str, second: str | None, generate: int) -> Seen:
         def load() -> Reader:
             from ...seeing.capture import text_model as reader
 
@@ -212,7 +212,7 @@ class Shelf:
 
         def check(*_: object) -> None:
             if self.left is not None and self.left.is_set():
-                raise Gone
+                raise ClientDisconnected
 
         for part in model.modules():
             part.register_forward_pre_hook(check)

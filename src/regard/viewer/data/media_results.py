@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...decoding.pretrained import Pretrained
     from ...decoding.search import Settings
-    from .library import Model, Shelf
+    from .library import Library, ModelEntry
 
 PIXELS = 512
 """Along a side of the picture that is sent back, as the model saw it: whole, whatever its proportions were."""
@@ -28,9 +28,9 @@ POINTS = 800
 """Of a waveform."""
 
 
-def named(shelf: Shelf, model: Model, text: str) -> dict[str, Any]:
+def named(library: Library, model: ModelEntry, text: str) -> dict[str, Any]:
     """A text, its label and the weight of every token; beside it TF-IDF's, which know nothing of the label."""
-    loaded = shelf.loaded(model)
+    loaded = library.loaded(model)
     (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
     return {
         "model": model.name,
@@ -43,14 +43,14 @@ def named(shelf: Shelf, model: Model, text: str) -> dict[str, Any]:
     }
 
 
-def told(shelf: Shelf, model: Model, picture: bytes) -> dict[str, Any]:
+def told(library: Library, model: ModelEntry, picture: bytes) -> dict[str, Any]:
     """A picture, what it shows in words, and the weights over its grid of cells word by word."""
     from PIL import Image
 
     from ...data.picture_reader import PictureReader
     from ...seeing.drawing.picture_overlay import looks
 
-    loaded = shelf.loaded(model)
+    loaded = library.loaded(model)
     with _file(picture) as name:
         seen = PictureReader(PIXELS).encode(name)
         how: Settings = {**loaded.search, "weights": True}

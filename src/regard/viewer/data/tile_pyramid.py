@@ -1,4 +1,4 @@
-"""HeadMap: the whole matrix of one head, at any zoom, without the matrix.
+"""TilePyramid: the whole matrix of one head, at any zoom, without the matrix.
 
 Fine tiles are computed from q, k and the row state when asked for. A coarse tile takes every weight under it, up to
 131,072² of them, so one pass over the matrix pools them into cells of `block` × `block` (at most `BASE` along a side),
@@ -72,7 +72,7 @@ def _edges(start: int, stop: int, count: int) -> list[int]:
     return [start + at * length // count for at in range(count + 1)]
 
 
-class HeadMap:
+class TilePyramid:
     """One head of one entry. Not for two threads at once."""
 
     def __init__(self, weights: Weights) -> None:

@@ -1,4 +1,4 @@
-"""Labels: which word each token is part of, and which tokens are special, as far as tokens alone tell."""
+"""TokenLabels: which word each token is part of, and which tokens are special, as far as tokens alone tell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPECIAL = re.compile(r"\[[A-Z]+\d*\]|</?[a-z]+>|<\|.+\|>|<(start|end)_of_\w+>")
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class TokenLabels:
     """The tokens along one side of a matrix."""
 
     tokens: list[str]
@@ -27,7 +27,7 @@ class Labels:
     special: list[bool]
 
     @classmethod
-    def of(cls, tokens: Sequence[str]) -> Labels:
+    def of(cls, tokens: Sequence[str]) -> TokenLabels:
         """By the marks tokenizers leave: ## before a piece that goes on, ▁ or Ġ before one that begins."""
         special = [SPECIAL.fullmatch(token) is not None for token in tokens]
         goes_on = any(token.startswith("##") for token in tokens)
@@ -46,24 +46,24 @@ class Labels:
         return cls(list(tokens), words, special)
 
     @classmethod
-    def of_text(cls, text: Text) -> Labels:
+    def of_text(cls, text: Text) -> TokenLabels:
         """By what the tokenizer said."""
         if text.words is None:
             return cls.of(text.tokens)
         return cls(text.tokens, grouped(text)[0], [word is None for word in text.words])
 
     @classmethod
-    def numbers(cls, count: int) -> Labels:
+    def numbers(cls, count: int) -> TokenLabels:
         """Where nobody gave tokens: their places."""
         return cls([str(at) for at in range(count)], list(range(count)), [False] * count)
 
-    def fit(self, count: int) -> Labels:
+    def fit(self, count: int) -> TokenLabels:
         """For so many rows: a search may look one step further than it keeps, and padding has no names."""
         more = count - len(self.tokens)
         if more <= 0:
-            return Labels(self.tokens[:count], self.words[:count], self.special[:count])
+            return TokenLabels(self.tokens[:count], self.words[:count], self.special[:count])
         last = self.words[-1] if self.words else -1
-        return Labels(
+        return TokenLabels(
             [*self.tokens, *[""] * more],
             [*self.words, *range(last + 1, last + 1 + more)],
             [*self.special, *[True] * more],

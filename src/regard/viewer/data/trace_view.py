@@ -1,4 +1,4 @@
-"""Shown: one trace as the page asks for it: what was called, its tokens, and numbers about its heads."""
+"""TraceView: one trace as the page asks for it: what was called, its tokens, and numbers about its heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...seeing.analysis.even_sample import spread
 from ...seeing.analysis.head_patterns import THRESHOLDS, Patterns
 from ...seeing.analysis.token_kinds import MARKS
 from ..http import limits
-from .token_labels import Labels
+from .token_labels import TokenLabels
 
 if TYPE_CHECKING:
     from ...attention import Weights
@@ -29,17 +29,17 @@ THUMBS = 1 << 27
 
 
 @dataclass(eq=False)
-class Shown:
-    """`sides` are the tokens along queries and keys, one `Labels` for each entry of the batch."""
+class TraceView:
+    """`sides` are the tokens along queries and keys, one `TokenLabels` for each entry of the batch."""
 
     seen: Seen
     title: str
-    sides: dict[str, list[Labels]]
+    sides: dict[str, list[TokenLabels]]
     text: Text | None = None
     grid: tuple[int, int] | None = None
     prompt: int = 0
     """Queries before the generated ones; those of the first forward pass, unless given."""
-    lasting: bool = False
+    pinned: bool = False
     """It stays however many others are read."""
     id: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -56,14 +56,16 @@ class Shown:
         self.id = hashlib.blake2b(json.dumps([*told, first]).encode(), digest_size=6).hexdigest()
 
     @classmethod
-    def of(cls, seen: Seen, title: str = "", sides: dict[str, list[Labels]] | None = None, **more: Any) -> Shown:
+    def of(
+        cls, seen: Seen, title: str = "", sides: dict[str, list[TokenLabels]] | None = None, **more: Any
+    ) -> TraceView:
         """What `watch` saw, or `load_trace` read. Without `sides` all that is known are `seen.tokens`."""
         if sides is None and seen.sides:
-            sides = {name: [Labels.of(tokens)] for name, tokens in seen.sides.items()}
+            sides = {name: [TokenLabels.of(tokens)] for name, tokens in seen.sides.items()}
         if sides is None:
-            entries = [Labels.of(tokens) for tokens in seen.tokens or []]
+            entries = [TokenLabels.of(tokens) for tokens in seen.tokens or []]
             if seen.text is not None:
-                entries[:1] = [Labels.of_text(seen.text)]
+                entries[:1] = [TokenLabels.of_text(seen.text)]
             sides = {"text": entries} if entries else {}
         words = " ".join(token.strip(MARKS) for token in (seen.tokens or [[]])[0][:12] if token.strip(MARKS))
         return cls(seen, title or " · ".join(x for x in (seen.model, words) if x) or "trace", sides, seen.text, **more)
@@ -96,13 +98,13 @@ class Shown:
                 for way, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
                     name = call[way]
                     fits = name in sides and 0 <= length - len(sides[name].tokens) <= 1
-                    if not fits and length != len(sides.get(name, Labels.numbers(0)).tokens):
+                    if not fits and length != len(sides.get(name, TokenLabels.numbers(0)).tokens):
                         name = f"{length} places"
-                        sides.setdefault(name, Labels.numbers(length))
+                        sides.setdefault(name, TokenLabels.numbers(length))
                     elif len(sides[name].tokens) < length:
                         sides[name] = sides[name].fit(length)
                     call[way] = name
-            first = next(iter(self.sides.values()), [Labels.numbers(0)])
+            first = next(iter(self.sides.values()), [TokenLabels.numbers(0)])
             return {
                 **self.summary,
                 "batch": self.batch,

@@ -11,21 +11,21 @@ from ...decoding.beam_history import trail
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
-from .token_labels import Labels
+from .token_labels import TokenLabels
 
 if TYPE_CHECKING:
     from ...data import Tokenizer
     from ...decoding import Translation
     from ...decoding.search import Settings
-    from .library import Model, Shelf
+    from .library import Library, ModelEntry
 
 CHOICES = 8
 """Tokens shown of those that could come next."""
 
 
 @torch.no_grad()
-def translated(shelf: Shelf, asked: Model, text: str, beams: int) -> dict[str, Any]:
-    loaded = shelf.loaded(asked)
+def translated(library: Library, asked: ModelEntry, text: str, beams: int) -> dict[str, Any]:
+    loaded = library.loaded(asked)
     model = loaded.model
     assert isinstance(model, EncoderDecoder)
     how: Settings = {**loaded.search, "beams": beams, "weights": True}
@@ -38,7 +38,7 @@ def translated(shelf: Shelf, asked: Model, text: str, beams: int) -> dict[str, A
     logprobs = model.decoder.readout(features)[0].float().log_softmax(-1)  # [T, vocabulary]
     penalty = loaded.search.get("length_penalty", 1.0)
     held = trail(model.decoder, annotations, beams=beams, length_penalty=penalty)
-    sides = {"source": Labels.of(found.source_pieces), "target": Labels.of(found.pieces)}
+    sides = {"source": TokenLabels.of(found.source_pieces), "target": TokenLabels.of(found.pieces)}
     faith = [call.fidelity() for call in seen if call.kind == "cross"]
     worst = max((x for x in faith if x.error is not None), key=lambda x: x.error or 0.0, default=None)
     weights = found.weights

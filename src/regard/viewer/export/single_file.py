@@ -17,10 +17,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..data.library import Shelf
-from ..data.trace_view import Shown
-from ..http.application import make
-from ..http.in_process import ask
+from ..data.library import Library
+from ..data.trace_view import TraceView
+from ..http.application import create_app
+from ..http.in_process_client import ask
 from ..static_files import STATIC, styles
 from .javascript_bundle import bundle
 
@@ -49,7 +49,7 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
         raise ValueError(f"size is how many tokens, or cells, along a matrix are kept: 1 to 4096, got {size}")
     if not path.parent.is_dir():
         raise ValueError(f"{path} cannot be written: there is no folder {path.parent}")
-    trace = Shown.of(seen)
+    trace = TraceView.of(seen)
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
@@ -97,9 +97,9 @@ def page(held: dict[str, Any], title: str) -> str:
 """
 
 
-def held(trace: Shown, size: int) -> dict[str, Any]:
+def held(trace: TraceView, size: int) -> dict[str, Any]:
     """The answers of the file, asked for one by one."""
-    app = make(Shelf([trace]))
+    app = create_app(Library([trace]))
     found: dict[str, Any] = {}
 
     def run() -> None:  # on a thread of its own: in a notebook this one has a loop that runs already
@@ -108,7 +108,7 @@ def held(trace: Shown, size: int) -> dict[str, Any]:
         except BaseException as error:
             found["error"] = error
         finally:
-            app.state.work.close()
+            app.state.jobs.close()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -118,7 +118,7 @@ def held(trace: Shown, size: int) -> dict[str, Any]:
     return found
 
 
-async def _held(app: Any, trace: Shown, size: int) -> dict[str, Any]:
+async def _held(app: Any, trace: TraceView, size: int) -> dict[str, Any]:
     holds: dict[str, dict[str, Any]] = {"json": {}, "arrays": {}}
 
     async def keep(path: str, asked: str | None = None) -> None:

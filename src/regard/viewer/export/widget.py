@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import anywidget
 
-from ..data.library import Shelf
-from ..data.trace_view import Shown
-from ..http.application import make
-from ..http.in_process import ask
+from ..data.library import Library
+from ..data.trace_view import TraceView
+from ..http.application import create_app
+from ..http.in_process_client import ask
 from ..static_files import styles
 from .javascript_bundle import bundle
 
@@ -39,12 +39,12 @@ export default {
 class Widget(anywidget.AnyWidget):
     """Shows one trace; lives as long as somebody holds it."""
 
-    def __init__(self, trace: Shown) -> None:
+    def __init__(self, trace: TraceView) -> None:
         self._esm = bundle("shell/shell.js", "data/widget_source.js") + RENDER
         self._css = styles()
         super().__init__()
         self.trace = trace
-        self._app = make(Shelf([trace]))
+        self._app = create_app(Library([trace]))
         self._asked: dict[str, asyncio.Event] = {}
         # A loop of our own: the kernel's is busy while a cell runs, and there may be none.
         self._loop = asyncio.new_event_loop()
@@ -101,9 +101,9 @@ class Widget(anywidget.AnyWidget):
             gone.set()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
-        self._app.state.work.close()
+        self._app.state.jobs.close()
         self._loop.stop()
 
 
 def widget(seen: Seen) -> Widget:
-    return Widget(Shown.of(seen))
+    return Widget(TraceView.of(seen))

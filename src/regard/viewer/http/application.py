@@ -14,28 +14,28 @@ from starlette.responses import FileResponse
 from ... import __version__
 from ..static_files import MEDIA_TYPES, STATIC, STYLES, files, styles
 from .guard import LOOPBACK, Guard
-from .jobs import Work
-from .responses import Gone, Refused, json_response
+from .jobs import Jobs
+from .responses import ClientDisconnected, RequestError, json_response
 from .routes import call_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from ..data.library import Shelf
+    from ..data.library import Library
 
 NO_CACHE = {"Cache-Control": "no-cache"}
 
 
-def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
+def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
     """The application: `/` is the page, `/api/…` what it asks, described at `/api/openapi.json`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        for _ in shelf.coming:
-            app.state.work.models.submit(shelf.catch_up)
+        for _ in library.coming:
+            app.state.jobs.models.submit(library.catch_up)
         yield
-        app.state.work.close()
+        app.state.jobs.close()
 
     app = FastAPI(
         title="regard",
@@ -47,11 +47,11 @@ def make(shelf: Shelf, hosts: frozenset[str] = LOOPBACK, token: str | None = Non
         lifespan=lifespan,
         separate_input_output_schemas=False,
     )
-    app.state.work = Work(shelf)
+    app.state.jobs = Jobs(library)
     for routes in (trace_routes, call_routes, model_routes):
         app.include_router(routes.router, prefix="/api")
-    app.add_exception_handler(Refused, _refused)
-    app.add_exception_handler(Gone, _gone)
+    app.add_exception_handler(RequestError, _refused)
+    app.add_exception_handler(ClientDisconnected, _gone)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _status)
     app.add_exception_handler(Exception, _broken)
@@ -70,7 +70,7 @@ async def _file(name: str) -> Response:
         return Response(styles(), media_type=MEDIA_TYPES[".css"], headers=NO_CACHE)
     path = files().get(name)
     if path is None:
-        raise Refused(404, f"the page has no file {name[:80]!r}")
+        raise RequestError(404, f"the page has no file {name[:80]!r}")
     return _sent(path)
 
 
@@ -79,7 +79,7 @@ def _sent(path: Path) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, RequestError)
     return json_response({"error": str(error)}, request, error.status)
 
 

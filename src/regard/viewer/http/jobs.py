@@ -1,4 +1,4 @@
-"""Work: a request's computations, done at the desk while somebody waits for them; when nobody does, they end."""
+"""Work: a request's computations, done at the worker while somebody waits for them; when nobody does, they end."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..data.tile_pyramid import HeadMap
+from ..data.tile_pyramid import TilePyramid
 from . import limits
-from .byte_cache import Cache
-from .responses import Array, Gone, Refused
-from .worker import URGENT, USUAL, Busy, Desk
+from .lru_cache import LRUCache
+from .responses import ClientDisconnected, EncodedArray, RequestError
+from .worker import URGENT, USUAL, QueueFull, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from fastapi import Request
 
-    from ..data.library import Shelf
+    from ..data.library import Library
     from ..data.tile_pyramid import Pool, Tile
-    from ..data.trace_view import Shown
+    from ..data.trace_view import TraceView
 
 T = TypeVar("T")
 PATIENCE = 0.5
@@ -29,35 +29,37 @@ PATIENCE = 0.5
 
 
 @dataclass
-class Work:
+class Jobs:
     """What the routes share."""
 
-    shelf: Shelf
-    desk: Desk = field(default_factory=lambda: Desk("numbers"))
-    models: Desk = field(default_factory=lambda: Desk("models"))
-    maps: Cache[HeadMap] = field(default_factory=lambda: Cache(limits.MEMORY))
-    answers: Cache[Array] = field(default_factory=lambda: Cache(limits.MEMORY // 4))
+    library: Library
+    worker: Worker = field(default_factory=lambda: Worker("numbers"))
+    models: Worker = field(default_factory=lambda: Worker("models"))
+    maps: LRUCache[TilePyramid] = field(default_factory=lambda: LRUCache(limits.MEMORY))
+    answers: LRUCache[EncodedArray] = field(default_factory=lambda: LRUCache(limits.MEMORY // 4))
 
     def __post_init__(self) -> None:
-        self.shelf.on_drop = self._forget
+        self.library.on_drop = self._forget
 
     def close(self) -> None:
-        self.desk.close()
+        self.worker.close()
         self.models.close()
 
-    async def do(self, request: Request, work: Callable[[], T], urgency: int = USUAL, desk: Desk | None = None) -> T:
+    async def do(
+        self, request: Request, work: Callable[[], T], urgency: int = USUAL, worker: Worker | None = None
+    ) -> T:
         """Wait for its turn and for the result; if the client goes first, its turn never comes."""
         try:
-            future = (desk or self.desk).submit(work, urgency)
-        except Busy as error:
-            raise Refused(503, str(error)) from None
+            future = (worker or self.worker).submit(work, urgency)
+        except QueueFull as error:
+            raise RequestError(503, str(error)) from None
         waited: asyncio.Future[T] = asyncio.wrap_future(future)
         gone = asyncio.ensure_future(_gone(request))
         try:
             both: set[asyncio.Future[Any]] = {waited, gone}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not waited.done():
-                raise Gone
+                raise ClientDisconnected
             return waited.result()
         finally:
             gone.cancel()
@@ -69,45 +71,47 @@ class Work:
         left = threading.Event()
 
         def tried() -> T:
-            self.shelf.left = left
+            self.library.left = left
             try:
                 return work()
-            except Refused:
+            except RequestError:
                 raise
             except (ValueError, OSError) as error:
-                raise Refused(422, " ".join(str(error).split())) from None
+                raise RequestError(422, " ".join(str(error).split())) from None
             finally:
-                self.shelf.left = None
+                self.library.left = None
 
         try:
-            return await self.do(request, tried, desk=self.models)
+            return await self.do(request, tried, worker=self.models)
         finally:
             left.set()
 
-    def map(self, trace: Shown, call: int, entry: int, head: int) -> HeadMap:
-        """What is known of one head; at the desk only."""
+    def map(self, trace: TraceView, call: int, entry: int, head: int) -> TilePyramid:
+        """What is known of one head; at the worker only."""
         key = trace.id, call, entry, head
         found = self.maps.get(key)
         if found is None:
-            found = HeadMap(trace.weights(call, entry)[head])
+            found = TilePyramid(trace.weights(call, entry)[head])
             self.keep(self.maps, key, found, found.nbytes)
         return found
 
-    def keep(self, cache: Cache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
+    def keep(self, cache: LRUCache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
         """As long as there is the trace it is of: a map holds its queries and keys."""
         cache.put(key, value, size)
-        if key[0] not in self.shelf.traces:  # looked at last: it may go meanwhile
+        if key[0] not in self.library.traces:  # looked at last: it may go meanwhile
             self._forget(key[0])
 
     def _forget(self, id: str) -> None:
         for cache in (self.maps, self.answers):
             cache.drop(lambda key: key[0] == id)
 
-    async def know(self, request: Request, trace: Shown, call: int, entry: int, heads: list[int], rows: range) -> None:
+    async def know(
+        self, request: Request, trace: TraceView, call: int, entry: int, heads: list[int], rows: range
+    ) -> None:
         """Find the row states of these heads a band at a time, so that it can end between them."""
         for head in heads:
 
-            def look(head: int = head) -> tuple[HeadMap, list[int]]:
+            def look(head: int = head) -> tuple[TilePyramid, list[int]]:
                 found = self.map(trace, call, entry, head)
                 # Fewer are found quickly with the weights themselves.
                 return found, found.unknown(rows) if len(rows) > found.band else []
@@ -117,8 +121,8 @@ class Work:
                 await self.do(request, partial(found.know, band))
 
     async def tile(
-        self, request: Request, trace: Shown, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
-    ) -> Array:
+        self, request: Request, trace: TraceView, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
+    ) -> EncodedArray:
         key = (trace.id, call, entry, head, tile, pool, type)
         kept = self.answers.get(key)
         if kept is not None:
@@ -126,7 +130,7 @@ class Work:
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE
 
-        def step(last: bool) -> Array | None:
+        def step(last: bool) -> EncodedArray | None:
             found = self.map(trace, call, entry, head)
             missing = found.missing(tile)
             if missing and not last:
@@ -136,7 +140,7 @@ class Work:
             edges = found.edges(tile)
             note = "" if edges == tile.edges else f"cells moved to multiples of {found.block}"
             share = 1 - len(missing) / len(found.bands(tile.rows))
-            return Array.of(found.tile(tile, pool), type, share, note)
+            return EncodedArray.of(found.tile(tile, pool), type, share, note)
 
         answer = await self.do(request, lambda: step(False), URGENT)
         while answer is None:

@@ -20,7 +20,7 @@ SMALL = 1024
 """Bytes below which nothing is gained by packing."""
 
 
-class Refused(ValueError):
+class RequestError(ValueError):
     """A request that cannot be answered, and why."""
 
     def __init__(self, status: int, why: str) -> None:
@@ -28,12 +28,12 @@ class Refused(ValueError):
         self.status = status
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """Nobody waits for the answer any more."""
 
 
 @dataclass(slots=True)
-class Array:
+class EncodedArray:
     """Numbers on their way to the page.
 
     As "uint8" a weight w is round(255·√(w / peak)), with one peak for each leading index: small weights stay visible,
@@ -50,7 +50,7 @@ class Array:
     """What the numbers are, where they are not all there is."""
 
     @classmethod
-    def of(cls, x: Tensor, type: str = "float32", computed: float = 1.0, note: str = "") -> Array:
+    def of(cls, x: Tensor, type: str = "float32", computed: float = 1.0, note: str = "") -> EncodedArray:
         x = x.detach().cpu()
         if type == "uint8":
             lead = x if x.dim() > 2 else x[None]

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import uvicorn
 
-from .application import make
+from .application import create_app
 from .guard import LOOPBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..data.library import Shelf
+    from ..data.library import Library
 
 HERE = "127.0.0.1"
 STOP = 2
@@ -30,12 +30,12 @@ STOP = 2
 class Server:
     """Listens from the moment it is made, so that its address is known; answers once `run` is called."""
 
-    def __init__(self, shelf: Shelf, host: str = HERE, port: int = 0, view: str = "") -> None:
+    def __init__(self, library: Library, host: str = HERE, port: int = 0, view: str = "") -> None:
         self.view = view  # to open the page at; its own choice where there is none
         self.token = None if loopback(host) else secrets.token_urlsafe(24)
         every = host in ("0.0.0.0", "::")
         hosts = frozenset() if every else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
-        self.app = make(shelf, hosts, self.token)
+        self.app = create_app(library, hosts, self.token)
         self._socket = _bound(host, port)
         name = socket.gethostname() if every else host
         shown = f"[{name}]" if ":" in name else name
@@ -74,9 +74,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(shelf: Shelf) -> Iterator[Server]:
+def serving(library: Library) -> Iterator[Server]:
     """A server in a thread of its own while the block runs."""
-    server = Server(shelf)
+    server = Server(library)
     started = threading.Event()
     thread = threading.Thread(target=server.run, args=(started.set,), daemon=True)
     thread.start()

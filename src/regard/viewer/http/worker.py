@@ -1,4 +1,4 @@
-"""Desk: one thread that computes, the most urgent first, so that many tabs never mean many computations at once.
+"""Worker: one thread that computes, the most urgent first, so that many tabs never mean many computations at once.
 
 PyTorch spreads one computation over the cores already; two at a time would only get in each other's way.
 """
@@ -20,11 +20,11 @@ URGENT, USUAL, LAST = 0, 1, 2
 """What is quick comes before what takes long."""
 
 
-class Busy(Exception):
+class QueueFull(Exception):
     """More work waits than can be done soon."""
 
 
-class Desk:
+class Worker:
     """`submit` gives a future; cancelled before its turn, nothing of it is done."""
 
     def __init__(self, name: str) -> None:
@@ -37,13 +37,13 @@ class Desk:
 
     def submit(self, work: Callable[[], Any], urgency: int = USUAL) -> Future[Any]:
         if self._closed:
-            raise Busy("the server is ending")
+            raise QueueFull("the server is ending")
         with self._changed:
             if len(self._waiting) >= limits.WAITING:
                 self._waiting = [one for one in self._waiting if not one[2].cancelled()]
                 heapq.heapify(self._waiting)
             if len(self._waiting) >= limits.WAITING:
-                raise Busy(f"{len(self._waiting)} requests wait already; ask again in a moment")
+                raise QueueFull(f"{len(self._waiting)} requests wait already; ask again in a moment")
             return self._put(urgency, work)
 
     def _put(self, urgency: int, work: Callable[[], Any]) -> Future[Any]:

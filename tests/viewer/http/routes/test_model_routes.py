@@ -21,18 +21,18 @@ from regard.decoding import pretrained
 from regard.decoding.beam_history import trail
 from regard.decoding.classification import classify
 from regard.decoding.translation import translate
-from regard.viewer.data.library import Model, Shelf, installed, model_at
-from regard.viewer.data.trace_view import Shown
+from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
+from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http import limits
-from regard.viewer.http.application import make
-from regard.viewer.http.in_process import ask
+from regard.viewer.http.application import create_app
+from regard.viewer.http.in_process_client import ask
 from regard.viewer.http.server import serving
 from tests.support.viewer_client import answered, error_of, get, json_of, post, seen_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from regard.viewer.http.in_process import Answer
+    from regard.viewer.http.in_process_client import ClientResponse
 
 SENTENCE = "My sister has a small black dog."
 NAMES = [name for name in pretrained.shipped() if name.startswith("tatoeba-")]
@@ -40,7 +40,7 @@ NAMES = [name for name in pretrained.shipped() if name.startswith("tatoeba-")]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
-    app = make(Shelf(models=installed()))
+    app = create_app(Library(models=installed_models()))
     (told,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
     loaded = pretrained.load(name)
     (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True})
@@ -92,12 +92,12 @@ def test_a_trail_ends_in_what_the_search_finds() -> None:
     ],
 )
 def test_what_no_model_can_do_is_refused(path: str, body: object, status: int, word: str) -> None:
-    app = make(Shelf(models=[Model("tatoeba", "read", "t", "t")]))
+    app = create_app(Library(models=[ModelEntry("tatoeba", "read", "t", "t")]))
     assert word in error_of(post(app, path, body), status)
 
 
 def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
-    assert {model.task for model in installed() if model.ours} <= {
+    assert {model.task for model in installed_models() if model.ours} <= {
         "translate",
         "classify",
         "caption",
@@ -107,27 +107,27 @@ def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither trace"):
         model_at(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert model_at(str(tmp_path)) == Model(tmp_path.name, "read", tmp_path.name, str(tmp_path))
+    assert model_at(str(tmp_path)) == ModelEntry(tmp_path.name, "read", tmp_path.name, str(tmp_path))
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ValueError, match="should be a JSON object"):
         model_at(str(tmp_path))
 
 
-def shipped(task: str) -> Model:
-    found = [model for model in installed() if model.ours and model.task == task]
+def shipped(task: str) -> ModelEntry:
+    found = [model for model in installed_models() if model.ours and model.task == task]
     if not found:
         pytest.skip(f"no model that can {task} ships")
     return found[0]
 
 
-def upload(model: Model, path: str, content: bytes) -> Answer:
-    app = make(Shelf(models=[model]))
+def upload(model: ModelEntry, path: str, content: bytes) -> ClientResponse:
+    app = create_app(Library(models=[model]))
     return answered(ask(app, "POST", path, content, "application/octet-stream"))
 
 
 def test_a_text_is_named_as_the_library_names_it() -> None:
     model, text = shipped("classify"), "the soup was cold but the waiter was kind"
-    app = make(Shelf(models=[model]))
+    app = create_app(Library(models=[model]))
     (told,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
     loaded = pretrained.load(model.name)
     (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
@@ -168,7 +168,7 @@ def test_a_sound_is_heard_as_the_library_hears_it() -> None:
 
 def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     model = shipped("generate")
-    app = make(Shelf(models=[model]))
+    app = create_app(Library(models=[model]))
     made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
     told = json_of(get(app, f"/api/traces/{made['id']}"))
     given = pretrained.load(model.name).tokenizers.target.pieces(
@@ -183,8 +183,8 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
 def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the third step of a search the client is gone; that step is the last."""
     model = shipped("translate")
-    shelf = Shelf(models=[model])
-    app, decoder = make(shelf), shelf.loaded(model).model.decoder
+    library = Library(models=[model])
+    app, decoder = create_app(library), library.loaded(model).model.decoder
     step, count, third = decoder.step, 0, threading.Event()
 
     def counted(*given: Any, **more: Any) -> Any:
@@ -192,13 +192,13 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
         count += 1
         if count == 3:
             third.set()
-            assert shelf.left is not None
-            assert shelf.left.wait(20)
+            assert library.left is not None
+            assert library.left.wait(20)
         return step(*given, **more)
 
     monkeypatch.setattr(decoder, "step", counted)
 
-    async def leave() -> Answer:
+    async def leave() -> ClientResponse:
         gone = asyncio.Event()
         body = json.dumps({"text": SENTENCE, "models": [model.name]}).encode()
         asked = asyncio.ensure_future(ask(app, "POST", "/api/translate", body, gone=gone))
@@ -207,7 +207,7 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
         return await asked
 
     assert answered(leave()).status == 499
-    app.state.work.models.submit(lambda: None).result(20)  # whatever was begun is over
+    app.state.jobs.models.submit(lambda: None).result(20)  # whatever was begun is over
     assert count == 3
     monkeypatch.undo()
     told = post(app, "/api/translate", {"text": SENTENCE, "models": [model.name]})
@@ -216,41 +216,41 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TRACES", 1)
-    shelf = Shelf([Shown.of(seen_of(), "lasting")])
-    app = make(shelf)
-    work = app.state.work
-    first, second = Shown.of(seen_of(), "first"), Shown.of(seen_of(), "second")
-    shelf.add(first)
+    library = Library([TraceView.of(seen_of(), "pinned")])
+    app = create_app(library)
+    jobs = app.state.jobs
+    first, second = TraceView.of(seen_of(), "first"), TraceView.of(seen_of(), "second")
+    library.add(first)
     kept = weakref.ref(first.seen[0].weights.detached.a)
-    for trace in list(shelf.traces):
+    for trace in list(library.traces):
         for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
             assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200
         assert get(app, f"/api/traces/{trace}/thumbs").status == 200
-    assert (len(work.maps), len(work.answers)) == (6, 4)
-    shelf.add(second)
-    assert list(shelf.traces.values())[1:] == [second]
-    assert (len(work.maps), len(work.answers)) == (3, 2)
-    work.map(first, 0, 0, 0)  # one that was computed while it went
-    assert len(work.maps) == 3
+    assert (len(jobs.maps), len(jobs.answers)) == (6, 4)
+    library.add(second)
+    assert list(library.traces.values())[1:] == [second]
+    assert (len(jobs.maps), len(jobs.answers)) == (3, 2)
+    jobs.map(first, 0, 0, 0)  # one that was computed while it went
+    assert len(jobs.maps) == 3
     del first
     gc.collect()
     assert kept() is None
 
 
 def test_an_example_read_again_stays() -> None:
-    example, other = Shown.of(seen_of(), "example"), Shown.of(seen_of(), "other")
-    shelf = Shelf([example, other])
-    again = Shown.of(seen_of(), "example")
-    shelf.add(again)
-    assert again.lasting
-    assert list(shelf.traces.values()) == [other, again]
+    example, other = TraceView.of(seen_of(), "example"), TraceView.of(seen_of(), "other")
+    library = Library([example, other])
+    again = TraceView.of(seen_of(), "example")
+    library.add(again)
+    assert again.pinned
+    assert list(library.traces.values()) == [other, again]
 
 
 def test_examples_come_while_the_page_is_there_already() -> None:
     model = shipped("translate")
-    shelf = Shelf(models=[model])
-    shelf.coming = [("no such model", "", 0), (model.name, SENTENCE, 0)]
-    with serving(shelf) as server, httpx.Client(base_url=server.address) as client:
+    library = Library(models=[model])
+    library.coming = [("no such model", "", 0), (model.name, SENTENCE, 0)]
+    with serving(library) as server, httpx.Client(base_url=server.address) as client:
         until = time.monotonic() + 30
         while (about := client.get("/api/about").json())["coming"]:
             assert time.monotonic() < until
@@ -260,7 +260,7 @@ def test_examples_come_while_the_page_is_there_already() -> None:
 
 
 def test_bleu_by_length_is_the_figures() -> None:
-    curves = json_of(get(make(Shelf()), "/api/length"))["curves"]
+    curves = json_of(get(create_app(Library()), "/api/length"))["curves"]
     longest = {one["translator"]: one["points"][-1][1] for one in curves if "phrase book" in one["data"]}
     assert longest["seq2seq"] < 0.5 * longest["bahdanau"]  # without attention, long sentences are lost
     assert all(len(point) == 3 for one in curves for point in one["points"])

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import torch
 from fastapi import APIRouter, Query, Request, Response
 
-from ...data.neuron_terms import WIDEST, neuron
+from ...data.neuron_view import WIDEST, neuron
 from ...data.tile_pyramid import Tile
 from .. import limits
-from ..responses import Array, Refused, json_response
+from ..responses import EncodedArray, RequestError, json_response
 from .route_parameters import (
     ARRAY,
     BYTES,
@@ -29,8 +29,8 @@ from .route_parameters import (
     check_head,
     chosen,
     heads_of,
+    jobs_of,
     span_of,
-    work_of,
 )
 
 router = APIRouter(prefix="/traces/{trace}/calls/{call}")
@@ -62,19 +62,19 @@ async def weights(
     type: Numbers = "float32",
 ) -> Response:
     """The weights themselves, [heads, rows, cols]."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     which = heads_of(heads, count)
     i, j = span_of(rows, queries, "rows"), span_of(cols, keys, "cols")
     check_cells(len(which), len(i), len(j))
-    await work.know(request, found, call, entry, which, i)
+    await jobs.know(request, found, call, entry, which, i)
 
-    def compute() -> Array:
-        parts = [work.map(found, call, entry, head).weights(i, j) for head in which]
-        return Array.of(torch.stack(parts), type)
+    def compute() -> EncodedArray:
+        parts = [jobs.map(found, call, entry, head).weights(i, j) for head in which]
+        return EncodedArray.of(torch.stack(parts), type)
 
-    return (await work.do(request, compute)).response(request)
+    return (await jobs.do(request, compute)).response(request)
 
 
 @router.get("/top", responses=ERRORS, response_model=dict[str, Any])
@@ -88,25 +88,25 @@ async def top(
     k: Annotated[int, Query(ge=1, le=4096, description="How many of each row")] = 8,
 ) -> Response:
     """The k largest weights of each row and the keys they belong to: values and indices, [heads, rows, k]."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     which, i, k = heads_of(heads, count), span_of(rows, queries, "rows"), min(k, keys)
     check_cells(len(which), len(i), k)
     if len(which) * len(i) * keys > WAITED:
         said = f"{len(which)} × {len(i):,} × {keys:,} weights take too long to go through"
-        raise Refused(413, f"{said}; at most {WAITED:,} at once: ask for fewer rows or heads")
-    await work.know(request, found, call, entry, which, i)
+        raise RequestError(413, f"{said}; at most {WAITED:,} at once: ask for fewer rows or heads")
+    await jobs.know(request, found, call, entry, which, i)
     values: list[list[Any]] = [[] for _ in which]
     indices: list[list[Any]] = [[] for _ in which]
     for at, some in product(range(len(which)), _few(i, keys)):  # a few at a time, so that it can end between them
 
         def compute(at: int = at, some: range = some) -> None:
-            best = work.map(found, call, entry, which[at]).weights(some, range(keys)).topk(k)
+            best = jobs.map(found, call, entry, which[at]).weights(some, range(keys)).topk(k)
             values[at] += [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()]
             indices[at] += best.indices.tolist()
 
-        await work.do(request, compute)
+        await jobs.do(request, compute)
     return json_response({"values": values, "indices": indices}, request)
 
 
@@ -118,20 +118,20 @@ def _few(rows: range, keys: int) -> list[range]:
 @router.get("/received", responses=ARRAY, response_class=Response)
 async def received(request: Request, trace: TraceId, call: CallId, head: Head = 0, entry: Entry = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     check_head(head, count)
     if queries * keys > WAITED:
-        raise Refused(413, f"{queries:,} × {keys:,} weights take too long to add up; the map shows their means")
+        raise RequestError(413, f"{queries:,} × {keys:,} weights take too long to add up; the map shows their means")
     total = torch.zeros(keys)
     for some in _few(range(queries), keys):
 
         def add(some: range = some) -> None:
-            total.add_(work.map(found, call, entry, head).weights(some, range(keys)).sum(0))
+            total.add_(jobs.map(found, call, entry, head).weights(some, range(keys)).sum(0))
 
-        await work.do(request, add)
-    return Array.of(total).response(request)
+        await jobs.do(request, add)
+    return EncodedArray.of(total).response(request)
 
 
 @router.get("/tile", responses=TILE, response_class=Response)
@@ -156,19 +156,19 @@ async def tile(
     rows r·T//R up to (r+1)·T//R of T. Where the cells of a long text would have to be added up from more weights than
     can be computed at once, their edges are moved to multiples of a power of two, and X-Note says of which.
     """
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     check_head(head, count)
     bottom, right = min(bottom, queries), min(right, keys)
     if top >= bottom or left >= right:
-        raise Refused(422, f"rows {top}:{bottom} and columns {left}:{right} are none of {queries} × {keys}")
+        raise RequestError(422, f"rows {top}:{bottom} and columns {left}:{right} are none of {queries} × {keys}")
     if height > bottom - top or width > right - left:
-        raise Refused(
+        raise RequestError(
             422, f"{bottom - top} × {right - left} weights cannot be pooled to {height} × {width} cells; ask for fewer"
         )
     wanted = Tile(top, left, bottom, right, height, width)
-    return (await work.tile(request, found, call, entry, head, wanted, pool, type)).response(request)
+    return (await jobs.tile(request, found, call, entry, head, wanted, pool, type)).response(request)
 
 
 @router.get("/neuron", responses=ERRORS, response_model=dict[str, Any])
@@ -182,14 +182,14 @@ async def one_query(
     cols: Span = None,
 ) -> Response:
     """How one query meets its keys: q, k, the terms of the energy, their sum, and the weight."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     count, queries, keys = chosen(found, call, entry)
     check_head(head, count)
     if query >= queries:
-        raise Refused(404, f"there is no query {query}; the call has {queries}, from 0")
+        raise RequestError(404, f"there is no query {query}; the call has {queries}, from 0")
     j = span_of(cols if cols is not None else f"0:{min(keys, WIDEST)}", keys, "cols")
     if len(j) > WIDEST:
-        raise Refused(413, f"{len(j):,} keys; at most {WIDEST} are given at once: name them with cols=a:b")
-    told = await work.do(request, lambda: neuron(found.weights(call, entry)[head], query, j))
+        raise RequestError(413, f"{len(j):,} keys; at most {WIDEST} are given at once: name them with cols=a:b")
+    told = await jobs.do(request, lambda: neuron(found.weights(call, entry)[head], query, j))
     return json_response(told, request)

@@ -14,7 +14,7 @@ from ...data.media_results import heard, named, told
 from ...data.translation_view import translated
 from .. import limits
 from ..responses import json_response
-from .route_parameters import BYTES, ERRORS, work_of
+from .route_parameters import BYTES, ERRORS, jobs_of
 
 router = APIRouter()
 
@@ -23,7 +23,7 @@ FILE = {"requestBody": {"required": True, "content": BYTES}}
 """The body is a file as it is, of whatever content type."""
 
 
-class Sentence(BaseModel):
+class TextRequest(BaseModel):
     """A text for some of the models there are."""
 
     model_config = {"extra": "forbid"}
@@ -31,7 +31,7 @@ class Sentence(BaseModel):
     models: list[str] = Field(min_length=1, max_length=limits.MODELS)
 
 
-class Translated(Sentence):
+class TranslateRequest(TextRequest):
     beams: int = Field(default=5, ge=1, le=limits.BEAMS)
 
 
@@ -49,37 +49,39 @@ async def length(request: Request) -> Response:
 
 
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
-async def translate(request: Request, asked: Translated) -> Response:
+async def translate(request: Request, asked: TranslateRequest) -> Response:
     """Each model's translation, the weights behind it, and the beam at every step."""
-    shelf = work_of(request).shelf
+    library = jobs_of(request).library
     answers = []
-    for model in [shelf.model(name, "translate") for name in dict.fromkeys(asked.models)]:
-        run = partial(translated, shelf, model, asked.text, asked.beams)
-        answers.append(await work_of(request).run(request, run))
+    for model in [library.model(name, "translate") for name in dict.fromkeys(asked.models)]:
+        run = partial(translated, library, model, asked.text, asked.beams)
+        answers.append(await jobs_of(request).run(request, run))
     return json_response({"translations": answers}, request)
 
 
 @router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
-async def classify(request: Request, asked: Sentence) -> Response:
+async def classify(request: Request, asked: TextRequest) -> Response:
     """What each model calls a text, and the weight of every token."""
-    shelf = work_of(request).shelf
+    library = jobs_of(request).library
     answers = []
-    for model in [shelf.model(name, "classify") for name in dict.fromkeys(asked.models)]:
-        answers.append(await work_of(request).run(request, partial(named, shelf, model, asked.text)))
+    for model in [library.model(name, "classify") for name in dict.fromkeys(asked.models)]:
+        answers.append(await jobs_of(request).run(request, partial(named, library, model, asked.text)))
     return json_response({"classifications": answers}, request)
 
 
 @router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
 async def caption(request: Request) -> Response:
     """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
-    shelf, picture = work_of(request).shelf, await request.body()
-    model = shelf.able("caption")[0]
-    return json_response(await work_of(request).run(request, partial(told, shelf, model, picture)), request)
+    library, picture = jobs_of(request).library, await request.body()
+    model = library.able("caption")[0]
+    return json_response(await jobs_of(request).run(request, partial(told, library, model, picture)), request)
 
 
 @router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
 async def listen(request: Request) -> Response:
     """What a sound (WAV, FLAC, OGG) is called, spelled where a model spells; and when each listened to what."""
-    shelf, sound = work_of(request).shelf, await request.body()
-    models = shelf.able("listen")[: limits.MODELS]
-    return json_response(await work_of(request).run(request, lambda: heard(map(shelf.loaded, models), sound)), request)
+    library, sound = jobs_of(request).library, await request.body()
+    models = library.able("listen")[: limits.MODELS]
+    return json_response(
+        await jobs_of(request).run(request, lambda: heard(map(library.loaded, models), sound)), request
+    )

@@ -8,11 +8,11 @@ from fastapi import Path, Query, Request
 from pydantic import BaseModel
 
 from .. import limits
-from ..responses import Refused
+from ..responses import RequestError
 
 if TYPE_CHECKING:
-    from ...data.trace_view import Shown
-    from ..jobs import Work
+    from ...data.trace_view import TraceView
+    from ..jobs import Jobs
 
 TraceId = Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", description="A trace's id, from /api/traces")]
 CallId = Annotated[int, Path(ge=0, le=100_000, description="Which call of the trace")]
@@ -28,14 +28,14 @@ Pooling = Annotated[Literal["max", "mean"], Query(description="What a cell shows
 Numbers = Annotated[Literal["float32", "float16", "uint8"], Query(alias="type")]
 
 
-class Error(BaseModel):
+class ErrorBody(BaseModel):
     """What went wrong, what was expected, what to do."""
 
     error: str
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Error, "description": words}
+    code: {"model": ErrorBody, "description": words}
     for code, words in (
         (400, "Not a request"),
         (404, "There is no such thing"),
@@ -57,21 +57,21 @@ ARRAY: dict[int | str, dict[str, Any]] = {
 }
 
 
-def work_of(request: Request) -> Work:
-    found: Work = request.app.state.work
+def jobs_of(request: Request) -> Jobs:
+    found: Jobs = request.app.state.jobs
     return found
 
 
-def chosen(trace: Shown, call: int, entry: int) -> tuple[int, int, int]:
+def chosen(trace: TraceView, call: int, entry: int) -> tuple[int, int, int]:
     """Heads, queries and keys of a call that exists, of an entry that exists."""
     if call >= len(trace.seen):
-        raise Refused(404, f"there is no call {call}; the trace has {len(trace.seen)}, from 0")
+        raise RequestError(404, f"there is no call {call}; the trace has {len(trace.seen)}, from 0")
     shape = trace.call(call).shape
     if len(shape) < 3:
         shape = (1, *shape)
     batch = shape[-4] if len(shape) > 3 else 1
     if entry >= batch:
-        raise Refused(404, f"there is no entry {entry}; the batch has {batch}, from 0")
+        raise RequestError(404, f"there is no entry {entry}; the batch has {batch}, from 0")
     return shape[-3], shape[-2], shape[-1]
 
 
@@ -86,7 +86,7 @@ def heads_of(given: str | None, count: int) -> list[int]:
 
 def check_head(head: int, count: int) -> None:
     if head >= count:
-        raise Refused(404, f"there is no head {head}; the call has {count}, from 0")
+        raise RequestError(404, f"there is no head {head}; the call has {count}, from 0")
 
 
 def span_of(given: str | None, count: int, what: str) -> range:
@@ -96,7 +96,7 @@ def span_of(given: str | None, count: int, what: str) -> range:
     first, last = given.split(":")
     found = range(int(first or 0), min(int(last or count), count))
     if not len(found):
-        raise Refused(422, f"{what} {given} are none: there are {count}, from 0")
+        raise RequestError(422, f"{what} {given} are none: there are {count}, from 0")
     return found
 
 
@@ -106,4 +106,6 @@ def check_cells(*sizes: int) -> None:
         cells *= size
     if cells > limits.CELLS:
         shape = " × ".join(f"{size:,}" for size in sizes)
-        raise Refused(413, f"{shape} are {cells:,} numbers; at most {limits.CELLS:,} are given at once: ask for fewer")
+        raise RequestError(
+            413, f"{shape} are {cells:,} numbers; at most {limits.CELLS:,} are given at once: ask for fewer"
+        )

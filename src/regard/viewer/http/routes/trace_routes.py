@@ -11,13 +11,13 @@ from pydantic import BaseModel, Field
 from .... import __version__
 from ...static_files import view_names
 from .. import limits
-from ..responses import Array, Refused, json_response
-from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, chosen, work_of
+from ..responses import EncodedArray, RequestError, json_response
+from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, chosen, jobs_of
 
 router = APIRouter()
 
 
-class Asked(BaseModel):
+class ReadRequest(BaseModel):
     """A text for a model to read while it is watched."""
 
     model_config = {"extra": "forbid"}
@@ -27,11 +27,11 @@ class Asked(BaseModel):
     generate: int = Field(default=0, ge=0, le=limits.GENERATED)
 
 
-class Made(BaseModel):
+class TraceCreated(BaseModel):
     id: str
 
 
-class Summary(BaseModel):
+class TraceSummary(BaseModel):
     id: str
     title: str
     model: str
@@ -40,43 +40,43 @@ class Summary(BaseModel):
     faithful: bool | None
 
 
-class ModelAbout(BaseModel):
+class ModelSummary(BaseModel):
     name: str
     task: Literal["translate", "read", "generate", "classify", "caption", "listen"]
     title: str
 
 
-class About(BaseModel):
+class ServerInfo(BaseModel):
     version: str
-    models: list[ModelAbout]
-    traces: list[Summary]
+    models: list[ModelSummary]
+    traces: list[TraceSummary]
     coming: int
     """Traces that are being made; ask again."""
     views: list[str]
     limits: dict[str, int]
 
 
-class Statistics(BaseModel):
+class HeadStatistics(BaseModel):
     """Of each call: entropies and the like of its heads, from `rows` of its queries."""
 
     calls: list[dict[str, Any]]
 
 
-class Patterned(BaseModel):
+class HeadPatterns(BaseModel):
     heads: list[dict[str, Any]]
     thresholds: dict[str, float]
     why: str
 
 
 @router.get("/about", responses=ERRORS)
-async def about(request: Request) -> About:
+async def about(request: Request) -> ServerInfo:
     """What there is to look at."""
-    work = work_of(request)
-    listed = [ModelAbout(name=x.name, task=x.task, title=x.title) for x in work.shelf.models.values()]  # type: ignore[arg-type]
-    return About(
+    jobs = jobs_of(request)
+    listed = [ModelSummary(name=x.name, task=x.task, title=x.title) for x in jobs.library.models.values()]  # type: ignore[arg-type]
+    return ServerInfo(
         version=__version__,
         models=listed,
-        coming=len(work.shelf.coming),
+        coming=len(jobs.library.coming),
         traces=await traces(request),
         views=view_names(),
         limits=limits.public(),
@@ -84,30 +84,30 @@ async def about(request: Request) -> About:
 
 
 @router.get("/traces", responses=ERRORS)
-async def traces(request: Request) -> list[Summary]:
-    work = work_of(request)
-    found = list(work.shelf.traces.values())
-    return [Summary(**one) for one in await work.do(request, lambda: [trace.summary for trace in found])]
+async def traces(request: Request) -> list[TraceSummary]:
+    jobs = jobs_of(request)
+    found = list(jobs.library.traces.values())
+    return [TraceSummary(**one) for one in await jobs.do(request, lambda: [trace.summary for trace in found])]
 
 
 @router.post("/traces", responses=ERRORS, status_code=201)
-async def read(request: Request, asked: Asked) -> Made:
+async def read(request: Request, asked: ReadRequest) -> TraceCreated:
     """Run a model over a text and watch it. One at a time; others wait."""
-    work = work_of(request)
-    work.shelf.model(asked.model)
+    jobs = jobs_of(request)
+    jobs.library.model(asked.model)
 
-    read = await work.run(request, lambda: work.shelf.read(asked.model, asked.text, asked.second, asked.generate))
-    return Made(id=read.id)
+    read = await jobs.run(request, lambda: jobs.library.read(asked.model, asked.text, asked.second, asked.generate))
+    return TraceCreated(id=read.id)
 
 
 @router.get("/traces/{trace}", responses=ERRORS, response_model=dict[str, Any])
 async def trace(request: Request, trace: TraceId, entry: Entry = 0) -> Response:
     """Its calls, in order, and the tokens along their sides."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     if entry >= found.batch:
-        raise Refused(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
-    return json_response(await work.do(request, lambda: found.about(entry)), request)
+        raise RequestError(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
+    return json_response(await jobs.do(request, lambda: found.about(entry)), request)
 
 
 @router.get("/traces/{trace}/thumbs", responses=ARRAY, response_class=Response)
@@ -122,39 +122,39 @@ async def thumbs(
 
     Of long texts each row of cells shows a single query, and X-Note says so.
     """
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     key = found.id, "thumbs", entry, size, pool
-    kept = work.answers.get(key)
+    kept = jobs.answers.get(key)
     if kept is None:
         parts, sampled = [], False
         for call in range(len(found.seen)):
             chosen(found, call, entry)
-            part, some = await work.do(request, lambda call=call: found.thumb(call, entry, size, pool))  # type: ignore[misc]
+            part, some = await jobs.do(request, lambda call=call: found.thumb(call, entry, size, pool))  # type: ignore[misc]
             parts.append(part)
             sampled |= some
-        kept = Array.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
-        work.keep(work.answers, key, kept, len(kept.data))
+        kept = EncodedArray.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
+        jobs.keep(jobs.answers, key, kept, len(kept.data))
     return kept.response(request)
 
 
 @router.get("/traces/{trace}/stats", responses=ERRORS)
-async def stats(request: Request, trace: TraceId, entry: Entry = 0) -> Statistics:
+async def stats(request: Request, trace: TraceId, entry: Entry = 0) -> HeadStatistics:
     """Of every head: entropy, confidence (mean largest weight), sink (mean weight on the first key), prompt."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     calls = []
     for call in range(len(found.seen)):
         chosen(found, call, entry)
-        calls.append(await work.do(request, lambda call=call: found.statistics(call, entry)))  # type: ignore[misc]
-    return Statistics(calls=calls)
+        calls.append(await jobs.do(request, lambda call=call: found.statistics(call, entry)))  # type: ignore[misc]
+    return HeadStatistics(calls=calls)
 
 
 @router.get("/traces/{trace}/patterns", responses=ERRORS)
-async def patterns(request: Request, trace: TraceId, entry: Entry = 0) -> Patterned:
+async def patterns(request: Request, trace: TraceId, entry: Entry = 0) -> HeadPatterns:
     """What each head does, by the published definitions: scores, labels, p; or why nothing can be said."""
-    work = work_of(request)
-    found = work.shelf.trace(trace)
+    jobs = jobs_of(request)
+    found = jobs.library.trace(trace)
     if entry >= found.batch:
-        raise Refused(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
-    return Patterned(**await work.do(request, lambda: found.patterns(entry)))
+        raise RequestError(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
+    return HeadPatterns(**await jobs.do(request, lambda: found.patterns(entry)))

@@ -1,4 +1,4 @@
-"""Cache: answers kept to be given again, the least recently wanted dropped first, counted in bytes."""
+"""LRUCache: answers kept to be given again, the least recently wanted dropped first, counted in bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class Cache(Generic[V]):
+class LRUCache(Generic[V]):
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
         self._kept: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()

@@ -15,7 +15,7 @@ KEPT = {"x-shape": "shape", "x-type": "type", "x-peaks": "peaks", "x-computed": 
 
 
 @dataclass(slots=True)
-class Answer:
+class ClientResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -39,7 +39,7 @@ async def ask(
     body: bytes = b"",
     kind: str = "application/json",
     gone: asyncio.Event | None = None,
-) -> Answer:
+) -> ClientResponse:
     """One request; once `gone` is set, nobody waits for the answer."""
     parts = urlsplit(url)
     scope = {
@@ -78,4 +78,4 @@ async def ask(
 
     await app(scope, receive, send)
     headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    return Answer(start["status"], headers, b"".join(chunks))
+    return ClientResponse(start["status"], headers, b"".join(chunks))
