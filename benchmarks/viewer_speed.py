@@ -38,15 +38,15 @@ TILE = 256
 
 def serve() -> None:
     """Run the server of the benchmark: print its address and the ids of its traces, then answer requests."""
-    from regard.seeing.analysis.token_kinds import Text
-    from regard.seeing.capture import text_model
+    from regard.seeing.analysis import TokenizedText
+    from regard.seeing.capture.huggingface_text_model import load_text_model
     from regard.viewer.data.library import Library
     from regard.viewer.data.trace_view import TraceView
     from regard.viewer.http.server import Server
 
-    minilm = text_model.load("minilm")
+    minilm = load_text_model("minilm")
     ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
-    text = Text.plain(ids, minilm.tokenizer.convert_ids_to_tokens(ids.tolist()))
+    text = TokenizedText.from_ids(ids, minilm.tokenizer.convert_ids_to_tokens(ids.tolist()))
     traces = [TraceView.of(minilm.read(text), "MiniLM"), random_trace(LONG), random_trace(LONGEST)]
     server = Server(Library(traces))
     print(server.address, *(trace.id for trace in traces), flush=True)

@@ -19,12 +19,12 @@ TOKENS = 8192
 SETUP = """
 import time, torch
 torch.set_num_threads(1)
-from regard.seeing import reader
-from regard.seeing.patterns import Patterns
-from regard.seeing.text import Text
-found = reader.load("smollm2")
+from regard.seeing.analysis import Patterns, TokenizedText
+from regard.seeing.capture.huggingface_text_model import load_text_model
+found = load_text_model("smollm2")
 zipf = 1 / torch.arange(1, found.tokenizer.vocab_size + 1)  # as often as words of a language repeat
-text = Text.plain(torch.multinomial(zipf, TOKENS, replacement=True, generator=torch.Generator().manual_seed(0)))
+ids = torch.multinomial(zipf, TOKENS, replacement=True, generator=torch.Generator().manual_seed(0))
+text = TokenizedText.from_ids(ids)
 with torch.no_grad():
     found.model(text.ids[None, :256])
 def plain():

@@ -14,8 +14,7 @@ import torch
 
 from benchmarks.timing import Row, gpu_row, write
 from regard import watch
-from regard.seeing.analysis.head_patterns import Patterns
-from regard.seeing.analysis.token_kinds import Text
+from regard.seeing.analysis import Patterns, TokenizedText
 from tools import performance_page as page
 
 if TYPE_CHECKING:
@@ -39,19 +38,21 @@ def rows(tokens: int, layers: int, device: str, rounds: int) -> list[Row]:
     with torch.device(device):
         model = LlamaModel(config).to(torch.bfloat16).eval()
     zipf = 1 / torch.arange(1, SHAPE["vocab_size"] + 1)  # as often as words of a language repeat
-    text = Text.plain(torch.multinomial(zipf, tokens, replacement=True, generator=torch.Generator().manual_seed(0)))
+    text = TokenizedText.from_ids(
+        torch.multinomial(zipf, tokens, replacement=True, generator=torch.Generator().manual_seed(0))
+    )
 
     @torch.no_grad()
-    def plain(text: Text) -> None:
+    def plain(text: TokenizedText) -> None:
         model(text.ids[None].to(device), use_cache=False)
 
     @torch.no_grad()
-    def watched(text: Text) -> None:
+    def watched(text: TokenizedText) -> None:
         with watch(model):
             model(text.ids[None].to(device), use_cache=False)
 
     @torch.no_grad()
-    def asked(text: Text) -> None:
+    def asked(text: TokenizedText) -> None:
         with watch(model) as seen:
             model(text.ids[None].to(device), use_cache=False)
         patterns = Patterns(rows=QUERIES)
@@ -61,14 +62,14 @@ def rows(tokens: int, layers: int, device: str, rounds: int) -> list[Row]:
 
     heads = layers * SHAPE["num_attention_heads"]
     name = f"Llama-shaped, {layers} layers, {tokens:,} tokens, bfloat16"
-    works: dict[str, Callable[[Text], None]] = {
+    works: dict[str, Callable[[TokenizedText], None]] = {
         "plain forward": plain,
         "regard: watched forward": watched,
         f"regard: watched, then entropies, top 8, sinks and patterns of all {heads} heads": asked,
     }
     found = []
     for by, work in works.items():
-        work(Text.plain(text.ids[: tokens // 8]))  # compiles what it needs
+        work(TokenizedText.from_ids(text.ids[: tokens // 8]))  # compiles what it needs
         _peak(device, reset=True)
         before, seconds = _peak(device), []
         for _ in range(rounds):

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from regard.seeing.analysis.head_patterns import ALL, THRESHOLDS, Patterns, induction, sequence
-from regard.seeing.analysis.token_kinds import Text
-from regard.seeing.capture import text_model
-from regard.seeing.drawing import figure
+from regard.seeing.analysis import (
+    PATTERNS,
+    THRESHOLDS,
+    Patterns,
+    TokenizedText,
+    induction_scores,
+    repeated_sequence,
+)
+from regard.seeing.capture.huggingface_text_model import load_text_model
+from regard.seeing.drawing import save_head_maps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,23 +51,23 @@ def paragraphs(count: int) -> list[tuple[str, str]]:
 
 def minilm() -> tuple[Patterns, dict[str, Tensor]]:
     """Pairs of parts, as BERT was trained on pairs of sentences."""
-    found, patterns = text_model.load("minilm"), Patterns()
-    found.longest = LENGTH
+    text_model, patterns = load_text_model("minilm"), Patterns()
+    text_model.max_length = LENGTH
     for first, second in paragraphs(TEXTS["minilm"]):
-        text = found.text(first, second)
-        patterns.add(found.read(text), text)
+        text = text_model.encode(first, second)
+        patterns.add(text_model.read(text), text)
     return patterns, {name: patterns.scores(name) for name in DRAWN}
 
 
 def smollm2() -> tuple[Patterns, dict[str, Tensor]]:
     """Whole paragraphs; and random tokens said twice, on which nothing but induction helps."""
-    found, patterns = text_model.load("smollm2"), Patterns()
-    found.longest = LENGTH
+    text_model, patterns = load_text_model("smollm2"), Patterns()
+    text_model.max_length = LENGTH
     for first, second in paragraphs(TEXTS["smollm2"]):
-        text = found.text(f"{first} {second}")
-        patterns.add(found.read(text), text)
-    ids = sequence(found.tokenizer.vocab_size, REPEATED, avoid=found.tokenizer.all_special_ids)
-    said_twice = induction(found.read(Text.plain(ids)), REPEATED)
+        text = text_model.encode(f"{first} {second}")
+        patterns.add(text_model.read(text), text)
+    ids = repeated_sequence(text_model.tokenizer.vocab_size, REPEATED, avoid=text_model.tokenizer.all_special_ids)
+    said_twice = induction_scores(text_model.read(TokenizedText.from_ids(ids)), REPEATED)
     grids = {name: patterns.scores(name) for name in ("previous", "self", "first", "duplicate", "induction")}
     return patterns, {**grids, "induction, said twice": said_twice}
 
@@ -69,10 +75,10 @@ def smollm2() -> tuple[Patterns, dict[str, Tensor]]:
 def table(patterns: Patterns, grids: dict[str, Tensor]) -> str:
     """For each pattern, the heads that score highest, and p of the first."""
     lines = ["| pattern | label above | heads that score highest (layer.head score) | p |", "|---|---:|---|---:|"]
-    known = [name for name in ALL if name in patterns.heads()[0].scores and name != "sink"]
-    for name in [*known, *(x for x in grids if x not in ALL)]:
-        scores = grids[name] if name not in ALL else patterns.scores(name)
-        chance = patterns.p(name) if name in ALL else None
+    known = [name for name in PATTERNS if name in patterns.heads()[0].scores and name != "sink"]
+    for name in [*known, *(x for x in grids if x not in PATTERNS)]:
+        scores = grids[name] if name not in PATTERNS else patterns.scores(name)
+        chance = patterns.p(name) if name in PATTERNS else None
         best = scores.flatten().topk(4).indices.tolist()
         shown = ", ".join(f"{at // scores.shape[1]}.{at % scores.shape[1]} {scores.flatten()[at]:.2f}" for at in best)
         least = f"{THRESHOLDS[name]:g}" if name in THRESHOLDS else ""
@@ -89,7 +95,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name, find in (("minilm", minilm), ("smollm2", smollm2)):
         patterns, grids = find()
-        figure.save_grids(ROOT / "docs" / f"{name}-heads.svg", grids)
+        save_head_maps(ROOT / "docs" / f"{name}-heads.svg", grids)
         between = re.compile(rf"(<!-- heads: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         text = table(patterns, grids)
         PAGE.write_text(

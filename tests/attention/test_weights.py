@@ -210,3 +210,18 @@ def test_repr_says_what_it_is() -> None:
     kept = (6 * 5 * 4 + 6 * 7 * 4) * 8  # q and k in float64; d_v ≠ d, so the kernel left no row state
     assert w.nbytes == kept
     assert repr(w) == f"Weights([2, 3, 5, 7], Softmax, keeps {kept:,} bytes)"
+
+
+def test_keys_that_nobody_sees_are_left_out_and_change_nothing() -> None:
+    """Statistics walk a causal matrix up to the diagonal; every answer is the whole matrix's."""
+    q, k, v = (torch.randn(2, 2, 1200, 4, dtype=torch.float64) for _ in range(3))
+    for mask in (r.causal(), r.causal() & r.padding([700, 1200]), r.causal() & r.window(40), r.causal(-600)):
+        z, w = attend(q, k, v, mask=mask, weights=True)
+        dense = w.dense()
+        stats = w.stats(entropy=True, top=8, received=True, offsets=[-1, 0], on=[0, 900], fidelity=(v, z))
+        assert torch.allclose(stats.entropy, -torch.special.xlogy(dense, dense).sum(-1))  # type: ignore[arg-type]
+        assert torch.allclose(stats.top.values, dense.topk(8).values)  # type: ignore[union-attr]
+        assert torch.allclose(stats.received, dense.sum(-2))  # type: ignore[arg-type]
+        assert torch.allclose(stats.on, dense[..., [0, 900]].sum(-1))  # type: ignore[arg-type]
+        assert torch.allclose(stats.offsets[..., 1], dense.diagonal(0, -2, -1))  # type: ignore[index]
+        assert float(stats.fidelity.max()) < 1e-12  # type: ignore[union-attr]

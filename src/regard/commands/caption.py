@@ -43,9 +43,9 @@ def caption(
       regard caption --model runs/soft-photos-1 beach.jpg dog.jpg
     """
     if save_plot is not None:
-        from ..seeing.drawing.figure import check
+        from ..seeing.drawing import check_figure_path
 
-        check(save_plot)
+        check_figure_path(save_plot)
         if len(pictures) != 1:
             raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
     from ..decoding import pretrained, translate
@@ -72,9 +72,10 @@ def caption(
 
 def _plot(found: Translation, file: Path) -> None:
     from ..data.picture_reader import PictureReader
-    from ..seeing.drawing.picture_overlay import WORDS, looks, save_looks
+    from ..seeing.alignment import caption_word_weights
+    from ..seeing.drawing.picture_overlay import MAX_WORDS, save_caption_figure
 
-    weights, words = looks(found)
-    save_looks(file, PictureReader(DRAWN).encode(found.source), weights, words)
-    only = f", the first {WORDS} of {len(words)} words" if len(words) > WORDS else ""
+    weights, words = caption_word_weights(found)
+    save_caption_figure(file, PictureReader(DRAWN).encode(found.source), weights, words)
+    only = f", the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
     typer.echo(f"wrote {file}{only}", err=True)

@@ -59,9 +59,9 @@ def classify(
     """
     given = sources or []
     if save_plot is not None:
-        from ..seeing.drawing.figure import check
+        from ..seeing.drawing import check_figure_path
 
-        check(save_plot)
+        check_figure_path(save_plot)
         if len(given) != 1:
             raise ValueError(f"--save-plot draws one text or sound, and {len(given)} are given")
     from ..decoding import pretrained
@@ -176,7 +176,7 @@ def _doubt(name: str, samples: np.ndarray[Any, Any], loaded: Pretrained) -> None
 
 def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None, named: bool) -> None:
     """With its name above it, where there are several; a text whose words are shaded below needs none."""
-    from ..seeing.drawing.terminal_heatmap import clean
+    from ..seeing.drawing.terminal_heatmap import printable
     from .console import screen
 
     likely = list(one.probabilities.items())
@@ -184,7 +184,7 @@ def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Pat
     console = screen()
     text = loaded.tokenizers.source.kind == "text"
     if named and not (text and (compare or one.weights is not None)):
-        print(clean(one.source))
+        print(printable(one.source))
     console.print("  ".join(f"{label} {sure:.3f}" for label, sure in likely[:SHOWN]) + more)
     if text:
         _show_words(loaded, one, compare, save_plot)
@@ -195,8 +195,8 @@ def _show(loaded: Pretrained, one: Classification, compare: bool, save_plot: Pat
 def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.drawing.shaded_text import Shaded, by_word
-    from ..seeing.drawing.terminal_heatmap import heatmap
+    from ..seeing.alignment import sum_by_word
+    from ..seeing.drawing import ShadedText, heatmap
     from .console import screen
 
     own, places, strange = _words(loaded, one)
@@ -209,17 +209,17 @@ def _show_words(loaded: Pretrained, one: Classification, compare: bool, save_plo
     places.append(max(places) + 1)  # </s> is a word of its own
     words = [*own, "</s>"]
     rows = {"weights": one.weights, "TF-IDF": one.static}
-    kept = {name: by_word(w, places) for name, w in rows.items() if w is not None}
+    kept = {name: sum_by_word(w, places) for name, w in rows.items() if w is not None}
     if "weights" in kept:
-        screen().print(Shaded(words, kept["weights"].tolist()))
+        screen().print(ShadedText(words, kept["weights"].tolist()))
     elif not compare:
         typer.echo("this model's pooling gives words no weights", err=True)
     if compare:
         screen().print(heatmap(torch.stack(list(kept.values())), list(kept), words))
     if save_plot is not None:
-        from ..seeing.drawing.figure import save_weights
+        from ..seeing.drawing import save_heatmap
 
-        save_weights(save_plot, torch.stack(list(kept.values())), list(kept), words)
+        save_heatmap(save_plot, torch.stack(list(kept.values())), list(kept), words)
         typer.echo(f"wrote {save_plot}", err=True)
 
 
@@ -271,26 +271,25 @@ def _bare(word: str) -> str:
 def _show_sound(loaded: Pretrained, one: Classification, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.drawing.shaded_text import bars
-    from ..seeing.drawing.sound_figure import save_listened
+    from ..seeing.drawing import save_sound_figure, sparkline
 
     loud = torch.from_numpy(one.numbers.astype("float32")).abs()
-    print(f"sound    {bars(loud)}")
+    print(f"sound    {sparkline(loud)}")
     if one.weights is None:
         if save_plot is not None:
             raise ValueError("this model's pooling gives moments no weights, so there is nothing to draw")
         typer.echo("this model's pooling gives moments no weights", err=True)
         return
-    print(f"weights  {bars(one.weights)}")
+    print(f"weights  {sparkline(one.weights)}")
     if save_plot is not None:
-        save_listened(save_plot, one.numbers, loaded.tokenizers.source.rate, one.weights[None], ["weights"])
+        save_sound_figure(save_plot, one.numbers, loaded.tokenizers.source.rate, one.weights[None], ["weights"])
         typer.echo(f"wrote {save_plot}", err=True)
 
 
 def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """What is heard, in letters; how many could not be heard."""
     from ..decoding import translate
-    from ..seeing.drawing.sound_figure import save_listened
+    from ..seeing.drawing import save_sound_figure
     from .options import settings
 
     if not given:
@@ -316,6 +315,6 @@ def _spell(loaded: Pretrained, given: list[str], save_plot: Path | None, tokens:
             if found.weights is None:
                 raise ValueError("this model has no attention, so there is nothing to show")
             letters = [piece.replace("▁", "") or "▁" for piece in found.pieces]
-            save_listened(save_plot, samples, reader.rate, found.weights.mean(0), letters)
+            save_sound_figure(save_plot, samples, reader.rate, found.weights.mean(0), letters)
             typer.echo(f"wrote {save_plot}", err=True)
     return len(wrong)

@@ -36,14 +36,14 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from ..seeing.drawing.figure import check
+    from ..seeing.drawing import check_figure_path
     from ..training.run import results_file
     from ..training.score.task_evaluation import TaskEvaluation
     from ..training.score.translation_evaluation import TranslationEvaluation
     from .evaluate import plot
 
     if save_plot is not None:
-        check(save_plot)
+        check_figure_path(save_plot)
     scored = [run for run in runs if (run / results_file.NAME).is_file()] or runs[:1]
     for run in runs:
         if run not in scored:

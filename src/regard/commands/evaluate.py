@@ -89,9 +89,9 @@ def evaluate(
     from ..training.score.translation_evaluation import evaluate_translation
 
     if save_plot is not None:
-        from ..seeing.drawing.figure import check
+        from ..seeing.drawing import check_figure_path
 
-        check(save_plot)
+        check_figure_path(save_plot)
     if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):
         raise ValueError(f"--save {save} cannot be written: give a file in a folder that is there")
     if file is None and (tokenised or columns is not None):
@@ -168,7 +168,7 @@ def _save(texts: list[str], file: Path) -> Path:
 
 
 def plot(evaluations: dict[str, TranslationEvaluation], file: Path) -> None:
-    from ..seeing.drawing.figure import save_curves
+    from ..seeing.drawing import save_curves
 
     curves = {
         name: [(each.middle, each.bleu) for each in evaluation.by_length] for name, evaluation in evaluations.items()

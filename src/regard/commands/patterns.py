@@ -51,22 +51,22 @@ def patterns(
     """
     from rich.console import Console
 
-    from ..seeing.analysis.head_patterns import Patterns
-    from ..seeing.capture import text_model
-    from ..seeing.drawing import figure, terminal_report
+    from ..seeing.analysis import Patterns
+    from ..seeing.capture.huggingface_text_model import load_text_model
+    from ..seeing.drawing import best_heads_table, check_figure_path, label_table, save_head_maps
 
     if save_plot is not None:
-        figure.check(save_plot)
+        check_figure_path(save_plot)
     if is_ours(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
-    found = text_model.load(model, find_device(device))
-    if found.translates:
+    text_model = load_text_model(model, find_device(device))
+    if text_model.is_encoder_decoder:
         raise ValueError(f"{model} writes what it reads anew; patterns are about models that read one text")
-    found.longest = min(found.longest, length)
+    text_model.max_length = min(text_model.max_length, length)
     console, all_patterns = Console(), Patterns()
     for line in _texts(text, texts):
-        read = found.text(line)
-        seen = found.read(read)
+        read = text_model.encode(line)
+        seen = text_model.read(read)
         if not len(seen):
             raise ValueError(f"{model}: {seen.advice}")
         if seen.unproven and not all_patterns.texts:
@@ -76,14 +76,14 @@ def patterns(
             console.print(seen)
             raise ValueError("what was seen is not what the model computed (see the table), so it is not judged")
         all_patterns.add(seen, read)
-    console.print(terminal_report.grid(all_patterns))
+    console.print(label_table(all_patterns))
     console.print("")
-    console.print(terminal_report.best(all_patterns))
+    console.print(best_heads_table(all_patterns))
     share = all_patterns.sink_share()
     console.print(f"\n{all_patterns.texts} texts; {share:.0%} of the heads give the first token over 0.3: sinks")
     if save_plot is not None:
         names = [name for name in DRAWN if name in all_patterns.heads()[0].scores]
-        figure.save_grids(save_plot, {name: all_patterns.scores(name) for name in names})
+        save_head_maps(save_plot, {name: all_patterns.scores(name) for name in names})
         console.print(f"wrote {save_plot}", markup=False)
 
 

@@ -13,17 +13,8 @@ from .text_input import one_text
 from .typer_app import app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from rich.console import RenderableType
-
     from ..seeing import Call, Seen
-
-    Names = Callable[[Call], tuple[list[str], list[str]]]
-    """The words beside the rows and the columns of a call."""
-
-WIDEST = 120
-"""Tokens up to which a head is drawn in the terminal."""
+    from ..seeing.drawing.head_report import Labels
 
 ModelName = Annotated[
     str,
@@ -60,6 +51,8 @@ def see(
     """
     from rich.console import Console
 
+    from ..seeing.drawing.head_report import check_head, report
+
     if save is not None and save.exists():
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
     console, text = Console(), one_text(texts) or ""
@@ -68,10 +61,10 @@ def see(
     if not len(seen):
         raise ValueError(f"{model}: {seen.advice}")
     if layer is not None:
-        _drawable(seen, layer, head)
+        check_head(seen, layer, head)
     if save is not None:  # before anything is shown: who pipes it into `head` ends the program there
         seen.save(save)
-    for part in _shown(seen, names, layer, head, links):
+    for part in report(seen, names, layer, head, links):
         console.print(part)
     if save is not None:
         console.print(f"wrote {save}", markup=False)
@@ -94,22 +87,22 @@ def is_ours(name: str) -> bool:
     return str(kind).startswith("regard-")
 
 
-def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
-    from ..seeing.capture import text_model
+def _theirs(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Labels]:
+    from ..seeing.capture.huggingface_text_model import load_text_model
 
-    found = text_model.load(name, device)
-    if not found.translates:
-        read = found.text(text, second)
-        return found.read(read), lambda call: (read.tokens, read.tokens)
+    text_model = load_text_model(name, device)
+    if not text_model.is_encoder_decoder:
+        read = text_model.encode(text, second)
+        return text_model.read(read), lambda call: (read.tokens, read.tokens)
     if second is None:
         raise ValueError(f"{name} reads one text and writes another: give what it writes with --with")
-    source, target = found.text(text), found.written(second)
-    start = str(found.tokenizer.convert_ids_to_tokens(found.start))
-    seen = found.read(source, target)
+    source, target = text_model.encode(text), text_model.encode_target(second)
+    start = str(text_model.tokenizer.convert_ids_to_tokens(text_model.start_token))
+    seen = text_model.read(source, target)
     return seen, _sides(seen, source.tokens, target.tokens, [start, *target.tokens])
 
 
-def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Names]:
+def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, Labels]:
     from ..decoding import pretrained, translate
     from ..seeing import watch
 
@@ -123,7 +116,7 @@ def _ours(name: str, text: str, second: str | None, device: str) -> tuple[Seen, 
     return seen, _sides(seen, found.source_pieces, found.pieces, ["<s>", *found.pieces])
 
 
-def _sides(seen: Seen, source: list[str], written: list[str], read: list[str]) -> Names:
+def _sides(seen: Seen, source: list[str], written: list[str], read: list[str]) -> Labels:
     """Rows and columns of a call of a model with an encoder and a decoder."""
     seen.sides = {"source": source, "target": written, "read": read}
 
@@ -133,55 +126,3 @@ def _sides(seen: Seen, source: list[str], written: list[str], read: list[str]) -
         return (written, read) if "decoder" in call.name else (source, source)
 
     return names
-
-
-def _drawable(seen: Seen, layer: int, head: int) -> None:
-    """Refuse a head that is not there, or one too wide for a terminal."""
-    if layer >= len(seen) or head >= seen[layer].heads:
-        raise ValueError(f"there are {len(seen)} layers of {seen[0].heads} heads; asked for {layer}.{head}")
-    longest = max(seen[layer].shape[-2:])
-    if longest > WIDEST:
-        raise ValueError(
-            f"a head is drawn up to {WIDEST} tokens, there are {longest}; leave --layer out, and keep all with --save"
-        )
-
-
-def _shown(seen: Seen, names: Names, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
-    """The table of layers, the heads' patterns where the model read one text, the strongest links, one head drawn.
-
-    What is not what the model computed is in the table, and is not shown further.
-    """
-    from rich.text import Text
-
-    from ..seeing.analysis.head_patterns import Patterns
-    from ..seeing.drawing import terminal_report
-    from ..seeing.drawing.terminal_heatmap import heatmap
-
-    yield seen
-    wrong = [call.name for call in seen if call.fidelity().kept is False]
-    if wrong:
-        yield Text(f"\n{', '.join(wrong)}: not what the model computed, so no pattern or link is shown", style="red")
-    if seen.text is not None and not wrong:
-        patterns = Patterns()
-        patterns.add(seen, seen.text)
-        yield ""
-        yield terminal_report.grid(patterns)
-        yield ""
-        yield terminal_report.best(patterns)
-    if links and not wrong:
-        yield ""
-        yield terminal_report.linked(seen, names, links)
-    if layer is not None:
-        call = seen[layer]
-        if call.name in wrong:
-            yield Text(f"{call.name} is not drawn", style="red")
-            return
-        *_, queries, keys = call.shape
-        rows, cols = names(call)
-        yield ""
-        yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _fit(rows, queries), _fit(cols, keys))
-
-
-def _fit(names: list[str], count: int) -> list[str]:
-    """Names for so many rows; a search may look one step further than it keeps."""
-    return [*names[:count], *("" for _ in range(count - len(names)))]

@@ -86,9 +86,9 @@ def translate(
     if save_plot is not None:
         if len(sentences or []) != 1 or not (sentences or [""])[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
-        from ..seeing.drawing.figure import check
+        from ..seeing.drawing import check_figure_path
 
-        check(save_plot)
+        check_figure_path(save_plot)
     from .. import decoding
     from ..data.pair import RowProblem
     from ..decoding import pretrained
@@ -155,15 +155,15 @@ def _print(translation: Translation, best: int, *, drawn: bool) -> None:
 def _show(translation: Translation) -> None:
     from rich.console import Console
 
-    from ..seeing.alignment.word_alignment import looked
-    from ..seeing.drawing.terminal_heatmap import heatmap
+    from ..seeing.alignment import translation_word_weights
+    from ..seeing.drawing import heatmap
 
-    Console(highlight=False).print(heatmap(*looked(translation)))
+    Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
 
 
 def _plot(translation: Translation, file: Path) -> None:
-    from ..seeing.alignment.word_alignment import looked
-    from ..seeing.drawing.figure import save_weights
+    from ..seeing.alignment import translation_word_weights
+    from ..seeing.drawing import save_heatmap
 
-    save_weights(file, *looked(translation))
+    save_heatmap(file, *translation_word_weights(translation))
     typer.echo(f"wrote {file}", err=True)

@@ -12,8 +12,7 @@ from rich.text import Text
 
 import regard
 
-from ..seeing.drawing.rich_svg import svg
-from ..seeing.drawing.terminal_heatmap import heatmap
+from ..seeing.drawing import heatmap, to_svg
 from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def save(path: Path) -> None:
     """Write the README's picture: what explains attention best, not the whole demo."""
     if path.suffix != ".svg":
         raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
-    path.write_text(svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
+    path.write_text(to_svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
 
 
 def sections() -> Iterator[RenderableType]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ..decoding import pretrained, translate
-from ..seeing.alignment.word_alignment import looked
-from ..seeing.drawing.terminal_heatmap import heatmap
+from ..seeing.alignment import translation_word_weights
+from ..seeing.drawing import heatmap
 from .demo_layout import answer, section, table
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def sections() -> Iterator[RenderableType]:
         rows,
         "Both were trained on sentences from tatoeba.org (CC BY 2.0) and came with the package.",
     )
-    weights, written, read = looked(found["Bahdanau 2014"][1])
+    weights, written, read = translation_word_weights(found["Bahdanau 2014"][1])
     yield section(
         "Where Bahdanau's model looks",
         "w_t = softmax_j(v·tanh(W s_{t−1} + U h_j))",

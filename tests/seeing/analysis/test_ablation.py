@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing.analysis.ablation import Change, ablate, difference
+from regard.seeing.analysis import ablate, output_difference
+from regard.seeing.analysis.ablation import Ablation
 from regard.seeing.capture.record import CLOSED
 
 
@@ -79,11 +80,11 @@ def test_a_hugging_face_model_under_sdpa_and_eager(tokens: list[int]) -> None:
 
 
 def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_numbers() -> None:
-    change = Change(Two(), {}, [0])
+    ablation = Ablation(Two(), {}, [0])
     q, least = torch.randn(1, 1, 3, 4), torch.finfo(torch.float32).min
     for closed in (least, -torch.inf, -1e9, -1e4):
         mask = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), closed)
-        found, _ = change.mask("Two", mask, False, q, q)
+        found, _ = ablation.mask("Two", mask, False, q, q)
         assert found is not None
         assert torch.equal(found[0], mask[0])
         assert torch.equal(found > CLOSED, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
@@ -125,7 +126,7 @@ def test_threads_ablate_for_themselves_and_leave_the_fast_path_as_it_was() -> No
 
 def test_what_cannot_be_ablated_is_said() -> None:
     model = Two()
-    with pytest.raises(ValueError, match="ablate what"), ablate(model):
+    with pytest.raises(ValueError, match="nothing to ablate"), ablate(model):
         pass
     with pytest.raises(ValueError, match="nothing was ablated"), ablate(model, heads={"nowhere": [0]}):
         model(torch.randn(1, 5, 8))
@@ -147,11 +148,11 @@ def test_what_cannot_be_ablated_is_said() -> None:
 
 def test_differences_are_divergences_of_the_distributions() -> None:
     before, after = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
-    found = difference(before, after)
+    found = output_difference(before, after)
     expected = F.kl_div(after.log_softmax(-1), before.softmax(-1), reduction="none").sum(-1)
     assert torch.allclose(found.divergence, expected, atol=1e-6)
     assert found.before[0][0] == int(before[-1, -1].argmax())
     assert found.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
-    assert float(difference(before, before).divergence.abs().max()) < 1e-6
+    assert float(output_difference(before, before).divergence.abs().max()) < 1e-6
     with pytest.raises(ValueError, match="one shape"):
-        difference(before, after[:1])
+        output_difference(before, after[:1])

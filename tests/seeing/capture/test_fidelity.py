@@ -309,7 +309,7 @@ def eager(change: float, heads: int, shared: int, length: int, dropout: float = 
 
     model = nn.ModuleList([module])
     with torch.no_grad(), watch(model) as seen:
-        huggingface_tap.through(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
+        huggingface_tap._attention(function, "eager", module, q, k, v, None, scaling=0.3, dropout=dropout)
     assert not seen.missed
     return seen[0], kept[0]
 

@@ -79,8 +79,8 @@ def test_a_limit_holds_for_copies_and_they_go_with_their_call(where: str, tmp_pa
     assert "1 calls were not kept" in repr(seen)
     del x, mask
     gc.collect()
-    assert seen._keeper is not None
-    assert not seen._keeper._placed  # no copy is held for an original that is gone
+    assert seen._storage is not None
+    assert not seen._storage._copies  # no copy is held for an original that is gone
 
 
 def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +99,9 @@ def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.Mon
         assert home.sdpa is F.scaled_dot_product_attention is not before
     assert home.sdpa is F.scaled_dot_product_attention is before
 
-    from regard.seeing.capture import taps
+    from regard.seeing.capture.taps import patching
 
-    monkeypatch.setattr(taps, "_files", lambda model: 1 / 0)
+    monkeypatch.setattr(patching, "_modules_of", lambda model: 1 / 0)
     with pytest.raises(ZeroDivisionError), watch(mine):
         pass
     assert F.scaled_dot_product_attention is before

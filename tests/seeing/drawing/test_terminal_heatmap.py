@@ -72,7 +72,7 @@ def test_no_color_and_few_colours_are_shaded(colours: Colours, no_color: bool) -
 
 def test_brightness_rises_along_the_ramp() -> None:
     ramp = [luminance(Color.from_rgb(*stop)) for stop in terminal_heatmap.RAMP]
-    steps = [luminance(Color.from_ansi(stop)) for stop in terminal_heatmap.STEPS]
+    steps = [luminance(Color.from_ansi(stop)) for stop in terminal_heatmap.ANSI_RAMP]
     for brightness in (ramp, steps):
         assert brightness == sorted(set(brightness))
 
@@ -132,9 +132,9 @@ def test_large_numbers_keep_their_columns() -> None:
         (WEIGHTS, ["only one"], r"weights are \[2, 3\], with 1 and 3 labels"),
         (WEIGHTS[None], ROWS, r"\[1, 2, 3\]"),
         (torch.zeros(0, 3), [], r"\[0, 3\]"),
-        (WEIGHTS - 1, ROWS, "finite weights ≥ 0, found -0.5"),
-        (WEIGHTS * torch.nan, ROWS, "found nan"),
-        (WEIGHTS / 0, ROWS, "found"),
+        (WEIGHTS - 1, ROWS, "finite weights ≥ 0, got -0.5"),
+        (WEIGHTS * torch.nan, ROWS, "got nan"),
+        (WEIGHTS / 0, ROWS, "got inf"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(weights: torch.Tensor, rows: list[str], message: str) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-
-from regard.seeing.alignment import alignment_error
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
@@ -50,38 +47,3 @@ class TestScores:
             bleu.bleu(["a", "b"], ["a"])
         with pytest.raises(ValueError, match="0 for 0"):
             bleu.chrf([], [])
-
-
-class TestAlignmentErrors:
-    def test_by_hand(self) -> None:
-        sure, possible = {(0, 0), (1, 1)}, {(2, 1)}
-        found = {(0, 0), (2, 1), (3, 3)}
-        # |A∩S| = 1, |A∩P| = 2 (P holds S), |A| + |S| = 5.
-        assert alignment_error.error([found], [sure], [possible]) == pytest.approx(1 - 3 / 5)
-        assert alignment_error.error([sure], [sure], [set()]) == 0
-        # Over a corpus the counts add up; the mean of the rates would be another number.
-        assert alignment_error.error([found, sure], [sure, sure], [possible, set()]) == pytest.approx(1 - 7 / 9)
-        with pytest.raises(ValueError, match="not one link"):
-            alignment_error.error([set()], [set()], [set()])
-
-    def test_links_are_read(self) -> None:
-        assert alignment_error.parse("0-0 12-3") == {(0, 0), (12, 3)}
-        assert alignment_error.parse(None) == alignment_error.parse("") == set()
-        with pytest.raises(ValueError, match="'1:2' is no alignment link"):
-            alignment_error.parse("0-0 1:2")
-
-    def test_pieces_become_words(self) -> None:
-        weights = torch.tensor(
-            [
-                [0.1, 0.2, 0.3, 0.4],  # the first target word has two pieces
-                [0.3, 0.0, 0.1, 0.6],
-                [0.5, 0.2, 0.2, 0.1],
-                [0.0, 0.0, 0.0, 1.0],  # </s>
-            ]
-        )
-        # Source pieces 0 and 1 are one word; the last place is </s>, which is left out.
-        whole = alignment_error.words(weights, [0, 0, 1], [0, 0, 1])
-        torch.testing.assert_close(whole, torch.tensor([[0.3, 0.2], [0.7, 0.2]]))
-        torch.testing.assert_close(alignment_error.words(weights.expand(2, 3, 4, 4), [0, 0, 1], [0, 0, 1])[1, 2], whole)
-        assert alignment_error.link(whole) == {(0, 0), (0, 1)}
-        assert alignment_error.link(torch.zeros(1, 2)) == set()

@@ -7,10 +7,7 @@ import random
 
 import pytest
 import sacrebleu
-import torch
 
-from regard.data.corpora.scenes import Box
-from regard.seeing.alignment.pointing_game import pointed
 from regard.training.score import caption_metrics as scores
 
 WORDS = ["a", "b", "c", "d", "e", "f"]
@@ -65,13 +62,3 @@ def test_what_cannot_be_scored_is_refused(captions: list[str], references: list[
     for score in (scores.bleu, scores.cider, scores.chrf):
         with pytest.raises(ValueError, match="one or more references each"):
             score(captions, references)
-
-
-def test_pointing_counts_words_that_are_somewhere() -> None:
-    weights = torch.zeros(4, 6)  # 2 rows, 3 columns
-    weights[0, 0] = weights[1, 5] = weights[2, 1] = weights[3, 4] = 1
-    upper_left, lower_right = Box(0, 0, 0.3, 0.5), Box(0.7, 0.5, 1, 1)
-    regions = [[upper_left], [upper_left, lower_right], [], [lower_right]]
-    assert pointed(weights, (2, 3), regions) == (2, 3)
-    with pytest.raises(ValueError, match=r"weights are \[4, 6\], there are 4 words and 2 × 2 places"):
-        pointed(weights, (2, 2), regions)

@@ -25,7 +25,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.seeing.alignment import alignment_error
+from regard.seeing.alignment import best_links
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
@@ -93,7 +93,7 @@ class TestForced:
 
     def test_links_that_the_model_draws_are_no_error(self, tokenizers: TokenizerPair) -> None:
         it = model(tokenizers, "bahdanau")
-        drawn = [alignment_error.link(weights[0]) for weights in alignments(it, tokenizers, PAIRS)]
+        drawn = [best_links(weights[0]) for weights in alignments(it, tokenizers, PAIRS)]
         gold = [
             replace(pair, alignment=" ".join(f"{i}-{j}" for i, j in links), possible=None)
             for pair, links in zip(PAIRS, drawn, strict=True)

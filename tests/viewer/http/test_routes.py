@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import regard
 from regard.seeing import load_trace
-from regard.seeing.analysis.head_patterns import Patterns
+from regard.seeing.analysis import Patterns
 from regard.viewer.data.token_labels import TokenLabels
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.routes import call_routes

@@ -1,4 +1,4 @@
-"""Pointing: whether a model looks at what it names, where somebody knows where that is."""
+"""The pointing game (Zhang et al. 2016): whether the largest weight of a word lies where the named thing is."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ if TYPE_CHECKING:
 
 
 class Region(Protocol):
-    """Part of a picture; x and y are shares of its width and height, from the upper left corner."""
+    """Part of an image; x and y are fractions of its width and height, from the upper left corner."""
 
     def holds(self, x: float, y: float) -> bool: ...
 
 
-def pointed(
-    weights: Float[Tensor, "words places"], grid: tuple[int, int], regions: Sequence[Sequence[Region]]
+def pointing_hits(
+    weights: Float[Tensor, "words cells"], grid: tuple[int, int], regions: Sequence[Sequence[Region]]
 ) -> tuple[int, int]:
-    """How many words were pointed at, of how many that are somewhere: the pointing game (Zhang et al. 2016).
+    """The number of hits, and the number of words that have a region.
 
-    Word t is pointed at where the middle of the place it looks at most (the first of equals) lies in one of the
-    regions of word t. Places are the cells of a grid of (rows, columns), row by row. A word without a region, which is
-    nowhere in particular, is not counted.
+    Word t is a hit if the centre of its cell of largest weight (the first of equals) lies in one of its regions. Cells
+    are those of a grid of (rows, columns), row by row. Words without a region are not counted.
     """
     rows, columns = grid
     if weights.shape != (len(regions), rows * columns):
         raise ValueError(
-            f"pointing compares weights [words, places] with regions of as many words and a grid of as many places; "
-            f"the weights are {list(weights.shape)}, there are {len(regions)} words and {rows} × {columns} places"
+            f"the pointing game takes weights [words, cells], regions for each word and a grid of as many cells; "
+            f"the weights are {list(weights.shape)}, there are {len(regions)} words and {rows} × {columns} cells"
         )
     hits = total = 0
-    for place, several in zip(weights.argmax(-1).tolist(), regions, strict=True):
-        if several:
-            row, column = divmod(place, columns)
-            hits += any(region.holds((column + 0.5) / columns, (row + 0.5) / rows) for region in several)
+    for cell, word_regions in zip(weights.argmax(-1).tolist(), regions, strict=True):
+        if word_regions:
+            row, column = divmod(cell, columns)
+            hits += any(region.holds((column + 0.5) / columns, (row + 0.5) / rows) for region in word_regions)
             total += 1
     return hits, total

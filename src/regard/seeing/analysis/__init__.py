@@ -1,1 +1,27 @@
-"""Analysis: head patterns, rollout, ablation, distances between heads."""
+"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, distances between heads."""
+
+from ..capture.tokenized_text import TokenizedText
+from .ablation import OutputDifference, ablate, output_difference
+from .attention_rollout import flow, rollout
+from .head_distance import classical_scaling, head_distances
+from .head_patterns import PATTERNS, THRESHOLDS, HeadScores, Patterns
+from .induction_heads import induction_scores, repeated_sequence
+from .retrieval_heads import retrieval_scores
+
+__all__ = [
+    "PATTERNS",
+    "THRESHOLDS",
+    "HeadScores",
+    "OutputDifference",
+    "Patterns",
+    "TokenizedText",
+    "ablate",
+    "classical_scaling",
+    "flow",
+    "head_distances",
+    "induction_scores",
+    "output_difference",
+    "repeated_sequence",
+    "retrieval_scores",
+    "rollout",
+]

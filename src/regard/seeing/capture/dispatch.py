@@ -1,4 +1,4 @@
-"""Watching: who is told of a call of attention. Every tap reports here; the watches of the model concerned are told."""
+"""Dispatch: passes each attention call that a tap sees to the watches of the model that made it."""
 
 from __future__ import annotations
 
@@ -14,64 +14,65 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..analysis.ablation import Change
+    from ..analysis.ablation import Ablation
     from .record import Record
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()
-"""Replaced whole, never changed: threads that read it need no lock."""
-changes: tuple[Change, ...] = ()
-"""What `ablate` wants different, the same way."""
+"""The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
+ablations: tuple[Ablation, ...] = ()
+"""The open `ablate` blocks, replaced the same way."""
+
+_graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
 
 
-_backward = getattr(torch._C, "_current_graph_task_id", None)  # PyTorch's own business; −1 outside the backward pass
-
-
-class _Here(threading.local):
-    quiet = False
-    """Inside a call that is reported as a whole: what it is made of is not reported again."""
-    outer: Outer | None = None
-    """Inside an attention interface: what it was given, for the function it ends in."""
+class _ThreadState(threading.local):
+    suspended = False
+    """Inside a call that is reported as a whole: the functions it is made of are not reported."""
+    interface_call: InterfaceCall | None = None
+    """Inside an attention interface: its arguments, for the function it ends in."""
     captured: list[Record] | None = None
-    """Inside a computation repeated to learn its parts: calls go here, and nowhere else."""
+    """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
 
 @dataclass
-class Outer:
+class InterfaceCall:
+    """A call of Hugging Face's attention interface that has not returned yet."""
+
     module: nn.Module
     key: torch.Tensor
     value: torch.Tensor
-    inner: bool = False
-    """Whether a call further in was reported, which then needs no reporting here."""
+    reported: bool = False
+    """Whether a tap inside the interface has reported the call."""
     weights: torch.Tensor | None = None
-    """What came out of a softmax further in: before dropout."""
+    """The output of a softmax inside the interface: weights before dropout."""
 
     @property
     def cross(self) -> bool | None:
-        """Whether keys come from elsewhere, where the module says so: what is causal looks at its own past."""
-        told = getattr(self.module, "is_cross_attention", None)
-        return False if told is None and getattr(self.module, "is_causal", False) else told
+        """Whether this is cross-attention, if the module says so; causal attention is not."""
+        declared = getattr(self.module, "is_cross_attention", None)
+        return False if declared is None and getattr(self.module, "is_causal", False) else declared
 
 
-here = _Here()
+thread_state = _ThreadState()
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
-    before, here.quiet = here.quiet, True
+def suspend_reports() -> Iterator[None]:
+    before, thread_state.suspended = thread_state.suspended, True
     try:
         yield
     finally:
-        here.quiet = before
+        thread_state.suspended = before
 
 
-def listening() -> bool:
-    """Whether a call made now should be looked at. Recomputation during the backward pass is not a call of its own."""
+def is_active() -> bool:
+    """Whether a call made now is recorded or ablated. Recomputation during a backward pass is not a call."""
     return (
-        (bool(watches) or bool(changes) or here.captured is not None)
-        and not here.quiet
+        (bool(watches) or bool(ablations) or thread_state.captured is not None)
+        and not thread_state.suspended
         and not torch.compiler.is_compiling()
-        and (_backward is None or _backward() == -1)
+        and (_graph_task_id is None or _graph_task_id() == -1)
     )
 
 
@@ -79,96 +80,97 @@ def report(
     record: Record | Callable[[], Record],
     module: nn.Module | None = None,
     *,
-    held: tuple[torch.Tensor, ...] = (),
-    only: Callable[[str], bool] | None = None,
+    tensors: tuple[torch.Tensor, ...] = (),
+    name_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Tell the watches of the model that `module` is part of; without one, the module that called is looked for.
+    """Pass a call to the watches of the model that `module` is part of; by default the calling module is looked up.
 
-    `held` is what a call that will be worked out later keeps alive. `only` asks the module's own name and class.
+    `record` may be a function that computes the record later; `tensors` are what it keeps alive. `name_filter` gets
+    the name and class of the module, and decides whether the call is reported.
     """
-    if here.captured is not None:
+    if thread_state.captured is not None:
         if not callable(record):
-            here.captured.append(record)
+            thread_state.captured.append(record)
         return
-    for watch, name, part in _concerned(module):
-        if only is None or only(_own_name(watch, name, part)):
-            watch.hear(name, record, held)
+    for watch, name, part in _watches_of(module):
+        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
+            watch.add(name, record, tensors)
 
 
-def _own_name(watch: Watch, name: str, part: nn.Module) -> str:
-    """The last part of its name, and its class; of an nn.Softmax those of the module it serves."""
+def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
+    """The last component of the name, and the class; for an nn.Softmax those of its parent module."""
     if isinstance(part, nn.Softmax):
         name = name.rpartition(".")[0]
         part = watch.model.get_submodule(name)
     return f"{name.rpartition('.')[2]} {type(part).__name__}"
 
 
-def attempt(
-    make: Callable[[], Record], module: nn.Module | None = None, *, only: Callable[[str], bool] | None = None
+def try_report(
+    make: Callable[[], Record], module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
-    """Report what `make` understands of a call. The model has made it already, and must not fail for our sake."""
+    """Report what `make` returns. An error in it is recorded as a missed call and does not reach the model."""
     try:
         record = make()
     except Exception as error:
-        missed(f"a call was not understood: {error}", module)
+        report_missed(f"the call could not be recorded: {error}", module)
         return
-    report(record, module, only=only)
+    report(record, module, name_filter=name_filter)
 
 
 @contextmanager
-def capturing() -> Iterator[list[Record]]:
-    """The calls made inside, which no watch is told of."""
-    before = here.captured, here.outer
-    here.captured, here.outer = [], None
+def capture_calls() -> Iterator[list[Record]]:
+    """The calls made inside the block, which are reported to no watch."""
+    before = thread_state.captured, thread_state.interface_call
+    thread_state.captured, thread_state.interface_call = [], None
     try:
-        yield here.captured
+        yield thread_state.captured
     finally:
-        here.captured, here.outer = before
+        thread_state.captured, thread_state.interface_call = before
 
 
-def changed(module: nn.Module | None) -> list[tuple[Change, str]]:
-    """What is to be different in this module, or in the one that called."""
-    if not changes or here.captured is not None:
+def ablations_of(module: nn.Module | None) -> list[tuple[Ablation, str]]:
+    """The ablations that concern this module (by default the calling one), each with the module's name in it."""
+    if not ablations or thread_state.captured is not None:
         return []
-    module = module if module is not None else _caller()
-    thread = threading.get_ident()  # one that runs the same model in another has asked for nothing
-    return [(x, x.names[id(module)]) for x in changes if x.thread == thread and id(module) in x.names]
+    module = module if module is not None else _calling_module()
+    thread = threading.get_ident()  # an ablation applies to its own thread only
+    return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
 
 
-def missed(why: str, module: nn.Module | None = None) -> None:
-    """Tell the same watches of a call that could not be understood."""
-    for watch, name, _ in _concerned(module):
-        watch.miss(name, why)
+def report_missed(reason: str, module: nn.Module | None = None) -> None:
+    """Report a call that could not be recorded."""
+    for watch, name, _ in _watches_of(module):
+        watch.add_missed(name, reason)
 
 
-def _concerned(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
-    module = module if module is not None and _known(module) else _caller()
+def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
+    module = module if module is not None and _is_watched(module) else _calling_module()
     if module is None:
         return []
-    found = [(watch, watch.names[id(module)], module) for watch in watches if id(module) in watch.names]
-    # Two threads that run one model each watch their own; a model run in a thread of its own is watched from any.
+    matching = [(watch, watch.names[id(module)], module) for watch in watches if id(module) in watch.names]
+    # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
+    # without a watch go to all.
     thread = threading.get_ident()
-    own = [one for one in found if one[0].thread == thread]
-    return own or found
+    return [match for match in matching if match[0].thread == thread] or matching
 
 
-def _known(module: nn.Module) -> bool:
-    known = [watch.names for watch in watches] + [change.names for change in changes]
-    return any(id(module) in names for names in known)
+def _is_watched(module: nn.Module) -> bool:
+    names = [watch.names for watch in watches] + [ablation.names for ablation in ablations]
+    return any(id(module) in x for x in names)
 
 
-def _caller() -> nn.Module | None:
-    """The innermost watched module among the functions now running, by their first argument (`self`).
+def _calling_module() -> nn.Module | None:
+    """The innermost watched module on the call stack, by the first argument (`self`) of each function.
 
-    Looking at the stack costs a few microseconds per call of attention; hooks would cost some at every module, and
-    would keep PyTorch from its fast paths.
+    Walking the stack takes a few microseconds per attention call; hooks would cost time at every module, and would
+    disable PyTorch's fast paths.
     """
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
         if code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(first, nn.Module) and _known(first):
+            if isinstance(first, nn.Module) and _is_watched(first):
                 return first
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -11,7 +11,7 @@ from ...attention import Bias, SoftCap, Softmax, causal, dense, window
 from ...attention.energy_forms import DotForm
 from ...attention.energy_matrix import EnergyMatrix
 from ...attention.masks import Dense
-from ..analysis.even_sample import spread
+from .even_sample import evenly_spaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def fixed_of(record: Record) -> list[Tensor]:
 
 def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
     """Which rows of an output are kept, and a copy: the output is the model's, which may scale it or add to it."""
-    rows = spread(out.shape[-2], ROWS)
+    rows = evenly_spaced(out.shape[-2], ROWS)
     return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
 
 

@@ -1,4 +1,4 @@
-"""Seen: every call of attention inside a `watch` block, in the order of the calls."""
+"""Seen: the attention calls recorded by a `watch` block, in order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...viewer.export.widget import Widget
-    from ..analysis.token_kinds import Text
     from .call import Call
-    from .storage import Keeper
+    from .storage import TensorStorage
+    from .tokenized_text import TokenizedText
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
 
 
 class Seen:
-    """A list of `Call`s that can be asked by name: `seen["encoder.layer.3"]`. Printed, it is a table of them."""
+    """A list of `Call`s, indexed by number or name: `seen["encoder.layer.3"]`. It prints as a table."""
 
-    def __init__(self, model: str = "", keeper: Keeper | None = None) -> None:
-        self._keeper = keeper  # its files are removed with it
+    def __init__(self, model: str = "", storage: TensorStorage | None = None) -> None:
+        self._storage = storage  # its files are removed when it is freed
         self.calls: list[Call] = []
         self.model = model
         self.tokens: list[list[str]] | None = None
-        """The words beside the rows and columns, one list for each entry of the batch, where somebody gave them."""
+        """Labels of rows and columns, one list for each entry of the batch, if set."""
         self.sides: dict[str, list[str]] = {}
-        """Where queries and keys are different texts: the tokens that were read ("source"), that each row wrote
-        ("target"), and that it had read of its own by then ("read")."""
-        self.text: Text | None = None
-        """What the model read, where one text was read and is known."""
+        """Labels for encoder-decoder models: the tokens of the encoder ("source"), the token each decoder row
+        generates ("target"), and the tokens the decoder reads ("read")."""
+        self.text: TokenizedText | None = None
+        """The text that the model read, if it was one text and is known."""
         self.missed: list[str] = []
-        """What could not be kept or understood, and why."""
+        """Calls that could not be recorded or kept, and why."""
         self.advice = ""
-        """What to do where nothing was seen at all."""
+        """What to do if no call was recorded."""
 
     def __len__(self) -> int:
         return len(self.calls)
@@ -44,38 +44,36 @@ class Seen:
         return iter(self.calls)
 
     def __getitem__(self, name: str | int | tuple[str, int]) -> Call:
-        """By number, by name (any whole part of the dotted path), or by name and which of several of that name."""
+        """By number, by name (whole components of the dotted path), or by name and index among calls of that name."""
         if isinstance(name, int):
             return self.calls[name]
-        key, which = name if isinstance(name, tuple) else (name, None)
-        found = [call for call in self.calls if f".{key}." in f".{call.name}."]
-        exact = [call for call in found if call.name == key]
-        found = exact or found
-        if which is not None and -len(found) <= which < len(found):
-            return found[which]
-        if which is None and len(found) == 1:
-            return found[0]
-        if not found:
-            there = f"there are {_some([call.name for call in self.calls])}" if self.calls else self._nothing()
-            raise KeyError(f"no attention was called in {key!r}; {there}")
-        names = _some([call.name for call in found])
-        raise KeyError(f"{key!r} is {len(found)} calls: {names}; take seen[{key!r}, 0] and so on")
+        key, index = name if isinstance(name, tuple) else (name, None)
+        matches = [call for call in self.calls if f".{key}." in f".{call.name}."]
+        matches = [call for call in matches if call.name == key] or matches
+        if index is not None and -len(matches) <= index < len(matches):
+            return matches[index]
+        if index is None and len(matches) == 1:
+            return matches[0]
+        if not matches:
+            known = f"there are {_first_names(self.calls)}" if self.calls else self._empty_message()
+            raise KeyError(f"no attention was called in {key!r}; {known}")
+        raise KeyError(f"{key!r} is {len(matches)} calls: {_first_names(matches)}; take seen[{key!r}, 0] and so on")
 
     @property
     def names(self) -> list[str]:
-        """The modules that attended, each once, in order."""
+        """The modules that called attention, each once, in order."""
         return list(dict.fromkeys(call.name for call in self.calls))
 
     @property
     def prompt(self) -> int:
-        """How many queries the first forward pass had: the prompt's tokens, before the generated ones."""
+        """The number of queries of the first forward pass: the tokens of the prompt, before generated ones."""
         return self.calls[0].steps[0] if self.calls else 0
 
     @property
     def faithful(self) -> bool | None:
-        """Whether every call is what was computed, up to rounding, measured on its output.
+        """Whether all calls reproduce the model's outputs up to rounding.
 
-        None where nothing speaks against it and something was not measured: see `unproven`.
+        None if some were not measured (see `unproven`) and no other differs.
         """
         verdicts = [call.fidelity().kept for call in self.calls]
         if self.missed or False in verdicts:
@@ -84,19 +82,19 @@ class Seen:
 
     @property
     def unproven(self) -> list[Call]:
-        """The calls whose output was not seen, or was not W·v (dropout): what is shown of them was not measured."""
+        """The calls whose fidelity cannot be measured: their output was not seen, or was not W·v (dropout)."""
         return [call for call in self.calls if call.fidelity().kept is None]
 
     def save(self, path: str | Path) -> None:
-        """Write everything to a folder, which `regard.load_trace` reads: safetensors and JSON.
+        """Write a trace to a folder, as safetensors and JSON; `regard.load_trace` reads it.
 
-        A call that can no longer be computed is named among the missed instead.
+        A call that can no longer be computed is listed in `missed` instead.
         """
         from .trace import save
 
         lost = [call for call in self.calls if call.fidelity().lost]
         if lost:
-            rest = Seen(self.model, self._keeper)
+            rest = Seen(self.model, self._storage)
             rest.calls = [call for call in self.calls if call not in lost]
             rest.tokens, rest.sides, rest.text = self.tokens, self.sides, self.text
             rest.missed = [*self.missed, *(f"{call.name}: {call.fidelity().word}" for call in lost)]
@@ -105,21 +103,19 @@ class Seen:
             save(self, path)
 
     def show(self) -> Widget:
-        """The viewer in a notebook: Jupyter, VS Code, Colab, marimo."""
+        """Show the viewer in a notebook: Jupyter, VS Code, Colab, marimo."""
         from ...viewer.export.widget import widget
 
         return widget(self)
 
     def to_html(self, path: str | Path, size: int = 256) -> None:
-        """One file with the viewer and all it takes, for a browser without a network.
+        """Write the viewer and its data to one HTML file, which needs no network.
 
-        Matrices are kept whole up to `size` tokens, and pooled to `size` × `size` cells beyond.
+        Matrices of more than `size` tokens are pooled to `size` × `size` cells.
         """
         from ...viewer.export.single_file import write
 
         write(self, path, size)
-
-    # Printed
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table's cells: one row per call."""
@@ -127,46 +123,46 @@ class Seen:
 
     def __repr__(self) -> str:
         if not self.calls:
-            return "\n".join([f"Seen: nothing. {self._nothing()}", *self.missed])
+            return "\n".join([f"Seen: nothing. {self._empty_message()}", *self.missed])
         rows = [HEADER, *self.rows()]
         widths = [max(len(row[at]) for row in rows) for at in range(len(HEADER))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([*lines, *(f"! {word}" for word in self.missed)])
+        return "\n".join([*lines, *(f"! {message}" for message in self.missed)])
 
     def __rich__(self) -> Table:
         from rich.table import Table
-        from rich.text import Text as Words  # names are not markup
+        from rich.text import Text  # so that names are not read as markup
 
-        table = Table(*HEADER, caption=Words("\n".join(self.missed), style="red") if self.missed else None, box=None)
+        table = Table(*HEADER, caption=Text("\n".join(self.missed), style="red") if self.missed else None, box=None)
         for call, row in zip(self.calls, self.rows(), strict=True):
-            table.add_row(*map(Words, row), style="red" if call.fidelity().kept is False else None)
+            table.add_row(*map(Text, row), style="red" if call.fidelity().kept is False else None)
         return table
 
-    def _nothing(self) -> str:
+    def _empty_message(self) -> str:
         return self.advice or "no attention was called inside the block"
 
 
 def _cells(call: Call) -> tuple[str, ...]:
-    faith = call.fidelity()
+    fidelity = call.fidelity()
     try:
         *_, queries, keys = call.shape
-    except Exception:  # it is worked out only now, and what it takes is gone; fidelity says why
-        return call.name, "?", "?", "?", "?", "?", f"NOT known: {faith.word}"
-    if faith.lost:
-        word = f"NOT known: {faith.word}"
-    elif faith.error is None:
-        word = f"? ({faith.word})"
-    elif faith.kept:
-        word = f"{faith.error:.1e}"
+    except Exception:  # a deferred call whose inputs are gone; fidelity says why
+        return call.name, "?", "?", "?", "?", "?", f"NOT known: {fidelity.word}"
+    if fidelity.lost:
+        verdict = f"NOT known: {fidelity.word}"
+    elif fidelity.error is None:
+        verdict = f"? ({fidelity.word})"
+    elif fidelity.kept:
+        verdict = f"{fidelity.error:.1e}"
     else:
-        word = f"{faith.error:.1e} NOT what was computed"
-    if faith.error is not None and faith.word:
-        word += f" ({faith.word})"
+        verdict = f"{fidelity.error:.1e} NOT what was computed"
+    if fidelity.error is not None and fidelity.word:
+        verdict += f" ({fidelity.word})"
     steps = call.steps
-    shown = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
-    return call.name, call.kind, str(call.heads), shown, str(keys), call.origin, word
+    rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
+    return call.name, call.kind, str(call.heads), rows, str(keys), call.origin, verdict
 
 
-def _some(names: Sequence[str]) -> str:
-    names = list(dict.fromkeys(names))
+def _first_names(calls: Sequence[Call]) -> str:
+    names = list(dict.fromkeys(call.name for call in calls))
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,4 +1,4 @@
-"""Keeping: where the tensors of a watched call go, and how much of them there may be."""
+"""Storage: where the tensors of recorded calls are kept (in place, on the CPU, in files), and their memory limit."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 UNITS = {"": 1, "B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-class Keeper:
-    """Holds tensors as they are, as copies on the CPU, or in memory-mapped files; counts their bytes.
+class TensorStorage:
+    """Keeps tensors by reference, as copies on the CPU, or in memory-mapped files, and counts their bytes.
 
-    Held as they are, tensors cost no time; what is counted is the memory the model would otherwise have freed.
+    References take no time; what is counted is the memory that the model could otherwise free.
     """
 
     def __init__(self, where: str | Path | None, limit: str | int | None) -> None:
@@ -29,26 +29,26 @@ class Keeper:
         self.folder = None if where is None or self.cpu else Path(where)
         if self.folder is not None and not self.folder.parent.is_dir():
             raise ValueError(
-                f'keep is "cpu" or a folder to write to; {self.folder} is neither: there is no {self.folder.parent}'
+                f'keep is "cpu" or a folder to write to; {self.folder} cannot be made: there is no {self.folder.parent}'
             )
-        self.limit = None if limit is None else size(limit)
+        self.limit = None if limit is None else parse_bytes(limit)
         self.bytes = 0
         self._storages: set[int] = set()
-        self._placed: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}  # of originals that are still alive
+        self._copies: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}  # of originals that are still alive
         self._count = 0
         self._files: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def copies(self) -> bool:
-        """Whether what is kept is a copy, which no change in place reaches."""
+        """Whether tensors are copied, so that in-place changes do not reach them."""
         return self.cpu or self.folder is not None
 
-    def room(self, tensors: Iterable[Tensor]) -> bool:
-        """Whether all of these may be kept; if so they are counted."""
+    def reserve(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether all of these fit into the limit; if so, their bytes are counted."""
         new = {}
         for x in tensors:
             if self.copies:
-                if self._again(x) is None:
+                if self._copy_of(x) is None:
                     new[id(x)] = x.nbytes
             elif x.untyped_storage().data_ptr() not in self._storages:
                 new[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
@@ -60,21 +60,22 @@ class Keeper:
             self._storages.update(new)
         return True
 
-    def place(self, x: Tensor) -> Tensor:
-        """The tensor as it is kept. One that comes again unchanged, as a mask does in every layer, is kept once."""
+    def store(self, x: Tensor) -> Tensor:
+        """The tensor as it is kept. A tensor stored again unchanged, like the mask of all layers, is copied once."""
         if not self.copies:
             return x.detach()
-        kept = self._again(x)
+        kept = self._copy_of(x)
         if kept is None:
             kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
-            if not x.is_inference():  # these do not count their changes
-                at, placed = id(x), self._placed
-                placed[at] = weakref.ref(x, lambda _: placed.pop(at, None)), x._version, kept
+            if not x.is_inference():  # inference tensors have no version counter
+                key, copies = id(x), self._copies
+                copies[key] = weakref.ref(x, lambda _: copies.pop(key, None)), x._version, kept
         return kept
 
-    def _again(self, x: Tensor) -> Tensor | None:
-        found = self._placed.get(id(x))
-        return found[2] if found is not None and found[0]() is x and found[1] == x._version else None
+    def _copy_of(self, x: Tensor) -> Tensor | None:
+        """The copy of this tensor, if it was stored and has not changed since."""
+        original, version, copy = self._copies.get(id(x), (None, None, None))
+        return copy if original is not None and original() is x and version == x._version else None
 
     def _file(self, x: Tensor) -> Tensor:
         assert self.folder is not None
@@ -89,19 +90,19 @@ class Keeper:
         return mapped.view(x.shape).copy_(x)
 
 
-def size(given: str | int) -> int:
-    """Bytes, from a number or from words such as "8GB"."""
-    if isinstance(given, int) and given >= 0:
-        return given
-    found = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?B?)\s*", str(given).upper())
-    if found is None:
-        raise ValueError(f'limit is a number of bytes or words such as "8GB" or "500MB", got {given!r}')
-    unit = found[2] if found[2].endswith("B") or not found[2] else found[2] + "B"
-    return int(float(found[1]) * UNITS[unit])
+def parse_bytes(size: str | int) -> int:
+    """The number of bytes, from a number or a string such as "8GB"."""
+    if isinstance(size, int) and size >= 0:
+        return size
+    match = re.fullmatch(r"\s*([\d.]+)\s*([KMGT]?B?)\s*", str(size).upper())
+    if match is None:
+        raise ValueError(f'limit is a number of bytes or a string such as "8GB" or "500MB", got {size!r}')
+    unit = match[2] if match[2].endswith("B") or not match[2] else match[2] + "B"
+    return int(float(match[1]) * UNITS[unit])
 
 
-def words(count: int) -> str:
-    """Bytes as a person reads them."""
+def format_bytes(count: int) -> str:
+    """A number of bytes with its unit: "1.5 GB"."""
     for unit in ("TB", "GB", "MB", "KB"):
         if count >= UNITS[unit]:
             return f"{count / UNITS[unit]:.3g} {unit}"

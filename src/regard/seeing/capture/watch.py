@@ -1,4 +1,4 @@
-"""watch(): see every call of attention a model makes, while it runs as it is."""
+"""watch(): records every attention call that a model makes, while the model runs unchanged."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from . import dispatch, taps
+from . import dispatch
 from .call import Call, layer_of
 from .record import placed, tensors_of
 from .seen import Seen
-from .storage import Keeper, words
+from .storage import TensorStorage, format_bytes
+from .taps import TAPS, patching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,51 +33,54 @@ def watch(
     keep: str | Path | None = None,
     limit: str | int | None = None,
 ) -> Watch:
-    """See every call of attention that `model` makes inside the block; nothing about the model changes.
+    """Record every attention call that `model` makes inside the block; the model itself does not change.
 
         with regard.watch(model) as seen:
             model(**inputs)                        # or model.generate(…), or a training step
         seen["encoder.layer.3"].head(5).top(8)
 
-    Kept are queries, keys, values and one number per row, by reference, so that watching takes next to no time; the
-    weights are computed when asked for.
+    Queries, keys, values and one number per row are kept by reference, so that watching takes almost no time; weights
+    are computed when they are asked for.
 
-    - `layers`: only these, by number, by name or by pattern (`3`, `"decoder"`, `"*.cross_attn"`).
-    - `keep`: "cpu" copies what is kept there, a folder writes it to files in it; else it stays where it is.
-    - `limit`: at most so much is kept ("8GB"); calls beyond are counted and named, not kept.
+    - `layers`: record these only, by number, name or pattern (`3`, `"decoder"`, `"*.cross_attn"`).
+    - `keep`: "cpu" keeps copies on the CPU, a folder keeps them in files; by default tensors are kept by reference.
+    - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
 
-    A model that `torch.compile` runs cannot be looked into: watch the model it was made from.
+    Calls inside a model compiled with `torch.compile` cannot be recorded: watch the original model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"watch takes a model (an nn.Module), got {type(model).__name__}")
     compiled = [name or "the model" for name, part in model.named_modules() if _compiled(part)]
     if compiled:
         raise ValueError(
-            f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the model it "
-            "was made from (model._orig_mod), or watch before compiling"
+            f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
+            "model (model._orig_mod), or watch before compiling"
         )
-    return Watch(model, layers, Keeper(keep, limit))
+    return Watch(model, layers, TensorStorage(keep, limit))
 
 
 class Watch:
-    """What `watch` returns: a context manager whose block is watched. It gives a `Seen`."""
+    """The context manager that `watch` returns; entering it returns a `Seen`."""
 
-    def __init__(self, model: nn.Module, layers: int | str | Sequence[int | str] | None, keeper: Keeper) -> None:
-        self.model, self.keeper = model, keeper
-        self.wanted = [layers] if isinstance(layers, int | str) else layers
-        # By identity: a module may not be hashable. The model is held, so no other object can get its number.
+    def __init__(
+        self, model: nn.Module, layers: int | str | Sequence[int | str] | None, storage: TensorStorage
+    ) -> None:
+        self.model, self.storage = model, storage
+        self.layers = [layers] if isinstance(layers, int | str) else layers
+        # By id, since a module may not be hashable. The reference to the model keeps the ids valid.
         self.names: dict[int, str] = {}
         for name, part in model.named_modules():
             self.names.setdefault(id(part), name or type(model).__name__)
         self.thread = 0
-        self.seen = Seen(type(model).__name__, keeper)
-        self._last: dict[str, Call] = {}
-        self._dropped = 0
+        self.seen = Seen(type(model).__name__, storage)
+        self._last_calls: dict[str, Call] = {}
+        self._over_limit = 0
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
-        taps.install(self.model)
-        taps.huggingface_tap.understood_here.clear()
+        patching.install(self.model)
+        for tap in TAPS:
+            tap.on_watch()
         with _lock:
             dispatch.watches = (*dispatch.watches, self)
         return self.seen
@@ -86,79 +90,82 @@ class Watch:
     ) -> None:
         with _lock:
             dispatch.watches = tuple(watch for watch in dispatch.watches if watch is not self)
-        taps.remove()
-        self._last.clear()
-        if self._dropped:
-            assert self.keeper.limit is not None
-            self.seen.missed.append(f"{self._dropped} calls were not kept: the limit is {words(self.keeper.limit)}")
+        patching.remove()
+        self._last_calls.clear()
+        if self._over_limit:
+            assert self.storage.limit is not None
+            limit = format_bytes(self.storage.limit)
+            self.seen.missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
         if not self.seen.calls:
+            functions = [tap.sees for tap in TAPS]
             self.seen.advice = (
                 f"{type(self.model).__name__} called no attention inside the block that could be seen: "
-                "scaled_dot_product_attention, nn.MultiheadAttention, flex_attention, regard.attend, a Hugging Face "
-                "attention or a softmax in an attention module. A function of your own is seen with one line, "
+                f"{', '.join(functions[:-1])} or {functions[-1]}. A function of your own is seen with one line, "
                 "regard.note(q, k, v, out)"
             )
 
-    # Told by the taps
+    # Called by dispatch
 
-    def hear(self, name: str, record: Record | Callable[[], Record], held: tuple[Tensor, ...]) -> None:
-        """Keep this call, or make it part of the last one of the same module. The model must never fail for it."""
-        if not self._wants(name):
+    def add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...]) -> None:
+        """Add a call, or append it to the last call of the same module as the next step of a generation."""
+        if not self._selects(name):
             return
         with _lock:
             try:
-                self._keep(name, record, held)
-            except Exception as error:  # whatever it is, it is ours, and the model's run goes on
-                self.miss(name, f"{type(error).__name__}: {error}")
+                self._add(name, record, tensors)
+            except Exception as error:  # an error of ours must not stop the model
+                self.add_missed(name, f"{type(error).__name__}: {error}")
 
-    def _keep(self, name: str, record: Record | Callable[[], Record], held: tuple[Tensor, ...]) -> None:
-        last = self._last.get(name)
+    def _add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...]) -> None:
+        last = self._last_calls.get(name)
         if callable(record):
-            record = self._in_time(record) if self.keeper.copies else _few_rows(record)
+            record = self._compute_now(record) if self.storage.copies else _with_few_rows(record)
         if not callable(record):
-            if last is not None and self._grown(last, record):
+            if last is not None and self._append_step(last, record):
                 return
-            held = (*tensors_of(record), *held)
-        if not self.keeper.room(held):
-            self._dropped += 1
+            tensors = (*tensors_of(record), *tensors)
+        if not self.storage.reserve(tensors):
+            self._over_limit += 1
             return
-        call = Call(name, record) if callable(record) else Call(name, placed(record, self.keeper.place), record)
-        self._last[name] = call
+        call = Call(name, record) if callable(record) else Call(name, placed(record, self.storage.store), record)
+        self._last_calls[name] = call
         self.seen.calls.append(call)
 
-    def _in_time(self, make: Callable[[], Record]) -> Record:
-        """Worked out and measured now: copies are asked for, so what it takes may be gone later."""
+    def _compute_now(self, make: Callable[[], Record]) -> Record:
+        """A deferred record, computed and measured at once: the copies hold only its results, not its inputs."""
         record = placed(make(), Tensor.detach)
-        faith = Call("", record).fidelity()
-        return replace(record, measured=faith.error, budget=faith.budget, after=None)
+        fidelity = Call("", record).fidelity()
+        return replace(record, measured=fidelity.error, budget=fidelity.budget, after=None)
 
-    def _grown(self, last: Call, record: Record) -> bool:
-        """Whether this was the next step of a generation, and there was room for it."""
+    def _append_step(self, last: Call, record: Record) -> bool:
+        """Append the record to the last call if it is the next step of a generation and fits into the limit."""
         queries, keys = record.energies.queries, record.energies.keys
-        more = record.energies.a.nbytes + record.out.nbytes
-        more += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
-        if self.keeper.limit is not None and self.keeper.bytes + more > self.keeper.limit:
-            return False  # nor will there be for a call of its own, so it is counted as left out
-        if not last.goes_on(record, self.keeper.place):
+        size = record.energies.a.nbytes + record.out.nbytes
+        size += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
+        if self.storage.limit is not None and self.storage.bytes + size > self.storage.limit:
+            return False  # a call of its own will not fit either, and is counted
+        if not last.goes_on(record, self.storage.store):
             return False
-        self.keeper.bytes += more
+        self.storage.bytes += size
         return True
 
-    def miss(self, name: str, why: str) -> None:
-        word = f"{name}: {why}"
-        if word not in self.seen.missed:
-            self.seen.missed.append(word)
+    def add_missed(self, name: str, reason: str) -> None:
+        message = f"{name}: {reason}"
+        if message not in self.seen.missed:
+            self.seen.missed.append(message)
 
-    def _wants(self, name: str) -> bool:
-        if self.wanted is None:
+    def _selects(self, name: str) -> bool:
+        if self.layers is None:
             return True
         return any(
-            layer_of(name) == one if isinstance(one, int) else f".{one}." in f".{name}." or fnmatchcase(name, one)
-            for one in self.wanted
+            layer_of(name) == layer
+            if isinstance(layer, int)
+            else f".{layer}." in f".{name}." or fnmatchcase(name, layer)
+            for layer in self.layers
         )
 
 
-def _few_rows(make: Callable[[], Record]) -> Callable[[], Record]:
+def _with_few_rows(make: Callable[[], Record]) -> Callable[[], Record]:
     return lambda: placed(make(), Tensor.detach)
 
 

@@ -1,4 +1,4 @@
-"""An SVG of anything rich can print: a card of its own, readable on light and dark pages, with no font to fetch."""
+"""SVG images of rich output, readable on light and dark pages, without web fonts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.terminal_theme import TerminalTheme
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Rich fills in the names in braces. Its own frame keeps 40 units free on top for window buttons, which are not drawn
-# here; the 48 it adds to the height in all are shared out evenly instead.
+# Rich fills in the names in braces. It adds 48 units to the height, 40 of them at the top for window buttons; these are
+# not drawn here, so the space is divided evenly.
 CARD = """\
 <svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -27,15 +27,15 @@ CARD = """\
 </svg>
 """
 
-GROUND, LETTERS = (20, 22, 31), (222, 224, 232)  # the ground is the card's #14161f: rich blends dim letters into it
+BACKGROUND, TEXT = (20, 22, 31), (222, 224, 232)  # the background is #14161f, into which rich blends dim text
 RED, GREEN, YELLOW = (255, 110, 110), (110, 220, 150), (240, 220, 130)
 BLUE, MAGENTA, CYAN = (120, 170, 255), (220, 140, 230), (100, 210, 220)
-THEME = TerminalTheme(GROUND, LETTERS, [GROUND, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, LETTERS])
+THEME = TerminalTheme(BACKGROUND, TEXT, [BACKGROUND, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, TEXT])
 
 
-def svg(picture: RenderableType, width: int) -> str:
-    """The picture as it looks in a terminal of this many columns."""
-    # Every choice is made here, none by the environment: the same picture gives the same file everywhere.
+def to_svg(renderable: RenderableType, width: int) -> str:
+    """The SVG of what rich prints in a terminal of this many columns."""
+    # Every option is set here and none by the environment, so that the file is the same everywhere.
     console = Console(
         width=width,
         record=True,
@@ -46,5 +46,5 @@ def svg(picture: RenderableType, width: int) -> str:
         markup=False,
         highlight=False,
     )
-    console.print(picture)
+    console.print(renderable)
     return console.export_svg(code_format=CARD, theme=THEME, font_aspect_ratio=0.6, unique_id="regard")

@@ -1,4 +1,4 @@
-"""A sentence in the terminal, each word on a ground as bright as its weight; and a sound as a line of bars."""
+"""A sentence in the terminal with words shaded by their weight, and a sparkline of numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from rich.text import Text
 
-from .terminal_heatmap import SHADES, clean, ground
+from .terminal_heatmap import SHADES, cell_style, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
-class Shaded:
-    """Words and their weights ≥ 0, the largest brightest. Without colours a shade ░▒▓█ stands after each word."""
+class ShadedText:
+    """Words and their weights ≥ 0; the largest is the brightest. Without colours a shade ░▒▓█ follows each word."""
 
     words: Sequence[str]
     weights: Sequence[float]
@@ -32,21 +32,16 @@ class Shaded:
         peak = max(self.weights, default=0) or 1.0
         line = Text()
         for word, weight in zip(self.words, self.weights, strict=True):
-            style = ground(weight / peak, colours)
+            style = cell_style(weight / peak, colours)
             if style is None:
-                line.append(clean(word) + SHADES[round(weight / peak * (len(SHADES) - 1))].rstrip() + " ")
+                line.append(printable(word) + SHADES[round(weight / peak * (len(SHADES) - 1))].rstrip() + " ")
             else:
-                line.append(f" {clean(word)} ", style)
+                line.append(f" {printable(word)} ", style)
         yield line
 
 
-def by_word(weights: Float[Tensor, "tokens"], words: Sequence[int]) -> Float[Tensor, "words"]:
-    """The weight of a word is that of its pieces together; `words` says which word each token belongs to."""
-    return torch.zeros(max(words) + 1).index_add_(0, torch.tensor(words), weights.float())
-
-
-def bars(values: Float[Tensor, "places"], width: int = 60) -> str:
-    """Numbers ≥ 0 as bars ▁▂▃▄▅▆▇█, `width` of them, each the mean of its stretch; the largest is the highest."""
+def sparkline(values: Float[Tensor, "positions"], width: int = 60) -> str:
+    """Numbers ≥ 0 as `width` bars ▁▂▃▄▅▆▇█, each the mean of its interval, scaled to the largest."""
     at = (torch.arange(width) + 0.5) * len(values) / width
     if len(values) > width:
         pooled = torch.nn.functional.adaptive_avg_pool1d(values[None].float(), width)[0]

@@ -1,4 +1,4 @@
-"""A heatmap in the terminal: rows are queries, columns are keys; the brighter (or denser), the more weight."""
+"""A heatmap in the terminal: rows are queries, columns are keys; brighter (or denser) is more weight."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from torch import Tensor
 
-# From night blue to straw. Lightness rises all the way, so the order survives colour blindness and grey printing.
+# From dark blue to yellow. Lightness increases throughout, so the order is visible to colour-blind readers and in grey.
 RAMP = ((24, 28, 66), (38, 76, 128), (30, 128, 142), (72, 178, 116), (180, 210, 76), (253, 231, 130))
-STEPS = (17, 18, 24, 30, 36, 78, 114, 150, 186, 229)  # much the same, for terminals of 256 colours
+ANSI_RAMP = (17, 18, 24, 30, 36, 78, 114, 150, 186, 229)  # nearly the same, for terminals of 256 colours
 SHADES = " ░▒▓█"
 NARROW = 2  # characters of a cell without a number: about as wide as it is high
-ASIDE, ABOVE = 14, 8  # characters of the labels of rows and columns; longer ones are cut
+ROW_LABEL, COLUMN_LABEL = 14, 8  # characters; longer labels are truncated
 
 
 def heatmap(weights: Float[Tensor, "rows cols"], rows: Sequence[str], cols: Sequence[str]) -> Heatmap:
-    """Weights ≥ 0 as a picture for rich to print, scaled to the largest of them; a weight of exactly 0 is a dot.
+    """Weights ≥ 0 as a heatmap that rich prints, scaled to the largest; a weight of exactly 0 is a dot.
 
-    Cells show their number where the terminal is wide enough for it. Without colours (NO_COLOR, a pipe, a terminal of
-    16 colours) they are shaded ░▒▓█. A matrix too wide even so is best pooled first, with `Weights.map`.
+    Cells show their number if the terminal is wide enough. Without colours (NO_COLOR, a pipe, a terminal of 16
+    colours) they are shaded ░▒▓█. Pool a matrix that is wider than the terminal first, with `Weights.map`.
     """
     shape = tuple(weights.shape)
     if shape != (len(rows), len(cols)) or 0 in shape:
@@ -39,16 +39,16 @@ def heatmap(weights: Float[Tensor, "rows cols"], rows: Sequence[str], cols: Sequ
             f"with {len(rows)} and {len(cols)} labels"
         )
     cells: list[list[float]] = weights.tolist()
-    # Asked this way round because NaN, which compares with nothing, must be caught too.
+    # `not 0 <= x`, so that NaN is found too.
     wrong = [cell for row in cells for cell in row if not 0 <= cell < float("inf")]
     if wrong:
-        raise ValueError(f"a heatmap draws finite weights ≥ 0, found {wrong[0]}")
-    return Heatmap(cells, [_label(name, ASIDE) for name in rows], [_label(name, ABOVE) for name in cols])
+        raise ValueError(f"a heatmap draws finite weights ≥ 0, got {wrong[0]}")
+    return Heatmap(cells, [_label(name, ROW_LABEL) for name in rows], [_label(name, COLUMN_LABEL) for name in cols])
 
 
 @dataclass(frozen=True, slots=True)
 class Heatmap:
-    """What `heatmap` returns. Rich draws it."""
+    """A renderable of rich; `heatmap` makes it."""
 
     cells: list[list[float]]
     rows: list[str]
@@ -63,65 +63,65 @@ class Heatmap:
         peak = max(map(max, self.cells)) or 1.0
         lines = self._header(width)
         for name, row in zip(self.rows, self.cells, strict=True):
-            lines.append(Text.assemble(self._aside(name), *(_drawn(cell, peak, width, colours) for cell in row)))
+            lines.append(Text.assemble(self._row_label(name), *(_cell(cell, peak, width, colours) for cell in row)))
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
             yield line
 
-    def _aside(self, name: str) -> Text:
+    def _row_label(self, name: str) -> Text:
         margin = Text(name)
         margin.align("right", max(map(cell_len, self.rows)))
         return margin.append(" ")
 
     def _width(self, room: int) -> int:
-        """The width of a cell: with its number where there is room for that."""
-        # A shade, a gap, the number and a gap; the labels may ask for more.
+        """The width of a cell, with its number if that fits."""
+        # A shade, a space, the number and a space; labels may need more.
         number = max(len(_number(cell)) for row in self.cells for cell in row)
         wide = max(3 + number, 1 + max(map(cell_len, self.cols)))
         return wide if self._total(wide) <= room else NARROW
 
     def _total(self, width: int) -> int:
-        return self._aside("").cell_len + width * len(self.cols)
+        return self._row_label("").cell_len + width * len(self.cols)
 
     def _header(self, width: int) -> list[Text]:
         if width > NARROW:
             names = [Text(name) for name in self.cols]
             for name in names:
                 name.align("center", width)
-            return [Text.assemble(self._aside(""), *names)]
-        # Too narrow for words: they stand upright, one letter a line, feet on the cells.
+            return [Text.assemble(self._row_label(""), *names)]
+        # Too narrow for words: labels are written vertically, one letter per line.
         height = max(map(len, self.cols))
-        upright = zip(*(name.rjust(height) for name in self.cols), strict=True)
-        return [Text.assemble(self._aside(""), *(set_cell_size(x, width) for x in letters)) for letters in upright]
+        vertical = zip(*(name.rjust(height) for name in self.cols), strict=True)
+        return [Text.assemble(self._row_label(""), *(set_cell_size(x, width) for x in letters)) for letters in vertical]
 
 
-def ground(share: float, colours: str | None) -> Style | None:
-    """Letters on a ground as bright as this share of the largest, for a terminal of so many colours; None: too few."""
+def cell_style(share: float, colours: str | None) -> Style | None:
+    """Background and text colour for a share of the largest weight; None if the terminal has too few colours."""
     if colours == "truecolor":
         at = share * (len(RAMP) - 1)
         below = min(int(at), len(RAMP) - 2)
         pairs = zip(RAMP[below], RAMP[below + 1], strict=True)
         colour = Color.from_rgb(*(round(low + (high - low) * (at - below)) for low, high in pairs))
     elif colours == "256":
-        colour = Color.from_ansi(STEPS[round(share * (len(STEPS) - 1))])
+        colour = Color.from_ansi(ANSI_RAMP[round(share * (len(ANSI_RAMP) - 1))])
     else:
         return None
-    # Letters get a colour of their own too, so that the terminal's theme does not matter.
+    # The text colour is set too, so that the terminal's theme does not matter.
     letters = Color.from_ansi(231 if luminance(colour) < 0.25 else 16)  # white, black
     return Style(color=letters, bgcolor=colour)
 
 
-def _drawn(cell: float, peak: float, width: int, colours: str | None) -> Text:
-    style = ground(cell / peak, colours)
+def _cell(cell: float, peak: float, width: int, colours: str | None) -> Text:
+    style = cell_style(cell / peak, colours)
     if style is None:
-        return _shaded(cell, peak, width)
+        return _shaded_cell(cell, peak, width)
     if cell == 0:
         return Text("·".center(width), style="dim")
     number = _number(cell) if width > NARROW else ""
     return Text(number.center(width), style=style)
 
 
-def _shaded(cell: float, peak: float, width: int) -> Text:
+def _shaded_cell(cell: float, peak: float, width: int) -> Text:
     if cell == 0:
         return Text("·".center(width))
     shade = SHADES[round(cell / peak * (len(SHADES) - 1))]
@@ -134,17 +134,17 @@ def _number(cell: float) -> str:
 
 
 def luminance(colour: Color) -> float:
-    """How bright a colour looks, 0 to 1 (the shares are those of sRGB; its curve is taken as a square)."""
+    """Relative luminance, 0 to 1 (sRGB coefficients; gamma is approximated by a square)."""
     red, green, blue = ((part / 255) ** 2 for part in colour.get_truecolor())
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def clean(name: str) -> str:
-    """Without the line breaks and other things a token may hold that would break the picture."""
+def printable(name: str) -> str:
+    """The name with line breaks and other unprintable characters replaced by dots."""
     return "".join(letter if letter.isprintable() else "·" for letter in name)
 
 
-def _label(name: str, longest: int) -> str:
-    text = Text(clean(name))
-    text.truncate(longest, overflow="ellipsis")
+def _label(name: str, width: int) -> str:
+    text = Text(printable(name))
+    text.truncate(width, overflow="ellipsis")
     return text.plain

@@ -9,8 +9,7 @@ import torch
 
 from ...data import END, Batches, EncodedCorpus
 from ...data.corpora import scenes
-from ...seeing.alignment import alignment_error
-from ...seeing.alignment.pointing_game import pointed
+from ...seeing.alignment import merge_pieces, pointing_hits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +39,8 @@ def pointing(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[P
         for row, looks, target in zip(batch.rows.tolist(), maps, batch.target.tolist(), strict=True):
             words = scenes.scene(pairs[row].source).words
             pieces = tokenizers.target.words([i for i in target if i > END])
-            looks = alignment_error.words(looks, pieces, range(looks.shape[-1]))  # from pieces to words
-            found = pointed(looks[: len(words)], (side, side), [word.boxes for word in words])
+            looks = merge_pieces(looks, pieces, range(looks.shape[-1]))  # from pieces to words
+            found = pointing_hits(looks[: len(words)], (side, side), [word.boxes for word in words])
             hits, total = hits + found[0], total + found[1]
     model.train(training)
     return 100 * hits / total if total else None

@@ -12,7 +12,7 @@ import torch
 from ...data import Batches, EncodedCorpus
 from ...decoding import translate
 from ...models import EncoderDecoder
-from ...seeing.alignment import alignment_error as aer
+from ...seeing.alignment import alignment_error_rate, best_links, merge_pieces, parse_links
 from . import bleu as scores
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ...data import Batch, Pair, TokenizerPair
     from ...decoding.search import Settings
     from ...decoding.translation import Engine
+    from ...seeing.alignment import Links
     from .bleu import LengthBin, Score
 
 
@@ -110,14 +111,14 @@ def alignment_errors(
 
     Heads of one layer are averaged first; an RNN has one layer. Without attention, or without pairs, there is none.
     """
-    found: dict[str, list[aer.Links]] = {}
+    found: dict[str, list[Links]] = {}
     for weights in alignments(model, tokenizers, pairs, tokens=tokens):
         for number, layer in enumerate(weights, 1):
             name = f"layer {number}" if len(weights) > 1 else "attention"
-            found.setdefault(name, []).append(aer.link(layer))
-    sure = [aer.parse(pair.alignment) for pair in pairs]
-    possible = [aer.parse(pair.possible) for pair in pairs]
-    return {name: aer.error(links, sure, possible) for name, links in found.items()}
+            found.setdefault(name, []).append(best_links(layer))
+    sure = [parse_links(pair.alignment) for pair in pairs]
+    possible = [parse_links(pair.possible) for pair in pairs]
+    return {name: alignment_error_rate(links, sure, possible) for name, links in found.items()}
 
 
 @torch.no_grad()
@@ -136,7 +137,7 @@ def alignments(
         for i, row in enumerate(batch.rows.tolist()):
             target = tokenizers.target.words(batch.target[i, 1 : batch.target_lengths[i] - 1].tolist())
             source = tokenizers.source.words(batch.source[i, : batch.source_lengths[i] - 1].tolist())
-            found[row] = aer.words(weights[i], target, source)
+            found[row] = merge_pieces(weights[i], target, source)
     return [weights for weights in found if weights is not None]
 
 

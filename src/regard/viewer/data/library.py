@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...decoding.pretrained import Pretrained
     from ...seeing import Seen
-    from ...seeing.capture.text_model import Reader
+    from ...seeing.capture.huggingface_text_model import TextModel
 
 LOADED = 3
 """Models kept in memory."""
@@ -52,7 +52,7 @@ class ModelEntry:
 def installed_models() -> list[ModelEntry]:
     """The translators that ship, and those of the models known by name that are installed."""
     from ...decoding.pretrained import SHIPPED, shipped
-    from ...seeing.capture.text_model import PACKAGES
+    from ...seeing.capture.huggingface_text_model import PACKAGES
 
     tasks = {name: _task(SHIPPED / name) for name in shipped()}
     found = [ModelEntry(name, task, _title(name, task), name, ours=True) for name, task in tasks.items()]
@@ -195,17 +195,17 @@ class Library:
         return found
 
     def _reader(self, model: ModelEntry, text: str, second: str | None, generate: int) -> Seen:
-        def load() -> Reader:
-            from ...seeing.capture import text_model as reader
+        def load() -> TextModel:
+            from ...seeing.capture.huggingface_text_model import load_text_model
 
-            loaded = reader.load(model.place, writes=model.task == "generate")
+            loaded = load_text_model(model.place, with_head=model.task == "generate")
             self._stoppable(loaded.model)
             return loaded
 
-        reader: Reader = self._kept(model.name, load)
+        reader: TextModel = self._kept(model.name, load)
         if generate:
-            return reader.write(reader.text(text), generate)
-        return reader.read(reader.text(text, second))
+            return reader.generate(reader.encode(text), generate)
+        return reader.read(reader.encode(text, second))
 
     def _stoppable(self, model: nn.Module) -> None:
         """Before each of its parts is called it is seen whether anybody still waits: once a step at least."""

@@ -48,14 +48,14 @@ def told(library: Library, model: ModelEntry, picture: bytes) -> dict[str, Any]:
     from PIL import Image
 
     from ...data.picture_reader import PictureReader
-    from ...seeing.drawing.picture_overlay import looks
+    from ...seeing.alignment import caption_word_weights
 
     loaded = library.loaded(model)
     with _file(picture) as name:
         seen = PictureReader(PIXELS).encode(name)
         how: Settings = {**loaded.search, "weights": True}
         (found,) = translate(loaded.model, loaded.tokenizers, [name], **how)
-    weights, words = looks(found)
+    weights, words = caption_word_weights(found)
     packed = io.BytesIO()
     Image.fromarray(seen).save(packed, "PNG")
     return {

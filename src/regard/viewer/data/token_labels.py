@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...seeing.alignment.word_weights import grouped
-from ...seeing.analysis.token_kinds import MARKS, Text
+from ...seeing.alignment import group_pieces
+from ...seeing.capture.tokenized_text import WORD_START, TokenizedText
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +31,13 @@ class TokenLabels:
         """By the marks tokenizers leave: ## before a piece that goes on, ▁ or Ġ before one that begins."""
         special = [SPECIAL.fullmatch(token) is not None for token in tokens]
         goes_on = any(token.startswith("##") for token in tokens)
-        begins = any(token[:1] in MARKS[:2] for token in tokens if token)
+        begins = any(token[:1] in WORD_START[:2] for token in tokens if token)
         words, word = [], -1
         for at, token in enumerate(tokens):
             if goes_on:
                 new = not token.startswith("##")
             elif begins:
-                new = token[:1] in MARKS[:2] and (at == 0 or tokens[at - 1] not in MARKS)
+                new = token[:1] in WORD_START[:2] and (at == 0 or tokens[at - 1] not in WORD_START)
             else:
                 new = True
             if at == 0 or new or special[at] or special[at - 1]:
@@ -46,11 +46,11 @@ class TokenLabels:
         return cls(list(tokens), words, special)
 
     @classmethod
-    def of_text(cls, text: Text) -> TokenLabels:
+    def of_text(cls, text: TokenizedText) -> TokenLabels:
         """By what the tokenizer said."""
         if text.words is None:
             return cls.of(text.tokens)
-        return cls(text.tokens, grouped(text)[0], [word is None for word in text.words])
+        return cls(text.tokens, group_pieces(text)[0], [word is None for word in text.words])
 
     @classmethod
     def numbers(cls, count: int) -> TokenLabels:
@@ -69,11 +69,13 @@ class TokenLabels:
             [*self.special, *[True] * more],
         )
 
-    def text(self) -> Text:
+    def text(self) -> TokenizedText:
         """What head patterns are about, where only the tokens are known: equal tokens get equal numbers."""
         numbers = {token: at for at, token in enumerate(dict.fromkeys(self.tokens))}
-        plain = Text.plain([numbers[token] for token in self.tokens], self.tokens)
+        plain = TokenizedText.from_ids([numbers[token] for token in self.tokens], self.tokens)
         delimiters = torch.tensor(self.special)
         delimiters[0] = False
         words: list[int | None] = [None if odd else word for odd, word in zip(self.special, self.words, strict=True)]
-        return Text(plain.ids, plain.tokens, delimiters, plain.punctuation & ~torch.tensor(self.special), words=words)
+        return TokenizedText(
+            plain.ids, plain.tokens, delimiters, plain.punctuation & ~torch.tensor(self.special), words=words
+        )

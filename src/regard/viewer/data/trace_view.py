@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...seeing.analysis.even_sample import spread
-from ...seeing.analysis.head_patterns import THRESHOLDS, Patterns
-from ...seeing.analysis.token_kinds import MARKS
+from ...seeing.analysis import THRESHOLDS, Patterns
+from ...seeing.capture.tokenized_text import WORD_START
 from ..http import limits
 from .token_labels import TokenLabels
 
 if TYPE_CHECKING:
     from ...attention import Weights
     from ...seeing import Call, Seen
-    from ...seeing.analysis.token_kinds import Text
+    from ...seeing.analysis import TokenizedText
 
 SAMPLED = 1 << 24
 """Weights of a call that its statistics are taken from; of a longer text, from queries evenly spread."""
@@ -35,7 +34,7 @@ class TraceView:
     seen: Seen
     title: str
     sides: dict[str, list[TokenLabels]]
-    text: Text | None = None
+    text: TokenizedText | None = None
     grid: tuple[int, int] | None = None
     prompt: int = 0
     """Queries before the generated ones; those of the first forward pass, unless given."""
@@ -67,7 +66,7 @@ class TraceView:
             if seen.text is not None:
                 entries[:1] = [TokenLabels.of_text(seen.text)]
             sides = {"text": entries} if entries else {}
-        words = " ".join(token.strip(MARKS) for token in (seen.tokens or [[]])[0][:12] if token.strip(MARKS))
+        words = " ".join(token.strip(WORD_START) for token in (seen.tokens or [[]])[0][:12] if token.strip(WORD_START))
         return cls(seen, title or " · ".join(x for x in (seen.model, words) if x) or "trace", sides, seen.text, **more)
 
     # What there is
@@ -193,7 +192,7 @@ class TraceView:
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:
-            weights = weights.rows(spread(queries, rows).tolist())
+            weights = weights.rows(evenly_spaced(queries, rows).tolist())
         found = weights.stats(entropy=True, top=1, received=True)
         assert found.entropy is not None
         assert found.top is not None

@@ -1,4 +1,4 @@
-"""regard.attend, and with `note` any function of your own."""
+"""The tap of `regard.attend`; and `note`, which makes any other function visible."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....attention import ScaledDot, Softmax
-from ....attention.listeners import notify
+from ....attention.listeners import listeners, notify
 from ....attention.request import ask
 from .. import dispatch
 from ..record import Record
+from .patching import Tap
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
 
-def attended(request: Request, out: Tensor, state: Tensor | None) -> None:
-    """`attend` tells what it computed."""
-    if not dispatch.listening():
+def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
+    """A listener of `attend`: reports what it computed."""
+    if not dispatch.is_active():
         return
     energies = replace(request.energies, a=request.energies.a.detach(), b=request.energies.b.detach())
     record = Record(
@@ -50,12 +51,15 @@ def note(
     mask: Mask | Bool[Tensor, "..."] | None = None,
     dropout: float = 0.0,
 ) -> None:
-    """The one line that makes an attention of your own visible to `watch`: say what it computed, from what.
+    """Report an attention computed by your own code, so that `watch` can see it.
 
         out = my_kernel(q, k, v)
         regard.note(q, k, v, out, mask=causal())
 
-    The words are those of `attend`. It costs nothing while nobody watches.
+    The arguments are those of `attend`. It costs nothing while no watch is open.
     """
     if dispatch.watches:
         notify(ask(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
+
+
+TAP = Tap("regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report))

@@ -1,4 +1,4 @@
-"""torch.nn.attention.flex_attention, uncompiled. Compiled, it is recorded through Hugging Face's interface only."""
+"""The tap of torch.nn.attention.flex_attention. A compiled call is seen only through Hugging Face's interface."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.attention import flex_attention as home
+from torch.nn.attention import flex_attention as flex
 
 from ....attention import Mask
 from .. import dispatch
 from ..record import Record, dot_energies
+from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -21,17 +22,13 @@ if TYPE_CHECKING:
     from ....attention.energy_matrix import EnergyMatrix
 
 
-def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
-    yield (home, "flex_attention"), tapped
-
-
-def tapped(
+def _flex_attention(
     original: Callable[..., Any],
     query: Tensor,
     key: Tensor,
     value: Tensor,
     score_mod: Callable[..., Tensor] | None = None,
-    block_mask: home.BlockMask | None = None,
+    block_mask: flex.BlockMask | None = None,
     scale: float | None = None,
     *args: Any,
     **kwargs: Any,
@@ -40,19 +37,19 @@ def tapped(
     out = result[0] if isinstance(result, tuple) else result
 
     def make() -> Record:
-        energies = flex_energies(query, key, scale, score_mod, block_mask)
+        energies = _flex_energies(query, key, scale, score_mod, block_mask)
         return Record(energies, value.detach(), out.detach(), "flex_attention")
 
-    dispatch.attempt(make)
+    dispatch.try_report(make)
     return result
 
 
-def flex_energies(
+def _flex_energies(
     q: Tensor,
     k: Tensor,
     scale: float | None,
     score_mod: Callable[..., Tensor] | None,
-    block_mask: home.BlockMask | None,
+    block_mask: flex.BlockMask | None,
 ) -> EnergyMatrix:
     masks = () if block_mask is None else (MaskMod(block_mask.mask_mod),)
     energies = dot_energies(q, k, scale, masks=masks)
@@ -60,13 +57,13 @@ def flex_energies(
 
 
 class MaskMod(Mask):
-    """FlexAttention's mask_mod(b, h, i, j), written for single indices."""
+    """FlexAttention's mask_mod(b, h, i, j), a function of single indices."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        return _each(self.function, batch, i, j)
+        return _vectorize(self.function, batch, i, j)
 
     def __repr__(self) -> str:
         return f"MaskMod({getattr(self.function, '__name__', '…')})"
@@ -82,12 +79,15 @@ class ScoreMod:
         return None
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        return _each(self.function, batch, i, j, e).to(e.dtype)
+        return _vectorize(self.function, batch, i, j, e).to(e.dtype)
 
 
-def _each(function: Callable[..., Tensor], batch: Batch, i: Tensor, j: Tensor, *first: Tensor) -> Tensor:
-    """A function of single indices at all of them. It may index tensors with them, so broadcasting will not do."""
+def _vectorize(function: Callable[..., Tensor], batch: Batch, i: Tensor, j: Tensor, *first: Tensor) -> Tensor:
+    """Evaluate a function of single indices at all of them. It may index tensors, so broadcasting is not enough."""
     b, h = batch[-2:]
-    all_ = torch.broadcast_tensors(*first, b, h, i, j)
-    result: Tensor = torch.vmap(function)(*(x.flatten() for x in all_))
-    return result.view(all_[0].shape)
+    arguments = torch.broadcast_tensors(*first, b, h, i, j)
+    result: Tensor = torch.vmap(function)(*(x.flatten() for x in arguments))
+    return result.view(arguments[0].shape)
+
+
+TAP = Tap("flex_attention", lambda: [Replacement(flex, "flex_attention", _flex_attention)])

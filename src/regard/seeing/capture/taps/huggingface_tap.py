@@ -1,8 +1,8 @@
-"""Hugging Face Transformers' attention interface: sdpa, eager, flash and flex, whatever a model's configuration names.
+"""The tap of Hugging Face Transformers' attention interface: sdpa, eager, flash and flex.
 
-`AttentionInterface.get_interface` gives each layer its function, which is called as (module, q, k, v, mask, …) and
-returns [B, T_q, heads, D]. Where that ends in scaled_dot_product_attention, the call is recorded there, with the mask
-and the flags the kernel really got; else from what the interface was given.
+`AttentionInterface.get_interface` returns the function of a layer, which is called as (module, q, k, v, mask, …) and
+returns [B, T_q, heads, D]. If it calls scaled_dot_product_attention, that tap records the call, with the mask and flags
+of the kernel; otherwise the record is made from the arguments of the interface.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .. import dispatch
 from ..call import BUDGET, Call
 from ..record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
-from .softmax_tap import written_out
+from .patching import Replacement, Tap
+from .softmax_tap import record_of_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ....attention.energy_matrix import EnergyMatrix
-    from ...analysis.ablation import Change
+    from ...analysis.ablation import Ablation
 
-understood_here: set[tuple[Any, ...]] = set()
-"""Modules whose eager weights were compared with ours and were the same. A new watch begins anew."""
+verified: set[tuple[Any, ...]] = set()
+"""Modules whose eager weights were compared with ours and were equal. Cleared when a watch opens."""
 
 
-def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
-    modeling = sys.modules.get("transformers.modeling_utils")  # a model of theirs has imported it
+def _replacements() -> Iterator[Replacement]:
+    modeling = sys.modules.get("transformers.modeling_utils")  # imported if there is a Transformers model
     interface = getattr(modeling, "AttentionInterface", None)
     if interface is not None and hasattr(interface, "get_interface"):
-        yield (interface, "get_interface"), get_interface
+        yield Replacement(interface, "get_interface", _get_interface)
 
 
-def get_interface(original: Callable[..., Any], self: Any, implementation: str, default: Callable[..., Any]) -> Any:
+def _get_interface(original: Callable[..., Any], self: Any, implementation: str, default: Callable[..., Any]) -> Any:
     function = original(self, implementation, default)
-    return functools.partial(through, function, implementation or "eager")
+    return functools.partial(_attention, function, implementation or "eager")
 
 
-def through(
+def _attention(
     function: Callable[..., Any],
     implementation: str,
     module: nn.Module,
@@ -55,58 +56,58 @@ def through(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    different = dispatch.changed(module)
-    if different:
-        attention_mask = _closed(attention_mask, different, implementation, module, query, key, kwargs)
-    outer, before = dispatch.Outer(module, key, value), dispatch.here.outer
-    dispatch.here.outer = outer
+    ablations = dispatch.ablations_of(module)
+    if ablations:
+        attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
+    interface_call, before = dispatch.InterfaceCall(module, key, value), dispatch.thread_state.interface_call
+    dispatch.thread_state.interface_call = interface_call
     try:
         result = function(module, query, key, value, attention_mask, *args, **kwargs)
     finally:
-        dispatch.here.outer = before
-    if not outer.inner:
-        dispatch.attempt(
-            lambda: understood(function, implementation, outer, query, attention_mask, result, kwargs), module
+        dispatch.thread_state.interface_call = before
+    if not interface_call.reported:
+        dispatch.try_report(
+            lambda: _record(function, implementation, interface_call, query, attention_mask, result, kwargs), module
         )
-    for change, name in different:
-        result = (change.output(name, result[0], dim=2), *result[1:])
+    for ablation, name in ablations:
+        result = (ablation.output(name, result[0], dim=2), *result[1:])
     return result
 
 
-def _closed(
+def _ablated_mask(
     mask: Any,
-    different: list[tuple[Change, str]],
+    ablations: list[tuple[Ablation, str]],
     implementation: str,
     module: nn.Module,
     q: Tensor,
     k: Tensor,
     options: dict[str, Any],
 ) -> Any:
-    """The mask with ablated tokens closed, in the form this implementation takes."""
-    if not any(change.tokens for change, _ in different):
+    """The mask without the ablated tokens, in the form this implementation takes."""
+    if not any(ablation.tokens for ablation, _ in ablations):
         return mask
     if implementation not in ("sdpa", "eager"):
         raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
     flag = options.get("is_causal")
     flag = getattr(module, "is_causal", True) if flag is None else flag
     flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and bool(flag)
-    for change, name in different:
-        mask, flag = change.mask(name, mask, flag, q, k)
+    for ablation, name in ablations:
+        mask, flag = ablation.mask(name, mask, flag, q, k)
     if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, torch.finfo(q.dtype).min)
     return mask
 
 
-def understood(
+def _record(
     function: Callable[..., Any],
     implementation: str,
-    outer: dispatch.Outer,
+    call: dispatch.InterfaceCall,
     query: Tensor,
     mask: Any,
     result: Any,
     options: dict[str, Any],
 ) -> Record:
-    module, key, value = outer.module, outer.key, outer.value
+    module, key, value = call.module, call.key, call.value
     out, weights = result[0], result[1] if len(result) > 1 else None
     sinks = options.get("s_aux", getattr(module, "sinks", None))
     record = Record(
@@ -116,17 +117,18 @@ def understood(
         implementation,
         sinks=None if sinks is None else sinks.detach().flatten(),
         dropout=float(options.get("dropout", 0.0)) if module.training else 0.0,
-        cross=outer.cross,
+        cross=call.cross,
     )
-    if outer.weights is not None and (weights is None or outer.weights.shape == weights.shape):
-        weights = outer.weights  # before dropout, which what is returned has behind it
+    if call.weights is not None and (weights is None or call.weights.shape == weights.shape):
+        weights = call.weights  # before dropout; those returned are after it
     elif record.dropout:
         weights = None  # nothing to compare with
     if implementation == "eager" and weights is not None and not _agrees(function, module, options, record, weights):
-        if outer.weights is None or weights is not outer.weights:
-            raise ValueError(f"the weights of {type(module).__name__} are not a softmax over q·k that we know")
-        own, groups = written_out(weights, "eager, its own way"), record.energies.groups
+        if call.weights is None or weights is not call.weights:
+            raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
+        groups = record.energies.groups
         v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
+        own = record_of_weights(weights, "eager, its own way")
         return replace(own, v=v, out=record.out, dropout=record.dropout, cross=record.cross)
     return record
 
@@ -142,30 +144,33 @@ def _energies(
         if isinstance(mask, torch.Tensor):
             mask = mask[..., : k.shape[-2]]
         return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap)
-    # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left away where
-    # it is wider than the text.
+    # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left out if it
+    # is wider than the text.
     flag = options.get("is_causal")
     flag = getattr(module, "is_causal", True) if flag is None else flag
     size = options.get("sliding_window")
-    rule = causal_window(q.shape[-2], k.shape[-2], bool(flag), size if size and size < k.shape[-2] else None)
-    real = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
-    return dot_energies(q, k, scale, masks=(bias, rule, real), softcap=softcap or None)
+    window = causal_window(q.shape[-2], k.shape[-2], bool(flag), size if size and size < k.shape[-2] else None)
+    padding = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
+    return dot_energies(q, k, scale, masks=(bias, window, padding), softcap=softcap or None)
 
 
 def _agrees(
     function: Callable[..., Any], module: nn.Module, options: dict[str, Any], record: Record, weights: Tensor
 ) -> bool:
-    """Whether what we understood gives the weights that the eager function used: looked at once for each module."""
-    kind = (id(module), function, *sorted(name for name, x in options.items() if x is not None))
-    if kind in understood_here:
+    """Whether the record gives the weights that the eager function used. Compared once for each module."""
+    key = (id(module), function, *sorted(name for name, x in options.items() if x is not None))
+    if key in verified:
         return True
     with torch.no_grad():
         ours = Call("", placed(record, torch.Tensor.detach)).weights
         rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
         theirs = weights[..., rows, :].float()
-        # Of each row its own share: among many keys every weight is small.
-        far = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1) / theirs.norm(dim=-1)
-        same = bool((far <= BUDGET[weights.dtype]).all())
+        # Relative to each row: with many keys every weight is small.
+        error = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1) / theirs.norm(dim=-1)
+        same = bool((error <= BUDGET[weights.dtype]).all())
     if same:
-        understood_here.add(kind)
+        verified.add(key)
     return same
+
+
+TAP = Tap("a Hugging Face attention", _replacements, on_watch=verified.clear)

@@ -1,8 +1,8 @@
-"""nn.MultiheadAttention and nn.TransformerEncoderLayer: where they compute weights, and their inference fast paths.
+"""The tap of nn.MultiheadAttention with need_weights=True, and of its and nn.TransformerEncoderLayer's fast paths.
 
-With need_weights=False they end in scaled_dot_product_attention, which has a tap of its own. Otherwise projections and
-attention are one function, in which queries and keys are never seen. They are then worked out when somebody asks, by
-running the same projections again; the proof is taken at the output that the model did compute.
+With need_weights=False they call scaled_dot_product_attention, which has a tap of its own. Otherwise projections and
+attention are one function, which exposes no queries and keys. These are computed when they are needed, by running the
+same projections again; fidelity is measured on the output of the model.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .. import dispatch
 from ..record import some_rows
+from . import patching
+from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,119 +28,115 @@ if TYPE_CHECKING:
     from ..record import Record
 
 FORWARD = inspect.signature(F.multi_head_attention_forward)
-MASKS_KEYS, MASKS_ALL = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
+KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
 
 
-def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
-    yield (F, "multi_head_attention_forward"), forward
-    for name, tapped in (("_native_multi_head_attention", native), ("_transformer_encoder_layer_fwd", layer)):
-        if hasattr(torch, name):  # PyTorch's own business
-            yield (torch, name), tapped
+def _replacements() -> Iterator[Replacement]:
+    yield Replacement(F, "multi_head_attention_forward", _forward)
+    fast_paths = {"_native_multi_head_attention": _native, "_transformer_encoder_layer_fwd": _encoder_layer}
+    for name, function in fast_paths.items():
+        if hasattr(torch, name):  # private to PyTorch
+            yield Replacement(torch, name, function)
 
 
-def forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    given = FORWARD.bind(*args, **kwargs)
-    given.apply_defaults()
-    options = given.arguments
+def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    arguments = FORWARD.bind(*args, **kwargs)
+    arguments.apply_defaults()
+    options = arguments.arguments
     if not options["need_weights"]:
         return original(*args, **kwargs)
-    if dispatch.changed(None):
-        raise ValueError("nn.MultiheadAttention is ablated only with need_weights=False; call it so")
-    with dispatch.quietly():
+    if dispatch.ablations_of(None):
+        raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
+    with dispatch.suspend_reports():
         result = original(*args, **kwargs)
     out = result[0].detach()
     options = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    drop = options["dropout_p"] if options["training"] else 0.0
+    dropout = options["dropout_p"] if options["training"] else 0.0
     options |= {"need_weights": False, "dropout_p": 0.0}
     same = options["query"] is options["key"] or options["query"].data_ptr() == options["key"].data_ptr()
-    rows, shown = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
-
-    unchanged = _versions(*options.values())
+    rows, kept = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
+    check_unchanged = _version_check(*options.values())
 
     def make() -> Record:
-        unchanged()
-        record = _worked_out(original, options)
-        after = _projected(options["out_proj_weight"], options["out_proj_bias"])
+        check_unchanged()
+        record = _inner_call(original, options)
+        after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
         origin = "nn.MultiheadAttention"
-        return replace(record, out=shown, rows=rows, after=after, origin=origin, dropout=drop, cross=not same)
+        return replace(record, out=kept, rows=rows, after=after, origin=origin, dropout=dropout, cross=not same)
 
-    dispatch.report(make, held=_tensors(options, shown))
+    dispatch.report(make, tensors=(options["query"], options["key"], options["value"], kept))
     return result
 
 
-def native(original: Callable[..., Any], *args: Any) -> Any:
+def _native(original: Callable[..., Any], *args: Any) -> Any:
     """torch._native_multi_head_attention: batch first, and evaluation only."""
     result = original(*args)
     query, key, value, width, heads, w_in, b_in, w_out, b_out, *rest = args
-    mask, kind = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
+    mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
     rows, out = _some_rows(result[0])
-    unchanged = _versions(*args)
+    check_unchanged = _version_check(*args)
 
     def make() -> Record:
-        unchanged()
-        options = _options(query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, kind)
-        record = _worked_out(F.multi_head_attention_forward, options)
-        origin = "nn.MultiheadAttention, fast path"
-        return _real(
-            replace(record, out=out, rows=rows, after=_projected(w_out, b_out), origin=origin, cross=query is not key),
-            query,
-        )
+        check_unchanged()
+        options = _options(query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, mask_type)
+        record = _inner_call(F.multi_head_attention_forward, options)
+        origin, after = "nn.MultiheadAttention, fast path", _output_projection(w_out, b_out)
+        record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
+        return _without_padding(record, query)
 
-    dispatch.report(make, held=(query, key, value, out))
+    dispatch.report(make, tensors=(query, key, value, out))
     return result
 
 
-def layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
+def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     """torch._transformer_encoder_layer_fwd: the whole layer in one kernel."""
     out = original(*args)
-    src, width, heads, w_in, b_in, w_out, b_out, gelu, first, eps, *rest = args
+    src, width, heads, w_in, b_in, w_out, b_out, gelu, norm_first, eps, *rest = args
     norm1, norm2, up, down = (tuple(rest[at : at + 2]) for at in (0, 2, 4, 6))
-    mask, kind = (*rest[8:], None, None)[:2]
+    mask, mask_type = (*rest[8:], None, None)[:2]
 
-    def norm(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
-        return F.layer_norm(x, (width,), *by, eps)
+    def norm(x: Tensor, parameters: tuple[Tensor, Tensor]) -> Tensor:
+        return F.layer_norm(x, (width,), *parameters, eps)
 
-    def feed(x: Tensor) -> Tensor:
+    def feed_forward(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
-    unchanged, (kept, shown) = _versions(*args), _some_rows(out)
+    check_unchanged, (kept_rows, kept) = _version_check(*args), _some_rows(out)
 
     def make() -> Record:
-        unchanged()
-        whole = _padded(src)
-        x = norm(whole, norm1) if first else whole
-        options = _options(x, x, x, width, heads, w_in, b_in, w_out, b_out, mask, kind, lengths=_lengths(src))
-        record = _worked_out(F.multi_head_attention_forward, options)
-        project = _projected(w_out, b_out)
+        check_unchanged()
+        padded = _padded(src)
+        x = norm(padded, norm1) if norm_first else padded
+        options = _options(x, x, x, width, heads, w_in, b_in, w_out, b_out, mask, mask_type, lengths=_lengths(src))
+        record = _inner_call(F.multi_head_attention_forward, options)
+        project = _output_projection(w_out, b_out)
 
         def after(z: Tensor, rows: Tensor) -> Tensor:
-            y = whole[:, rows] + project(z, rows)
-            if first:
-                return y + feed(norm(y, norm2))
+            y = padded[:, rows] + project(z, rows)
+            if norm_first:
+                return y + feed_forward(norm(y, norm2))
             y = norm(y, norm1)
-            return norm(y + feed(y), norm2)
+            return norm(y + feed_forward(y), norm2)
 
         origin = "nn.TransformerEncoderLayer, fast path"
-        return _real(replace(record, out=shown, rows=kept, after=after, origin=origin, cross=False), src)
+        return _without_padding(replace(record, out=kept, rows=kept_rows, after=after, origin=origin, cross=False), src)
 
-    dispatch.report(make, held=(src, shown))
+    dispatch.report(make, tensors=(src, kept))
     return out
 
 
-def _worked_out(function: Callable[..., Any], options: dict[str, Any]) -> Record:
-    """The call of scaled_dot_product_attention that the same inputs lead to without weights."""
-    from .. import taps
-
-    taps.install()
+def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Record:
+    """The call of scaled_dot_product_attention that the same inputs lead to with need_weights=False."""
+    patching.install()
     try:
-        with torch.no_grad(), dispatch.capturing() as calls:
+        with torch.no_grad(), dispatch.capture_calls() as calls:
             function(**options)
     finally:
-        taps.remove()
+        patching.remove()
     return calls[-1]
 
 
-def _projected(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+def _output_projection(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
     def after(z: Tensor, rows: Tensor) -> Tensor:
         """[B, heads, rows, D] → [B, rows, E]"""
         return F.linear(z.transpose(1, 2).flatten(2), weight, bias)
@@ -157,19 +155,19 @@ def _options(
     w_out: Tensor,
     b_out: Tensor,
     mask: Tensor | None,
-    kind: int | None,
+    mask_type: int | None,
     lengths: Tensor | None = None,
 ) -> dict[str, Any]:
-    """The same request in the words of F.multi_head_attention_forward: sequence first."""
+    """The arguments of F.multi_head_attention_forward for the same call: sequence first."""
     lengths = _lengths(query) if lengths is None else lengths
     q, k, v = (_padded(x).transpose(0, 1) for x in (query, key, value))
-    closed, padding = mask, None
+    attn_mask, padding = mask, None
     if lengths is not None:
         padding = torch.arange(k.shape[0], device=k.device) >= lengths[:, None]
-    elif mask is not None and kind == MASKS_KEYS:
-        closed, padding = None, mask
-    elif mask is not None and kind == MASKS_ALL:
-        closed = mask.expand(q.shape[1], heads, q.shape[0], k.shape[0]).flatten(0, 1)
+    elif mask is not None and mask_type == KEY_PADDING:
+        attn_mask, padding = None, mask
+    elif mask is not None and mask_type == FULL_MASK:
+        attn_mask = mask.expand(q.shape[1], heads, q.shape[0], k.shape[0]).flatten(0, 1)
     return {
         "query": q,
         "key": k,
@@ -187,12 +185,12 @@ def _options(
         "training": False,
         "key_padding_mask": padding,
         "need_weights": False,
-        "attn_mask": closed,
+        "attn_mask": attn_mask,
     }
 
 
 def _some_rows(out: Tensor) -> tuple[Tensor | None, Tensor]:
-    """`some_rows`, or all of a nested tensor, out of which rows cannot be taken."""
+    """`some_rows`; of a nested tensor, which cannot be indexed by rows, all."""
     return (None, out) if out.is_nested else some_rows(out)
 
 
@@ -201,12 +199,12 @@ def _padded(x: Tensor) -> Tensor:
 
 
 def _lengths(x: Tensor) -> Tensor | None:
-    """Lengths of a nested tensor's sequences, which TransformerEncoder makes of padding."""
+    """The lengths of a nested tensor's sequences; nn.TransformerEncoder makes one of a padded batch."""
     return torch.tensor([len(part) for part in x.unbind()], device=x.device) if x.is_nested else None
 
 
-def _real(record: Record, nested: Tensor) -> Record:
-    """The output without the rows that are only there because others are longer."""
+def _without_padding(record: Record, nested: Tensor) -> Record:
+    """The record with padded rows of the output set to zero."""
     lengths = _lengths(nested)
     if lengths is None:
         return record
@@ -214,25 +212,24 @@ def _real(record: Record, nested: Tensor) -> Record:
     assert after is not None
     real = torch.arange(out.shape[1], device=out.device) < lengths[:, None]
 
-    def without(z: Tensor, rows: Tensor) -> Tensor:
+    def masked(z: Tensor, rows: Tensor) -> Tensor:
         return after(z, rows) * real[:, rows, None]
 
-    return replace(record, out=out, after=without)
+    return replace(record, out=out, after=masked)
 
 
-def _versions(*inputs: Any) -> Callable[[], None]:
-    """A check to be called later: it refuses to go on where a tensor of these was changed in place."""
-    versions = TensorVersions(x for x in inputs if isinstance(x, torch.Tensor))
+def _version_check(*values: Any) -> Callable[[], None]:
+    """A function that raises an error if a tensor among `values` was changed in place in the meantime."""
+    versions = TensorVersions(x for x in values if isinstance(x, torch.Tensor))
 
-    def unchanged() -> None:
+    def check() -> None:
         if versions.changed():
             raise ChangedInPlaceError(
                 "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
-                "queries and keys are worked out from them; ask before changing them (before optimizer.step())"
+                "queries and keys are computed from them; ask before changing them (before optimizer.step())"
             )
 
-    return unchanged
+    return check
 
 
-def _tensors(options: dict[str, Any], out: Tensor) -> tuple[Tensor, ...]:
-    return (*(options[name] for name in ("query", "key", "value")), out)
+TAP = Tap("nn.MultiheadAttention", _replacements)

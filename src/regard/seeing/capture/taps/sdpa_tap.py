@@ -1,8 +1,8 @@
-"""torch.nn.functional.scaled_dot_product_attention."""
+"""The tap of torch.nn.functional.scaled_dot_product_attention."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -11,9 +11,10 @@ from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
 from .. import dispatch
 from ..record import Record, dot_energies
+from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -21,11 +22,7 @@ KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}
 _FLASH = 1
 
 
-def places() -> Iterator[tuple[tuple[Any, str], Callable[..., Any]]]:
-    yield (F, "scaled_dot_product_attention"), tapped
-
-
-def tapped(
+def _scaled_dot_product_attention(
     original: Callable[..., Tensor],
     query: Tensor,
     key: Tensor,
@@ -37,32 +34,32 @@ def tapped(
     enable_gqa: bool = False,
 ) -> Tensor:
     if query.is_nested:
-        dispatch.missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
+        dispatch.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    place = query.device.type
-    if place in AUTOCAST and torch.is_autocast_enabled(place):
-        # As autocast would: what is kept is what the kernel gets.
-        kind = torch.get_autocast_dtype(place)
-        query, key, value = (x.to(kind) if x.dtype == torch.float32 else x for x in (query, key, value))
-    outer = dispatch.here.outer
-    # Inside an interface, what is to be different is done there.
-    different = dispatch.changed(None) if outer is None else []
-    for change, name in different:
-        attn_mask, is_causal = change.mask(name, attn_mask, is_causal, query, key)
+    device = query.device.type
+    if device in AUTOCAST and torch.is_autocast_enabled(device):
+        # Cast as autocast would, so that what is recorded is what the kernel gets.
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = (x.to(dtype) if x.dtype == torch.float32 else x for x in (query, key, value))
+    interface_call = dispatch.thread_state.interface_call
+    # Inside an interface, the tap of the interface ablates.
+    ablations = dispatch.ablations_of(None) if interface_call is None else []
+    for ablation, name in ablations:
+        attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
     kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
     if kernel == _FLASH and query.device.type == "cpu" and attn_mask is None and not dropout_p:
-        # What PyTorch calls itself at this point; asked directly, the kernel also hands over the row state.
+        # The function that PyTorch calls here; called directly, it also returns the row state.
         out, state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
         )
     else:
-        with dispatch.quietly():  # on meta tensors it is made of a softmax, in Python
+        with dispatch.suspend_reports():  # on meta tensors it calls softmax in Python
             out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if outer is not None:
-        outer.inner = True
+    if interface_call is not None:
+        interface_call.reported = True
         # Key/value heads that were repeated for the kernel are kept once.
-        if outer.key.shape[-2] == key.shape[-2] and outer.key.shape[-3] != key.shape[-3]:
-            key, value = outer.key, outer.value
+        if interface_call.key.shape[-2] == key.shape[-2] and interface_call.key.shape[-3] != key.shape[-3]:
+            key, value = interface_call.key, interface_call.value
 
     def make() -> Record:
         return Record(
@@ -72,12 +69,12 @@ def tapped(
             f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
             state=None if state is None else state.detach(),
             dropout=dropout_p,
-            cross=None if outer is None else outer.cross,
+            cross=None if interface_call is None else interface_call.cross,
         )
 
-    dispatch.attempt(make, None if outer is None else outer.module)
-    for change, name in different:
-        out = change.output(name, out, dim=-3)
+    dispatch.try_report(make, None if interface_call is None else interface_call.module)
+    for ablation, name in ablations:
+        out = ablation.output(name, out, dim=-3)
     return out  # type: ignore[no-any-return]
 
 
@@ -91,7 +88,7 @@ def _kernel(
     scale: float | None,
     gqa: bool,
 ) -> int | None:
-    """The kernel PyTorch chooses for this call; how it is asked is PyTorch's own business, so it may not be known."""
+    """The kernel PyTorch chooses for this call, by a private function of PyTorch; None if that is not available."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if choose is None or q.dim() != 4:
         return None
@@ -99,3 +96,9 @@ def _kernel(
         return int(choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa))
     except (RuntimeError, TypeError):
         return None
+
+
+TAP = Tap(
+    "scaled_dot_product_attention",
+    lambda: [Replacement(F, "scaled_dot_product_attention", _scaled_dot_product_attention)],
+)

@@ -1,7 +1,7 @@
-"""Chance: how often keys drawn at random would get as much weight as a pattern's keys do.
+"""A randomization test: how often random keys get at least as much weight as the keys of a pattern.
 
-A randomisation test. On some queries of a text the pattern's keys are replaced by as many keys drawn uniformly from
-those the query can see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws).
+On some queries of a text, the pattern's keys are replaced by as many keys drawn uniformly from those the query can
+see, `DRAWS` times; p = (1 + draws with at least the pattern's weight) / (1 + draws).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 DRAWS = 99
 ROWS = 64
-"""Queries a text is tested on, evenly spread."""
+"""Queries of a text that are tested, evenly spaced."""
 
 
-def drawn(
+def random_key_sums(
     weights: Weights,
     queries: Int[Tensor, " rows"],
     patterns: dict[str, tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]],
     generator: torch.Generator,
 ) -> dict[str, Float[Tensor, "n draws_1"]]:
-    """For each pattern its weight on these queries, then that of `DRAWS` random choices of as many keys.
+    """For each pattern the sum of its weights on these queries, then that of `DRAWS` random choices of as many keys.
 
-    `weights` are [heads, T_q, T_k]; a pattern is (which of `queries`, key), pair by pair.
+    `weights` are [heads, T_q, T_k]; a pattern is a list of pairs (index into `queries`, key).
     """
-    keys, seen = weights.shape[-1], open_keys(weights, queries)
-    count = seen.sum(-1)
-    listed, begin = seen.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
+    keys, visible = weights.shape[-1], visible_keys(weights, queries)
+    count = visible.sum(-1)
+    listed, begin = visible.nonzero()[:, 1], count.cumsum(0) - count  # the keys each row sees, row after row
     sums: dict[str, list[Tensor]] = {name: [] for name in patterns}
     picks = {}
     for name, (row, key) in patterns.items():
-        inside = seen[row, key]
+        inside = visible[row, key]
         row, key = row[inside], key[inside]
         which = (torch.rand(DRAWS, len(row), generator=generator) * count[row]).long().clamp_max(count[row] - 1)
-        # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as places in the flattened rows.
+        # The pattern's own keys first, then the draws: [1 + DRAWS, pairs], as indices into the flattened rows.
         picks[name] = (row * keys + torch.cat([key[None], listed[begin[row] + which]])).to(weights.device)
     part = weights.rows(queries.tolist())
     for head in range(weights.shape[0]):  # one head's rows at a time: at 100k tokens they are 26 MB
@@ -55,8 +55,8 @@ def drawn(
 
 
 @torch.no_grad()
-def open_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
-    """Which keys these queries can see in the first head; the heads of one entry see the same."""
+def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
+    """The keys these queries can see in the first head; all heads of one entry have the same mask."""
     scores, device = weights.energies, weights.device
     only = replace(scores, modifiers=tuple(x for x in scores.modifiers if isinstance(x, Bias)))
     rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
@@ -66,6 +66,6 @@ def open_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "
 
 
 def p_values(sums: Float[Tensor, "*heads draws_1"]) -> Float[Tensor, " *heads"]:
-    """From the sums of `drawn`, added over texts where there are several."""
+    """p values from the sums of `random_key_sums`, added over texts."""
     own, draws = sums[..., :1], sums[..., 1:]
     return (1 + (draws >= own).sum(-1)) / (1 + draws.shape[-1])

