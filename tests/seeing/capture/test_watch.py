@@ -322,7 +322,7 @@ def test_kept_elsewhere_it_answers_the_same(where: str, tmp_path: Path) -> None:
         assert b.fidelity().kept
     if where == "file":
         assert any((tmp_path / "kept").rglob("*"))
-    with pytest.raises(ValueError, match="neither"):
+    with pytest.raises(ValueError, match="cannot be made"):
         watch(model, keep="/nowhere/at/all")
 
 
