@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import statistics
 from typing import TYPE_CHECKING
+
+from regard.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +28,11 @@ def keep(file: Path, columns: Sequence[str], new: dict[str, str]) -> None:
     """Add a run's figures, in place of older ones of the same run; the file is whole at any moment."""
     rows = [old for old in kept(file) if any(old[name] != new[name] for name in KEY)]
     rows = sorted([*rows, new], key=lambda row: [row[name] for name in KEY])
-    unfinished = file.with_suffix(".part")
-    with unfinished.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    unfinished.replace(file)
+    lines = io.StringIO()
+    writer = csv.DictWriter(lines, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(file, lines.getvalue())
 
 
 def spread(values: list[float], digits: int = 2) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..files import write_text
 from .console import screen
 from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, settings
 from .typer_app import app
@@ -158,12 +159,7 @@ def evaluate(
 
 
 def _save(texts: list[str], file: Path) -> Path:
-    unfinished = file.with_name(f"{file.name}.unfinished")
-    try:
-        unfinished.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_text(file, "".join(f"{text}\n" for text in texts))
     return file
 
 

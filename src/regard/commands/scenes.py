@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..files import replacing_file
 from .typer_app import app
 
 
@@ -41,8 +42,7 @@ def scenes(
         name = pair.source
         if save is not None:
             file = save / f"scene-{number}.png"
-            unfinished = file.with_suffix(".unfinished")
-            Image.fromarray(album.picture(pair.source, size)).save(unfinished, "PNG")
-            unfinished.replace(file)
+            with replacing_file(file) as unfinished:
+                Image.fromarray(album.picture(pair.source, size)).save(unfinished, "PNG")
             name = str(file)
         typer.echo(f"{name}\t{pair.target}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ..files import replacing_folder
 from .batch import BEGIN, END
 from .label_set import LabelSet, UnknownLabelError
 
@@ -32,7 +33,7 @@ _ARRAYS = {
     "target_lengths": "<i4",
     "rows": "<i8",
 }
-_INDEX = "encoded.json"  # written last: where it is, the arrays are whole
+_INDEX = "encoded.json"
 _CHUNK = 8192  # pairs tokenised together
 
 
@@ -102,18 +103,12 @@ class EncodedCorpus:
         folder = Path(folder)
         if folder.exists():
             raise ValueError(f"{folder} is there already; load it, or remove it to encode the corpus again")
-        unfinished = folder.with_name(folder.name + ".unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        files = {name: (unfinished / f"{name}.bin").open("wb") for name in _ARRAYS}
-        try:
-            about = _write(pairs, tokenizers, longest, files, on_bad)
-        finally:
-            for file in files.values():
-                file.close()
-        sizes = {name: (unfinished / f"{name}.bin").stat().st_size for name in _ARRAYS}
-        (unfinished / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
-        unfinished.rename(folder)
+        with replacing_folder(folder) as unfinished:
+            with ExitStack() as opened:
+                files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in _ARRAYS}
+                about = _write(pairs, tokenizers, longest, files, on_bad)
+            sizes = {name: (unfinished / f"{name}.bin").stat().st_size for name in _ARRAYS}
+            (unfinished / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
         return cls.load(folder)
 
     @classmethod

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import write_text
 from .batch import UNKNOWN
 
 if TYPE_CHECKING:
@@ -59,10 +60,7 @@ class LabelSet:
         return " ".join(self.names[i - FIRST] for i in ids if i >= FIRST)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".unfinished")
-        unfinished.write_text(json.dumps(self.names, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        write_text(path, json.dumps(self.names, ensure_ascii=False, indent=2) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelSet:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from ..files import write_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -49,9 +51,7 @@ class EmptyReader:
 
 def save(reader: Any, folder: Path) -> None:
     """reader.json, from which `load` makes the same reader."""
-    unfinished = folder / (READER + ".unfinished")
-    unfinished.write_text(json.dumps({"kind": reader.kind, **reader.to_dict()}, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(folder / READER)
+    write_text(folder / READER, json.dumps({"kind": reader.kind, **reader.to_dict()}, indent=2) + "\n")
 
 
 def load(folder: Path) -> Any:

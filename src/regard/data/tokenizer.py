@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from ..files import write_text
 from .batch import END, UNKNOWN
 
 if TYPE_CHECKING:
@@ -84,10 +85,7 @@ class Tokenizer:
             raise ValueError(f"{path}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".unfinished")
-        unfinished.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
-        unfinished.replace(path)
+        write_text(path, self._backend.to_str(pretty=True))
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())

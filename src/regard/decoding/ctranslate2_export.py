@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..data.batch import BEGIN, PAD
+from ..files import replacing_folder
 from ..layers import SinusoidalPositions
 from ..models import TransformerDecoderConfig, TransformerEncoderConfig
 from .hypothesis import Hypothesis
@@ -41,15 +41,9 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize()
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    try:
+    with replacing_folder(folder) as unfinished:
         spec.save(str(unfinished))
         tokenizers.save(unfinished)
-        unfinished.rename(folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
-from ..files import as_umask_says
+from ..files import replacing_file, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -45,13 +45,11 @@ class PretrainedModel(nn.Module):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         values = {"model_type": self.model_type, **self.config.to_dict()}
-        _replace(folder / "config.json", json.dumps(values, indent=2) + "\n")
+        write_text(folder / "config.json", json.dumps(values, indent=2) + "\n")
         if card is not None:
-            _replace(folder / "README.md", card)
-        half_done = folder / "model.safetensors.part"
-        save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(half_done))
-        as_umask_says(half_done)
-        half_done.replace(folder / "model.safetensors")
+            write_text(folder / "README.md", card)
+        with replacing_file(folder / "model.safetensors") as unfinished:
+            save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(unfinished))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -83,10 +81,3 @@ def read(folder: str | Path) -> tuple[object, dict[str, Any]]:
     if not isinstance(values, dict):
         raise ValueError(f"{file} holds no config: it should be a JSON object")
     return values.pop("model_type", None), values
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    half_done = path.with_name(path.name + ".part")
-    half_done.write_text(text, encoding="utf-8")
-    half_done.replace(path)

@@ -6,9 +6,6 @@ No pickle: a trace from a stranger can be opened.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +16,7 @@ from ...attention import Alibi, Bias, Entmax, Hard, Proportional, SoftCap, Softm
 from ...attention.energy_forms import DotForm, TanhForm
 from ...attention.energy_matrix import EnergyMatrix
 from ...attention.masks import Causal, interval
-from ...files import as_umask_says
+from ...files import replacing_folder
 from .call import Call
 from .interval_mask import Intervals
 from .record import Record
@@ -48,7 +45,7 @@ CALL: dict[str, Any] = {
 
 
 def save(seen: Seen, path: str | Path) -> None:
-    """Write a trace: beside its place first, then renamed, so that nothing half-written is ever there."""
+    """Write a trace into a new folder."""
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -66,22 +63,14 @@ def save(seen: Seen, path: str | Path) -> None:
         "missed": seen.missed,
         "calls": [],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".trace-", dir=path.parent))
-    try:
+    with replacing_folder(path) as folder:
         for at, call in enumerate(seen.calls):
             described, tensors = _written(call)
             # One storage may be shared by several (queries, keys and values of one projection): each gets its own.
             file = folder / f"{at:04}.safetensors"
             save_file({name: x.contiguous().clone() for name, x in tensors.items()}, file)
-            as_umask_says(file)
             about["calls"].append(described)
         (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
-        as_umask_says(folder)
-        os.rename(folder, path)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def load_trace(path: str | Path) -> Seen:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...files import replacing_file
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -94,12 +96,7 @@ def save_figure(figure: Any, file: str | Path) -> None:
     import matplotlib
 
     file = check_figure_path(file)
-    unfinished = file.with_name(f".{file.name}.unfinished{file.suffix}")
     # No date, and a fixed seed for the ids of an SVG: the same figure gives the same file.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(file.suffix)
-    try:
-        with matplotlib.rc_context({"svg.hashsalt": "regard"}):
-            figure.savefig(unfinished, dpi=200, metadata=metadata)
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing_file(file) as unfinished, matplotlib.rc_context({"svg.hashsalt": "regard"}):
+        figure.savefig(unfinished, dpi=200, metadata=metadata, format=file.suffix[1:])

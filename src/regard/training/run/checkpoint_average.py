@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...files import as_umask_says
+from ...files import replacing_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,11 +65,9 @@ class WeightSnapshots:
     def _write(self, path: Path, weights: Weights) -> None:
         from safetensors.torch import save_file
 
-        unfinished = path.with_name(f"{path.name}.unfinished")
-        # Tied tables share memory, which the format refuses; here each name has its own.
-        save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
-        as_umask_says(unfinished)
-        unfinished.replace(path)
+        with replacing_file(path) as unfinished:
+            # Tied tables share memory, which the format refuses; here each name has its own.
+            save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
 
 
 def _load(path: Path) -> Weights:

@@ -6,6 +6,8 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
+from ...files import write_text
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -35,10 +37,9 @@ class MetricsFile:
         if self.path.exists():
             with self.path.open(encoding="utf-8", newline="") as file:
                 kept = [row for row in csv.reader(file) if len(row) == len(self.columns) and row[0].isdecimal()]
-        unfinished = self.path.with_name(f"{self.path.name}.unfinished")
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([self.columns, *(row for row in kept if int(row[0]) <= update)])
-        unfinished.replace(self.path)
+        lines = io.StringIO()
+        csv.writer(lines).writerows([self.columns, *(row for row in kept if int(row[0]) <= update)])
+        write_text(self.path, lines.getvalue())
 
     def write(self, values: Mapping[str, int | float]) -> None:
         line = io.StringIO()

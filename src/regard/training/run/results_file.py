@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...files import write_text
 from ..score.bleu import LengthBin, Score
 from ..score.label_scores import LabelScore
 from ..score.task_evaluation import TaskEvaluation
@@ -24,9 +25,7 @@ def save_result(run: Path, data: str, evaluation: TranslationEvaluation | TaskEv
     file = run / NAME
     known = _read(file) if file.exists() else {}
     known[data] = evaluation.to_dict()
-    unfinished = file.with_name(f"{NAME}.unfinished")
-    unfinished.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    write_text(file, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     return file
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...files import remove_unfinished, write_text
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_toml import recipe_toml
 
@@ -44,9 +45,7 @@ class Run:
             _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, recipe)
-        unfinished = folder / f"{RECIPE}.unfinished"
-        unfinished.write_text(recipe_toml(recipe), encoding="utf-8")
-        unfinished.replace(folder / RECIPE)
+        write_text(folder / RECIPE, recipe_toml(recipe))
         run.checkpoints.mkdir()
         return run
 
@@ -129,9 +128,10 @@ def anchored(recipe: Recipe) -> Recipe:
 
 def _clear(folder: Path) -> None:
     """Remove what a run wrote, its marks last: cut short, it is still a run. What others put there stays."""
+    remove_unfinished(folder)
     for name in (*OWNED, "checkpoints", RECIPE):
-        for path in (folder / f"{name}.unfinished", folder / name):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
+from ...files import replacing_folder
 from ..recipe.data_section import FilesData, reader
 from .recipe_corpus import Corpus, read
 from .update_batches import UpdateBatches
@@ -56,9 +56,6 @@ class DataModule(lightning.LightningDataModule):
 
     def _prepare(self) -> None:
         recipe = self.run.recipe
-        unfinished = self.run.data.with_name("data.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir()
         train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
         if next(iter(train), None) is None:
             raise ValueError(f"{self._named('train')} holds nothing that can be used")
@@ -76,16 +73,16 @@ class DataModule(lightning.LightningDataModule):
                 source=reader(recipe.source),
                 labels=recipe.task == "classify",
             )
-        tokenizers.save(unfinished)
-        encoded = self._encode("train", train, tokenizers, unfinished / "train")
-        if recipe.task == "classify":
-            self._remark_rare(tokenizers.target.names, encoded)
-        kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
-        with (unfinished / PAIRS).open("w", encoding="utf-8") as file:
-            for pair in valid:
-                if pair.row in kept:
-                    file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
-        unfinished.rename(self.run.data)
+        with replacing_folder(self.run.data) as unfinished:
+            tokenizers.save(unfinished)
+            encoded = self._encode("train", train, tokenizers, unfinished / "train")
+            if recipe.task == "classify":
+                self._remark_rare(tokenizers.target.names, encoded)
+            kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
+            with (unfinished / PAIRS).open("w", encoding="utf-8") as file:
+                for pair in valid:
+                    if pair.row in kept:
+                        file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
 
     def _encode(self, split: str, corpus: Corpus, tokenizers: TokenizerPair, folder: Path) -> EncodedCorpus:
         data = self.run.recipe.data

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...files import remove_unfinished, replacing_folder
 from ..run.model_card import model_card
 from ..run.run_folder import Run, anchored
 from ..tasks import recipe_task
@@ -63,6 +63,8 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
 
     recipe, folder = run.recipe, run.folder
     run.checkpoints.mkdir(exist_ok=True)
+    if first:
+        remove_unfinished(folder)
     bar = ProgressBar(shown=first)
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
@@ -209,11 +211,9 @@ def _finish(fitting: TrainingModule, device: torch.device) -> None:
         model.load_state_dict(fitting.snapshots.best())
         kept = f"the checkpoint of update {standing.best_update:,}"
     best = max(averaged, standing.best)
-    unfinished = run.model.with_name("model.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model.cpu().save_pretrained(unfinished, card=model_card(run.recipe, task, kept, best))
-    corpora.tokenizers.save(unfinished)
-    unfinished.rename(run.model)
+    with replacing_folder(run.model) as unfinished:
+        model.cpu().save_pretrained(unfinished, card=model_card(run.recipe, task, kept, best))
+        corpora.tokenizers.save(unfinished)
     fitting.bar.say(
         f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"
     )

@@ -14,6 +14,7 @@ import torch.distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
+from ...files import replacing_file
 from ...models import EncoderDecoder
 from ..run.checkpoint_average import WeightSnapshots, size
 from ..run.metrics_file import MetricsFile
@@ -273,10 +274,10 @@ class TrainingModule(lightning.LightningModule):
 
     def save(self) -> None:
         """The checkpoint, whole or not at all; then what only the previous one spoke of goes."""
-        unfinished = self.run.last.with_name("last.ckpt.unfinished")
-        self.trainer.save_checkpoint(unfinished)
+        # Every process takes part; the first writes the file.
+        with replacing_file(self.run.last) if self.global_rank == 0 else nullcontext(self.run.last) as unfinished:
+            self.trainer.save_checkpoint(unfinished)
         if self.global_rank == 0:
-            unfinished.replace(self.run.last)
             self.snapshots.forget(self.trainer.global_step, self.standing.best_update)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

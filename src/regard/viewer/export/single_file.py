@@ -12,11 +12,11 @@ import gzip
 import hashlib
 import html
 import json
-import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...files import write_text
 from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
@@ -43,7 +43,7 @@ modules["shell/shell.js"].start(
 
 
 def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
-    """Write the file beside its place first, then rename it: nothing half-written is ever there."""
+    """Write the HTML file."""
     path = Path(path)
     if not 1 <= size <= 4096:
         raise ValueError(f"size is how many tokens, or cells, along a matrix are kept: 1 to 4096, got {size}")
@@ -53,13 +53,7 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
-    text = page(held(trace, size), trace.title)
-    beside = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_text(path, page(held(trace, size), trace.title))
 
 
 def page(held: dict[str, Any], title: str) -> str:

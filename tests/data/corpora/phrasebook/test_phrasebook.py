@@ -219,13 +219,16 @@ def test_the_command_prints_what_pairs_reads(tmp_path) -> None:  # type: ignore[
 
 
 def test_the_book_needs_no_torch() -> None:
-    code = "import sys; from regard.data import phrasebook; list(phrasebook.pairs(3)); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from regard.data.corpora import phrasebook; list(phrasebook.pairs(3)); "
+        "sys.exit('torch' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_sentences_do_not_depend_on_hashing() -> None:
     """Sets are walked nowhere: another process, with another hash seed, says the same."""
-    code = "from regard.data import phrasebook; print([pair.source for pair in phrasebook.pairs(30, seed=3)])"
+    code = "from regard.data.corpora import phrasebook; print([pair.source for pair in phrasebook.pairs(30, seed=3)])"
     done = [
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, timeout=60, env={"PYTHONHASHSEED": str(seed)}

@@ -1,0 +1,126 @@
+"""Files and folders are written whole or not at all, with the permissions that the umask gives."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from regard.files import remove_unfinished, replacing_file, replacing_folder, write_bytes, write_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UMASK = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def interrupted(file: Path) -> None:
+    file.write_text("half")
+    raise KeyboardInterrupt
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_content_replaces_content(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    write_text(file, "é\r\n")
+    assert file.read_bytes() == b"\xc3\xa9\r\n", "UTF-8, line ends as they are"
+    write_bytes(str(file), b"\x00")
+    assert file.read_bytes() == b"\x00"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    write_text(file, "old")
+    with pytest.raises(KeyboardInterrupt), replacing_file(file) as unfinished:
+        interrupted(unfinished)
+    assert file.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_an_error_names_the_file_that_was_meant(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        write_text(tmp_path / "missing" / "a.txt", "new")
+    assert error.value.filename == str(tmp_path / "missing" / "a.txt")
+
+
+def test_the_reader_of_an_open_file_keeps_the_old_content(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    write_text(file, "old")
+    with file.open() as opened:
+        write_text(file, "new")
+        assert opened.read() == "old"
+
+
+def test_two_writers_do_not_share_a_temporary_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    with replacing_file(file) as one, replacing_file(file) as two:
+        one.write_text("one")
+        two.write_text("two")
+    assert file.read_text() == "one", "the last to finish"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@UMASK
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_permissions_are_those_of_the_umask(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        with replacing_file(tmp_path / "file") as unfinished:
+            unfinished.unlink()  # a library may replace it with a file for the owner alone
+            os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY, 0o600))
+        with replacing_folder(tmp_path / "folder") as unfinished:
+            os.close(os.open(unfinished / "inside", os.O_CREAT | os.O_WRONLY, 0o600))
+    finally:
+        os.umask(before)
+    assert mode(tmp_path / "file") == mode(tmp_path / "folder" / "inside") == 0o666 & ~mask
+    assert mode(tmp_path / "folder") == 0o777 & ~mask
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "above" / "folder"
+    with replacing_folder(folder) as unfinished:
+        (unfinished / "old").write_text("1")
+    with replacing_folder(folder) as unfinished:
+        (unfinished / "deep").mkdir()
+        (unfinished / "deep" / "new").write_text("2")
+        assert names(folder) == ["old"], "until the new one is complete"
+    assert names(folder) == ["deep"]
+    assert names(tmp_path / "above") == ["folder"]
+
+
+def test_an_error_leaves_the_old_folder(tmp_path: Path) -> None:
+    with replacing_folder(tmp_path / "folder") as unfinished:
+        (unfinished / "old").write_text("1")
+    with pytest.raises(KeyboardInterrupt), replacing_folder(tmp_path / "folder") as unfinished:
+        interrupted(unfinished / "new")
+    assert names(tmp_path / "folder") == ["old"]
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows makes links for administrators alone")
+def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    write_text(tmp_path / "target", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "target").read_text() == "old"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_text() == "new"
+
+
+def test_what_a_killed_process_left_can_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b.unfinished").mkdir(parents=True)
+    (tmp_path / "a" / "b.unfinished" / "c.unfinished").write_text("half")
+    (tmp_path / "a" / ".d.unfinished").write_text("half")
+    write_text(tmp_path / "a" / "whole", "1")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path / "a") == ["whole"]
