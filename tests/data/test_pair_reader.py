@@ -314,12 +314,12 @@ def test_a_corpus_larger_than_memory_streams_through(tmp_path: Path) -> None:
         for _ in range(40):
             packed.write(line * 1000)
     code = f"""
-from regard.data import Pairs
+from regard.data import PairReader
 def peak():
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
 before = peak()
-print(sum(1 for _ in Pairs({str(file)!r})), peak() - before)
+print(sum(1 for _ in PairReader({str(file)!r})), peak() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     count, grown = done.stdout.split()
