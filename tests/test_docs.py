@@ -51,6 +51,14 @@ def test_every_local_link_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_path_of_the_source_that_is_named_exists() -> None:
+    """`attention/energies.py` may stand for `src/regard/attention/energies.py`."""
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
+            found = [(ROOT / base / path).exists() for base in ("", "src/regard", "src/regard/attention")]
+            assert any(found) or path.startswith(("runs/", "model/", "photos/")), f"{page.name} names {path}"
+
+
 def test_the_performance_page_is_what_the_benchmarks_printed() -> None:
     from tools.performance_page import PAGE, page
 
