@@ -331,7 +331,7 @@ def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
     assert recipe_loader.load_recipe("bahdanau-phrasebook", [*encoder, "decoder.width=30"]).decoder is not None
     with pytest.raises(RecipeError, match=r"decoder.width is 10, and they are 30 wide"):
         recipe_loader.load_recipe("bahdanau-phrasebook", [*encoder, "decoder.width=10"])
-    with pytest.raises(RecipeError, match=r"encoder.width = 0 is for classifiers"):
+    with pytest.raises(RecipeError, match=r"encoder.width = 0 means the number of classes"):
         recipe_loader.load_recipe("bahdanau-phrasebook", ["encoder.kind=bag"])
 
 
