@@ -6,6 +6,9 @@ READY  := $(VENV)/.ready
 MODELS := $(VENV)/.models
 BROWSER := $(VENV)/.browser
 
+# The corpora of tests and results, beside this repository.
+export REGARD_DATA ?= ../shared/data
+
 LOCK   := requirements/lock.txt
 
 .PHONY: demo test check format lock bench results test-gpu picture clean

@@ -94,8 +94,7 @@ def experiments() -> list[Experiment]:
 def run(experiment: Experiment) -> dict[str, str]:
     folder, evaluation = RUNS / experiment.name, []
     if experiment.table == "hansards-en-fr":  # scored on sentences with gold links, not on the recipe's test set
-        data = Path(os.environ.get("REGARD_DATA", "../shared/data"))
-        evaluation = [str(data / GOLD), "--columns", "0,1,2,3", "--tokenised"]
+        evaluation = [str(Path(os.environ["REGARD_DATA"]) / GOLD), "--columns", "0,1,2,3", "--tokenised"]
     scored = trained(folder, experiment.training, evaluation)
     with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
         lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]

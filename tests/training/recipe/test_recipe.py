@@ -268,14 +268,14 @@ class TestRoot:
         monkeypatch.setenv("REGARD_DATA", "/somewhere")
         assert str(folder(data.root)) == "/somewhere"
         monkeypatch.delenv("REGARD_DATA")
-        assert str(folder(data.root)) == "../shared/data"
+        assert str(folder(data.root)) == "data"
 
     def test_a_missing_variable_or_file_says_what_to_set(self, tmp_path: Path) -> None:
         data = recipe_loader.load_recipe("bahdanau-multi30k", ["data.root=${REGARD_NOWHERE}"]).data
         with pytest.raises(ValueError, match="environment has no REGARD_NOWHERE"):
             read(data, "train")
         data = recipe_loader.load_recipe("bahdanau-multi30k", [f'data.root="{tmp_path}"']).data
-        with pytest.raises(ValueError, match=r"data.train: there is no .*set it \(or REGARD_DATA\)"):
+        with pytest.raises(ValueError, match=r"data.train: there is no .*environment variable REGARD_DATA"):
             read(data, "train")
 
 

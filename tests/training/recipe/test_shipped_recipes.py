@@ -15,6 +15,7 @@ pytest.importorskip("pytorch_lightning")
 from regard.decoding import pretrained
 from regard.training import fit
 from regard.training.recipe import recipe_loader
+from regard.training.recipe.shipped_recipes import shipped_parts, shipped_recipes
 from regard.training.score.task_evaluation import evaluate_task
 from regard.training.tasks import recipe_task
 from regard.training.trainer.recipe_corpus import read
@@ -45,6 +46,29 @@ def small(name: str) -> list[str]:
     if recipe_loader.recipe_tasks()[name].endswith("phrases"):
         return [*SMALL, "data.sentences=200"]
     return [*SMALL, "data.train=10", "data.valid=6", "data.test=6"]
+
+
+def test_a_table_makes_a_recipe_of_every_system_and_corpus() -> None:
+    recipes = shipped_recipes()
+    assert len(recipes) == 79
+    assert len(shipped_parts()) == 37
+    assert not set(recipes) & set(shipped_parts()), "a base is either"
+    assert recipes["luong-dot-multi30k"] == {
+        "about": "Luong 2015, dot energy, on Multi30k, English to German",
+        "base": ["luong", "rnn-multi30k"],
+        "decoder": {"energy": "dot"},
+    }
+    assert recipes["cnn-sst5"]["encoder"] == {"dropout": 0.3}, "an exception"
+    assert recipes["cnn-sst2"] == {
+        "about": "Kim 2014, a convolutional classifier, on SST-2, whole sentences",
+        "base": ["sst2", "text-cnn"],
+    }
+
+
+def test_resolving_leaves_the_parts_as_they_are() -> None:
+    before = recipe_loader.load_recipe("cnn-sst5")
+    recipe_loader.load_recipe("cnn-trec", ["encoder.dropout=0.9", "training.updates=1"])
+    assert recipe_loader.load_recipe("cnn-sst5") == before
 
 
 @pytest.mark.parametrize("name", NAMES)

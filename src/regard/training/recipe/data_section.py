@@ -10,7 +10,7 @@ from .strict_section import Count, Positive, StrictSection
 
 CorpusFile = str | Annotated[list[str], Field(min_length=2, max_length=2)]
 ROOT = Field(
-    default="${REGARD_DATA:-../shared/data}",
+    default="${REGARD_DATA:-data}",
     description="where the paths below start, from where the command is run; ${NAME:-else} is read",
 )
 

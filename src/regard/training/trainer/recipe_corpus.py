@@ -107,7 +107,7 @@ def _found(file: Path, split: str, root: str) -> Path:
     if not file.exists():
         raise ValueError(
             f"data.{split}: there is no {file.absolute()}; data.root is {root!r}, from where the command is run: "
-            "set it (or REGARD_DATA) to the folder that holds the corpora"
+            "set it (or the environment variable REGARD_DATA) to the folder that holds the corpora"
         )
     return file
 
