@@ -22,8 +22,7 @@ from regard.layers import (
 )
 from regard.layers.recurrent import rnn_gates
 from regard.layers.recurrent.deferred_gradient import DeferredLinear
-from regard.layers.recurrent.encoder_memory import query_matrix
-from regard.layers.recurrent.loop_additive import Scores
+from regard.layers.recurrent.loop_additive import LoopAdditive
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 F64 = torch.float64
@@ -156,7 +155,10 @@ def test_fixed_can_go_back_twice_and_skips_what_did_not_matter() -> None:
 def test_asking_for_an_inputs_gradient_leaves_the_matrix_alone() -> None:
     """As saliency and gradient penalties do: the steps' notes are for the matrix, and it was not asked for."""
     m, x, keys, w = leaf(4, 3), leaf(2, 3), leaf(2, 5, 4), leaf(4)
-    for loop, q, learned in ((DeferredLinear(m), x, (m,)), (Scores(keys, w), x.repeat(1, 2)[:, None, :4], (keys, w))):
+    for loop, q, learned in (
+        (DeferredLinear(m), x, (m,)),
+        (LoopAdditive(keys, w), x.repeat(1, 2)[:, None, :4], (keys, w)),
+    ):
         y = loop(q).square().sum()
         want = torch.autograd.grad(y, learned, retain_graph=True)
         torch.autograd.grad(y, x, retain_graph=True)
@@ -167,7 +169,7 @@ def test_asking_for_an_inputs_gradient_leaves_the_matrix_alone() -> None:
 def test_steps_can_be_trained_through_after_sentences_leave() -> None:
     keys, w, q = leaf(3, 5, 4), leaf(4), leaf(2, 2, 4)
     rows = torch.tensor([2, 0])
-    got = Scores(keys, w).select(rows)(q)  # two queries of each sentence, as two beams would ask
+    got = LoopAdditive(keys, w).select(rows)(q)  # two queries of each sentence, as two beams would ask
     want = torch.tanh(q[:, :, None] + keys[rows][:, None]) @ w
     for mine, other in zip(grads(got.sum(), q, keys, w), grads(want.sum(), q, keys, w), strict=True):
         torch.testing.assert_close(mine, other)
@@ -269,8 +271,8 @@ def test_memory_says_what_attend_says(energy: nn.Module) -> None:
     vectors, lengths = leaf(2, 7, 4 if isinstance(energy, Dot) else 5), torch.tensor([7, 3])
     q = leaf(2, 3, 4)
     learned = list(energy.parameters()) if isinstance(energy, nn.Module) else []
-    memory, matrix = EncoderMemory(energy, vectors, lengths), query_matrix(energy)  # type: ignore[arg-type]
-    looks = [memory.look(at[:, None] if matrix is None else (at @ matrix.mT)[:, None]) for at in q.unbind(1)]
+    memory, matrix = EncoderMemory(energy, vectors, lengths), getattr(energy, "query_matrix", None)  # type: ignore[arg-type]
+    looks = [memory.attend(at[:, None] if matrix is None else (at @ matrix.mT)[:, None]) for at in q.unbind(1)]
     got = torch.cat([z for z, _ in looks], 1)
     want, w = attend(q, vectors, vectors, energy=energy, mask=padding(lengths), weights=True, backend="reference")
     torch.testing.assert_close(got, want)
@@ -305,7 +307,8 @@ def test_local_windows_are_luongs() -> None:
 def test_triton_gates_and_scores_follow_the_formula(dtype: torch.dtype) -> None:
     skip_without_triton()
     with interpreted():
-        from regard.layers.recurrent import loop_additive_triton, rnn_gates_triton
+        from regard.attention.kernels.additive import additive_step_triton
+        from regard.layers.recurrent import rnn_gates_triton
 
         torch.manual_seed(1)
         given, recalled, h, g = (torch.randn(5, n).to(dtype) for n in (21, 21, 7, 7))
@@ -328,13 +331,13 @@ def test_triton_gates_and_scores_follow_the_formula(dtype: torch.dtype) -> None:
             torch.testing.assert_close(mine.double(), other, rtol=8 * rounding, atol=8 * rounding)
 
         q, keys, w, ge = (torch.randn(*shape).to(dtype) for shape in ((3, 20), (3, 19, 20), (20,), (3, 19)))
-        e = loop_additive_triton.scores_forward(q, keys, w)
+        e = additive_step_triton.energies(q, keys, w)
         q64, k64, w64 = (x.double().requires_grad_() for x in (q, keys, w))
         want = torch.tanh(q64[:, None] + k64) @ w64
         torch.testing.assert_close(e.double(), want, rtol=1e-5, atol=1e-5)
         sums, sum_w = torch.zeros(3, 19, 20), torch.zeros(3, 20)
-        to_q = loop_additive_triton.scores_backward(ge, q, keys, w, sums, sum_w)
-        to_q = loop_additive_triton.scores_backward(ge, q, keys, w, sums, sum_w)  # a second step adds to the same sums
+        to_q = additive_step_triton.add_gradients(ge, q, keys, w, sums, sum_w)
+        to_q = additive_step_triton.add_gradients(ge, q, keys, w, sums, sum_w)  # a second step adds to the same sums
         wanted = grads((want * ge).sum(), q64, k64, w64)
         torch.testing.assert_close(to_q.double(), wanted[0], rtol=8 * rounding, atol=8 * rounding)
         torch.testing.assert_close((sums * w).double(), 2 * wanted[1], rtol=1e-4, atol=1e-4)
@@ -393,7 +396,7 @@ def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
     state = first = leaf(2, 4)
     first.register_hook(stop)
     for _ in range(3):
-        state = torch.tanh(state + memory.look(fixed(state)[:, None])[0][:, 0])
+        state = torch.tanh(state + memory.attend(fixed(state)[:, None])[0][:, 0])
     with pytest.raises(RuntimeError, match="stop"):
         state.sum().backward(retain_graph=True)
     breaks = False
@@ -414,9 +417,9 @@ def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
 def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> None:
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     q = torch.randn(2, 1, 4)
-    plain = EncoderMemory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+    plain = EncoderMemory(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = EncoderMemory(energy, vectors, torch.tensor([3, 2])).look(q)[0]  # type: ignore[arg-type]
+        mixed = EncoderMemory(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
         cell = RecurrentCell("gru", 3, 4, 4)
         unrolled = cell.unroll(torch.float32)
         hidden = (torch.zeros(2, 4),)
@@ -429,14 +432,14 @@ def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> Non
 
 def test_loops_run_where_there_is_no_autocast() -> None:
     with torch.device("meta"):
-        z, weights = EncoderMemory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).look(
+        z, weights = EncoderMemory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).attend(
             torch.empty(2, 1, 4)
         )
     assert (z.shape, weights.shape) == ((2, 1, 4), (2, 1, 3))
 
 
 def test_a_sentence_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one place to look at; the shortest has 0"):
+    with pytest.raises(ValueError, match="at least one place to attend to; the shortest has 0"):
         EncoderMemory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
 
 

@@ -24,6 +24,11 @@ class LearnedEnergy(nn.Module):
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         raise NotImplementedError
 
+    @property
+    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
+        """The matrix that projects queries, for a loop that multiplies with several matrices at once."""
+        raise NotImplementedError
+
     def check(self, width_q: int, width_k: int) -> None:
         if (width_q, width_k) != (self.dim_q, self.dim_k):
             raise ValueError(
@@ -55,6 +60,10 @@ class General(LearnedEnergy):
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
         return q @ self.weight.to(q.dtype), k, DotForm()
 
+    @property
+    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
+        return self.weight.mT
+
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}"
 
@@ -78,6 +87,10 @@ class Additive(LearnedEnergy):
         b = nn.functional.linear(k, self.key.weight.to(k.dtype))
         return a, b, TanhForm(self.weight)
 
+    @property
+    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
+        return self.query.weight
+
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}, hidden={self.hidden}"
 
@@ -99,6 +112,10 @@ class Concat(LearnedEnergy):
         a = nn.functional.linear(q, for_q.to(q.dtype))
         b = nn.functional.linear(k, for_k.to(k.dtype))
         return a, b, TanhForm(self.weight)
+
+    @property
+    def query_matrix(self) -> Float[Tensor, "d dim_q"]:
+        return self.joint.weight[:, : self.dim_q]
 
     def extra_repr(self) -> str:
         return f"{self.dim_q}, {self.dim_k}, hidden={self.hidden}"

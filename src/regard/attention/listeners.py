@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from .energy_forms import Form
+    from .masks import Mask
     from .normalizers.normalizer import Normalizer
     from .request import Request
 
@@ -27,25 +29,21 @@ def notify(request: Request, output: Tensor, state: Tensor | None) -> None:
             listener(request, output, state)
 
 
-def tell_energies(
-    e: Float[Tensor, "*batch q k"],
+def notify_step(
+    a: Float[Tensor, "*batch q d"],
+    b: Float[Tensor, "*batch k d"],
+    form: Form,
     v: Float[Tensor, "*batch k d_v"],
-    output: Tensor,
+    output: Float[Tensor, "*batch q d_v"],
+    *,
+    mask: Mask | None = None,
     normalize: Normalizer | None = None,
     state: Float[Tensor, "*batch q"] | None = None,
 ) -> None:
-    """The same for energies at hand, as a loop has them: one query a step, and T of them in all.
-
-    `normalize` is softmax unless given, with the row state it left.
-    """
-    from .energy_forms import DotForm
+    """`notify` for one step of a recurrent loop, from queries and keys already projected; softmax unless said."""
     from .energy_matrix import EnergyMatrix
-    from .modifiers import Bias
     from .normalizers.normalizer import Softmax
     from .request import Request
 
-    nothing = e.detach().new_zeros(1)
-    batch, queries, keys = tuple(e.shape[:-2]), e.shape[-2], e.shape[-1]
-    a, b = nothing.expand(*batch, queries, 1), nothing.expand(*batch, keys, 1)
-    energies = EnergyMatrix(a, b, DotForm(), batch, (Bias(e.detach()),))
+    energies = EnergyMatrix(a, b, form, tuple(a.shape[:-2]), (), mask)
     notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state)

@@ -195,7 +195,7 @@ def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     memory = EncoderMemory(energy, vectors, torch.tensor([5, 3]))
     q = torch.randn(2, 1, 4, dtype=torch.float64)
     found = looks(memory, q)
-    alpha = memory.look(q)[1]
+    alpha = memory.attend(q)[1]
     for row, length in enumerate((5, 3)):
         expected = torch.distributions.Categorical(alpha[row, 0, :length]).entropy()
         torch.testing.assert_close(found.entropy[row, 0], expected)

@@ -1,4 +1,4 @@
-"""Annotations prepared for a loop that looks at them once per step."""
+"""Encoder memory: annotations prepared for a loop that attends to them at every step."""
 
 from __future__ import annotations
 
@@ -6,56 +6,49 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention import Additive, Concat, Dot, General
-from ...attention.listeners import listeners, tell_energies
+from ...attention import dense, padding
+from ...attention.energy_forms import TanhForm
+from ...attention.listeners import listeners, notify_step
 from ...attention.torch_transforms import plain
 from .deferred_gradient import DeferredLinear
-from .loop_additive import Scores
+from .loop_additive import LoopAdditive
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    Energies = Additive | Concat | General | Dot
-
-
-def query_matrix(energy: Energies) -> Float[Tensor, "d width"] | None:
-    """What a query is multiplied with before it meets the keys; None where nothing is."""
-    if isinstance(energy, Additive):
-        return energy.query.weight
-    if isinstance(energy, Concat):
-        return energy.joint.weight[:, : energy.dim_q]
-    return energy.weight.mT if isinstance(energy, General) else None
+    from ...attention import Dot, Normalizer
+    from ...attention.learned_energies import LearnedEnergy
 
 
 class EncoderMemory:
-    """Keys and values of a batch of sentences; `look` is z = softmax(energy(q, k)) · v for queries already projected.
+    """Keys and values of a batch of sentences; `attend` is z = softmax(energy(q, k)) · v for projected queries.
 
-    `attend` says the same for a whole matrix of queries. A loop asks for one at a time, so the keys are projected
-    here, once, and their gradients are computed once, when the loop is done. Unless `values` are given, the vectors
-    that make the keys are the values too.
+    `regard.attend` computes the same for a whole matrix of queries. A loop has one query at a time, so the keys are
+    projected here once, and their gradients are computed once, after the loop. Unless `values` are given, the vectors
+    are both keys and values.
     """
 
     def __init__(
         self,
-        energy: Energies,
+        energy: LearnedEnergy | Dot,
         vectors: Float[Tensor, "batch places width"],
         lengths: Int[Tensor, "batch"],
         *,
         values: Float[Tensor, "batch places values"] | None = None,
     ) -> None:
         if lengths.device.type == "cpu" and plain(lengths) and bool((lengths < 1).any()):
-            raise ValueError(
-                f"every sentence needs at least one place to look at; the shortest has {int(lengths.min())}"
+            raise ValueError(f"every sentence needs at least one place to attend to; the shortest has {lengths.min()}")
+        no_query = vectors.new_empty(len(vectors), 0, getattr(energy, "dim_q", vectors.shape[-1]))
+        _, self.keys, self.form = energy.split(no_query, vectors)
+        if isinstance(self.form, TanhForm):
+            self._energies: LoopAdditive | DeferredLinear = LoopAdditive(
+                self.keys, self.form.weight.to(self.keys.dtype)
             )
-        if isinstance(energy, Additive | Concat):
-            matrix = energy.key.weight if isinstance(energy, Additive) else energy.joint.weight[:, energy.dim_q :]
-            keys = torch.nn.functional.linear(vectors, matrix.to(vectors.dtype))
-            self._energies: Scores | DeferredLinear = Scores(keys, energy.weight.to(keys.dtype))
         else:
-            self._energies = DeferredLinear(vectors)
-        self.vectors = vectors if values is None else values  # what is averaged
-        self._mix = DeferredLinear(self.vectors.mT)  # [batch, width, places]: p ↦ p V
+            self._energies = DeferredLinear(self.keys)
+        self.values = vectors if values is None else values
+        self._mix = DeferredLinear(self.values.mT)  # [batch, width, places]: p ↦ p V
         self.lengths = lengths
         self.places = torch.arange(vectors.shape[1], device=vectors.device)
         # −∞ on padding, added to the energies.
@@ -73,7 +66,7 @@ class EncoderMemory:
         """Σ_j w_j v_j."""
         return self._mix(weights)
 
-    def look(
+    def attend(
         self,
         q: Float[Tensor, "batch queries d"],
         *,
@@ -86,14 +79,33 @@ class EncoderMemory:
         if scale is not None:
             p = p * scale
         z = self.mix(p)
-        if listeners and scale is None:  # scaled weights do not sum to one: no softmax, so not what a watch can show
-            tell_energies(e, self.vectors, z)
+        if scale is None:  # scaled weights do not sum to one: no normalizer describes them
+            self.notify(q, z, closed=closed)
         return z, p
+
+    def notify(
+        self,
+        q: Float[Tensor, "batch queries d"],
+        z: Float[Tensor, "batch queries width"],
+        *,
+        closed: Float[Tensor, "batch queries places"] | None = None,
+        normalize: Normalizer | None = None,
+        state: Float[Tensor, "batch queries"] | None = None,
+    ) -> None:
+        """Report a step to whoever watches."""
+        if not listeners:
+            return
+        mask = padding(self.lengths) if bool((self.lengths < len(self.places)).any()) else None
+        if closed is not None:
+            window = dense(closed == 0)
+            mask = window if mask is None else mask & window
+        a = q.to(self.keys.dtype)
+        notify_step(a, self.keys, self.form, self.values, z, mask=mask, normalize=normalize, state=state)
 
     def select(self, rows: Int[Tensor, "chosen"]) -> EncoderMemory:
         """The same for these sentences."""
         chosen = object.__new__(EncoderMemory)
         chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
         chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
-        chosen.vectors = self.vectors[rows]
+        chosen.keys, chosen.form, chosen.values = self.keys[rows], self.form, self.values[rows]
         return chosen

@@ -12,26 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
+from ...attention.kernels import has_triton
+
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
 
-def fused(x: Tensor) -> bool:
-    """Is there a Triton kernel for this tensor?"""
-    if not x.is_cuda or x.dtype == torch.float64:  # the kernels compute in float32
-        return False
-    try:
-        import triton  # noqa: F401
-    except ModuleNotFoundError:
-        return False
-    return True
-
-
 class _GRU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
-        if fused(h):
+        if has_triton(h):
             from .rnn_gates_triton import gru_forward
 
             new, saved = gru_forward(given, recalled, h)
@@ -50,7 +41,7 @@ class _GRU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        if fused(g):
+        if has_triton(g):
             from .rnn_gates_triton import gru_backward
 
             return gru_backward(g, *ctx.saved_tensors)
@@ -72,7 +63,7 @@ class _GRU(torch.autograd.Function):
 class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, total: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        if fused(c):
+        if has_triton(c):
             from .rnn_gates_triton import lstm_forward
 
             h, new, saved = lstm_forward(total, c)
@@ -89,7 +80,7 @@ class _LSTM(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gh: Tensor, gc: Tensor) -> tuple[Tensor, Tensor]:
-        if fused(gh):
+        if has_triton(gh):
             from .rnn_gates_triton import lstm_backward
 
             return lstm_backward(gh, gc, *ctx.saved_tensors)

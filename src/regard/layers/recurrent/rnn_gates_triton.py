@@ -8,16 +8,12 @@ import torch
 import triton
 import triton.language as tl
 
+from ...attention.kernels.additive.additive_step_triton import tanh
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCK = 1024
-
-
-@triton.jit
-def _tanh(x):
-    # 1 − 2/(e^{2x} + 1): exact at both ends, e^{2x} = ∞ gives 1 and 0 gives −1.
-    return 1 - 2 / (tl.exp(2 * x) + 1)
 
 
 @triton.jit
@@ -39,7 +35,7 @@ def _gru_forward(given, recalled, h, new, saved, width, n_all, BLOCK: tl.constex
     b_n = tl.load(recalled + gates + 2 * width, ok, 0.0).to(tl.float32)
     before = tl.load(h + at, ok, 0.0).to(tl.float32)
     r, z = _sigmoid(a_r + b_r), _sigmoid(a_z + b_z)
-    n = _tanh(a_n + r * b_n)
+    n = tanh(a_n + r * b_n)
     tl.store(new + at, n + z * (before - n), ok)
     keep = row * 4 * width + col
     tl.store(saved + keep, r, ok)
@@ -81,11 +77,11 @@ def _lstm_forward(total, c, h, new, saved, width, n_all, BLOCK: tl.constexpr):
     gates = row * 4 * width + col
     i = _sigmoid(tl.load(total + gates, ok, 0.0).to(tl.float32))
     f = _sigmoid(tl.load(total + gates + width, ok, 0.0).to(tl.float32))
-    g = _tanh(tl.load(total + gates + 2 * width, ok, 0.0).to(tl.float32))
+    g = tanh(tl.load(total + gates + 2 * width, ok, 0.0).to(tl.float32))
     o = _sigmoid(tl.load(total + gates + 3 * width, ok, 0.0).to(tl.float32))
     after = f * tl.load(c + at, ok, 0.0).to(tl.float32) + i * g
     tl.store(new + at, after, ok)
-    tl.store(h + at, o * _tanh(after), ok)
+    tl.store(h + at, o * tanh(after), ok)
     tl.store(saved + gates, i, ok)
     tl.store(saved + gates + width, f, ok)
     tl.store(saved + gates + 2 * width, g, ok)
@@ -103,7 +99,7 @@ def _lstm_backward(gh, gc, saved, c, new, into, to_c, width, n_all, BLOCK: tl.co
     g = tl.load(saved + gates + 2 * width, ok, 0.0).to(tl.float32)
     o = tl.load(saved + gates + 3 * width, ok, 0.0).to(tl.float32)
     before = tl.load(c + at, ok, 0.0).to(tl.float32)
-    squashed = _tanh(tl.load(new + at, ok, 0.0).to(tl.float32))
+    squashed = tanh(tl.load(new + at, ok, 0.0).to(tl.float32))
     grad_h = tl.load(gh + at, ok, 0.0).to(tl.float32)
     grad_c = tl.load(gc + at, ok, 0.0).to(tl.float32) + grad_h * o * (1 - squashed * squashed)
     tl.store(into + gates, grad_c * g * i * (1 - i), ok)

@@ -223,7 +223,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         if source is None or last.asked is None:
             return LSTMNStep(hidden=layer.step(reading, given)[0])
         q = last.asked if asks is None else asks + last.asked
-        found, weights = (x.flatten(0, 1) for x in source.memory.look(q.unflatten(0, (-1, state.beams))))
+        found, weights = (x.flatten(0, 1) for x in source.memory.attend(q.unflatten(0, (-1, state.beams))))
         if source.gate is None or gate is None:
             hidden, _ = layer.step(reading, given, late=found)
             return LSTMNStep(source.query(hidden), hidden, found, weights)

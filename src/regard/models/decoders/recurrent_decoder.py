@@ -11,7 +11,6 @@ from torch import nn
 from ...attention import Additive, Concat, Dot, General
 from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
 from ...layers.recurrent.deferred_gradient import DeferredLinear
-from ...layers.recurrent.encoder_memory import query_matrix
 from ..config import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...layers.recurrent.encoder_memory import Energies
+    from ...attention.learned_energies import LearnedEnergy
     from ...layers.recurrent.rnn_cell import Hidden, LoopCell
     from ..annotations import Annotations
     from ..encoders.encoder import EncoderConfig
@@ -195,7 +194,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
             dtype = torch.get_autocast_dtype(vectors.device.type)
             vectors = vectors.to(dtype)
-        project = None if self.energy is None else query_matrix(self.energy)
+        project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
         parts = RecurrentLoop(
             # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
             cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],
@@ -223,7 +222,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             given = given + parts.context.repeat_interleave(beams, 0)
         if parts.memory is not None and not self._luong:
             q = q if q.shape[1] else last.hidden[0][0].to(q.dtype)  # the dot product takes the state as it is
-            context, weights = parts.memory.look(q.unflatten(0, (-1, beams)))
+            context, weights = parts.memory.attend(q.unflatten(0, (-1, beams)))
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
         hidden = [first.step(given, last.fed if self._luong else context, recalled, last.hidden[0])]
         for cell, before in zip(parts.cells[1:], last.hidden[1:], strict=True):
@@ -235,7 +234,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             if self.local is not None:
                 memory = parts.memory
                 closed, scale = self.local(top.unflatten(0, (-1, beams)), position, memory.lengths, memory.places)
-            context, weights = parts.memory.look(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
+            context, weights = parts.memory.attend(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
             fed = torch.tanh(parts.join(torch.cat([context, top.to(context.dtype)], -1)))
         return RecurrentStep(hidden, fed, context, weights)
@@ -257,7 +256,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         return self.dropout(joined)  # type: ignore[no-any-return]
 
 
-def _energy(config: RecurrentDecoderConfig, memory: int) -> Energies:
+def _energy(config: RecurrentDecoderConfig, memory: int) -> LearnedEnergy | Dot:
     if config.energy == "dot":
         return Dot()
     if config.energy == "general":

@@ -1,4 +1,4 @@
-"""e_j = w · tanh(q + k_j) for one query per sentence, as Triton kernels; the tanh is computed again going back."""
+"""e_j = w · tanh(q + k_j) for one query per sentence, as Triton kernels; the backward pass computes the tanh again."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import torch
 import triton
 import triton.language as tl
 
-from .rnn_gates_triton import _tanh
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@triton.jit
+def tanh(x):
+    # 1 − 2/(e^{2x} + 1): exact at both ends, e^{2x} = ∞ gives 1 and 0 gives −1.
+    return 1 - 2 / (tl.exp(2 * x) + 1)
 
 
 @triton.jit
@@ -23,12 +27,12 @@ def _forward(q, keys, w, e, places, room, width, WIDTH: tl.constexpr, PLACES: tl
     weight = tl.load(w + d, d < width, 0.0).to(tl.float32)
     at = (row * room + j)[:, None] * width + d
     key = tl.load(keys + at, (j < places)[:, None] & (d < width), 0.0).to(tl.float32)
-    tl.store(e + row * places + j, tl.sum(_tanh(here + key) * weight, axis=1), j < places)
+    tl.store(e + row * places + j, tl.sum(tanh(here + key) * weight, axis=1), j < places)
 
 
 @triton.jit
 def _backward(g, q, keys, w, to_q, sum_keys, sum_w, places, room, width, WIDTH: tl.constexpr, PLACES: tl.constexpr):
-    # One program holds a sentence: no other adds to its sums, so the order of additions is always the same.
+    # One program per sentence: no other adds to its sums, so the order of additions is fixed.
     row = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     here = tl.load(q + row * width + d, d < width, 0.0).to(tl.float32)
@@ -40,7 +44,7 @@ def _backward(g, q, keys, w, to_q, sum_keys, sum_w, places, room, width, WIDTH: 
         inside = (j < places)[:, None] & (d < width)
         at = (row * room + j)[:, None] * width + d
         grad = tl.load(g + row * places + j, j < places, 0.0).to(tl.float32)[:, None]
-        hidden = _tanh(here + tl.load(keys + at, inside, 0.0).to(tl.float32))
+        hidden = tanh(here + tl.load(keys + at, inside, 0.0).to(tl.float32))
         into = grad * (1 - hidden * hidden)
         into_q += tl.sum(into, axis=0)
         into_w += tl.sum(grad * hidden, axis=0)
@@ -49,7 +53,7 @@ def _backward(g, q, keys, w, to_q, sum_keys, sum_w, places, room, width, WIDTH: 
     tl.store(sum_w + row * width + d, into_w, d < width)
 
 
-def scores_forward(q: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
+def energies(q: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     """q [batch, d], keys [batch, places, d] → [batch, places], float32."""
     q, weight = q.contiguous(), weight.contiguous()
     keys, room = _room(keys)
@@ -61,15 +65,15 @@ def scores_forward(q: Tensor, keys: Tensor, weight: Tensor) -> Tensor:
     return e
 
 
-def scores_backward(g: Tensor, q: Tensor, keys: Tensor, weight: Tensor, sum_keys: Tensor, sum_w: Tensor) -> Tensor:
-    """Adds to `sum_keys` (without its factor w) and `sum_w` (one row per sentence); gives the gradient of q.
+def add_gradients(g: Tensor, q: Tensor, keys: Tensor, weight: Tensor, sum_keys: Tensor, sum_w: Tensor) -> Tensor:
+    """Adds to `sum_keys` (without its factor w) and `sum_w` (one row per sentence); returns the gradient of q.
 
-    `sum_keys` is laid out as the keys are: both whole, or both the first places of memory that has room for more.
+    `sum_keys` has the keys' strides: both whole, or both the first places of a larger buffer.
     """
     g, q, weight = g.contiguous(), q.contiguous(), weight.contiguous()
     keys, room = _room(keys)
     if sum_keys.stride() != keys.stride():
-        raise ValueError(f"the sums lie as {sum_keys.stride()} and the keys as {keys.stride()}; make them alike")
+        raise ValueError(f"the sums have strides {sum_keys.stride()} and the keys {keys.stride()}; they must be equal")
     batch, places, width = keys.shape
     to_q = torch.empty_like(q)
     block = min(128, triton.next_power_of_2(width))
@@ -80,7 +84,7 @@ def scores_backward(g: Tensor, q: Tensor, keys: Tensor, weight: Tensor, sum_keys
 
 
 def _room(keys: Tensor) -> tuple[Tensor, int]:
-    """Keys one after the other, and how many places lie between one sentence and the next: a tape has more to come."""
+    """Keys without gaps inside a sentence, and the distance from one sentence to the next, in keys."""
     width = keys.shape[-1]
     if keys.stride(2) != 1 or keys.stride(1) != width or keys.stride(0) % width:
         keys = keys.contiguous()
