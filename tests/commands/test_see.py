@@ -94,7 +94,7 @@ def test_what_cannot_be_drawn_is_told_before_anything_is_shown(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
-    assert "2 layers of 2 heads; asked for 7.0" in refused(monkeypatch, *common, "7")
+    assert "2 layers of 2 heads; there is no 7.0" in refused(monkeypatch, *common, "7")
     assert "2 layers of 2 heads; asked for 1.2" in refused(monkeypatch, *common, "1", "--head", "2")
     monkeypatch.setattr("regard.commands.see.WIDEST", 3)
     assert "up to 3 tokens, there are 5; leave --layer out" in refused(monkeypatch, *common, "1")
