@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from regard.commands import app
-from regard.commands.classify import OF_SOUND, OF_TEXT
+from regard.commands.classify import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
 from regard.data.sound_reader import SoundReader
@@ -126,7 +126,7 @@ def test_a_file_with_nothing_in_it_is_told(folder: Path, tmp_path: Path) -> None
     for given, name in ((("--file", tmp_path / "none.txt"), tmp_path / "none.txt"), ((), "standard input")):
         code, said, told = run("--model", folder / "max", *given, stdin=b"")
         assert (code, said) == (0, "")
-        assert told == f"regard: {name} is empty: there is nothing to name\n"
+        assert told == f"regard: {name} is empty: there is nothing to classify\n"
 
 
 def test_a_closed_standard_input_is_an_empty_one(
@@ -134,7 +134,7 @@ def test_a_closed_standard_input_is_an_empty_one(
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)  # as Python leaves it after <&-
     app(["classify", "--model", str(folder / "max")], standalone_mode=False)
-    assert capsys.readouterr() == ("", "regard: standard input is empty: there is nothing to name\n")
+    assert capsys.readouterr() == ("", "regard: standard input is empty: there is nothing to classify\n")
 
 
 def test_of_several_each_is_named(folder: Path) -> None:
@@ -165,7 +165,7 @@ def test_words_the_model_does_not_know_are_marked(folder: Path) -> None:
     found, told = words("the zebra was dull.", "words")
     assert found == ["the", "⟨zebra⟩", "was", "⟨dull.⟩", "</s>"]
     assert "does not know what stands in ⟨⟩" in told
-    assert "'dull' it knows, so put a space between it and the punctuation" in told
+    assert "it knows 'dull', so put a space between it and the punctuation" in told
     found, told = words("the zebra was dull", "words")
     assert found == ["the", "⟨zebra⟩", "was", "dull", "</s>"]
     assert "punctuation" not in told
@@ -227,7 +227,7 @@ def test_a_speller_writes_and_its_alignment_is_drawn(folder: Path, tmp_path: Pat
     assert code == 0
     assert said.count("\n") == 1
     assert (tmp_path / "a.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match="name the files of sound to spell"):
+    with pytest.raises(ValueError, match="name the sound files to spell"):
         run("--model", folder / "spell")
 
 
@@ -248,7 +248,7 @@ def test_options_that_mean_nothing_are_refused_and_not_dropped(folder: Path, tmp
         run("tone:rising:4", "--model", folder / "spell-blind", "--save-plot", tmp_path / "a.png")
     with pytest.raises(ValueError, match="gives moments no weights, so there is nothing to draw"):
         run("tone:rising:4", "--model", folder / "sound-last", "--save-plot", tmp_path / "a.png")
-    with pytest.raises(ValueError, match="name the files of sound to spell as arguments"):
+    with pytest.raises(ValueError, match="name the sound files to spell as arguments"):
         run("tone:rising:4", "--model", folder / "spell", "--file", tmp_path / "in.txt")
     assert not list(tmp_path.iterdir())
 
@@ -259,7 +259,7 @@ def test_a_mistyped_sound_is_no_text(folder: Path, tmp_path: Path) -> None:
             run(name)
     (tmp_path / "a.wav").write_bytes(b"")
     for sound in (tmp_path / "a.wav", "tone:rising:4"):
-        with pytest.raises(ValueError, match=f"{sound} is a sound, and 'i liked it' is none: give sounds or texts"):
+        with pytest.raises(ValueError, match=f"{sound} is a sound, and 'i liked it' is not: give sounds or texts"):
             run("i liked it", sound)
     assert run("i liked sevn.wav", "--model", folder / "attention")[0] == 0  # who names the model means a text
 
@@ -279,7 +279,7 @@ def test_names_of_files_are_no_texts_and_texts_no_names(folder: Path, tmp_path: 
         with pytest.raises(ValueError, match=f"{text} is a file, and would be read as a text; --file {text} reads"):
             run(text, *model)
     for one in ("seven is a number", picture, text):
-        with pytest.raises(ValueError, match=f"sound reads sounds, and '{one}' names none; for a text, give a --model"):
+        with pytest.raises(ValueError, match=f"sound reads sounds, and '{one}' is none; for a text, give a --model"):
             run(one, "--model", folder / "sound")
 
 
@@ -301,7 +301,7 @@ def test_bars_and_words() -> None:
     assert sum_by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
 
 
-@pytest.mark.skipif(OF_TEXT not in shipped(), reason=f"{OF_TEXT} does not ship yet")
+@pytest.mark.skipif(TEXT_MODEL not in shipped(), reason=f"{TEXT_MODEL} does not ship yet")
 def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
     """Each pair has the same words, and opposite labels."""
     for good, bad in [
@@ -312,7 +312,7 @@ def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
         assert run(bad)[1].startswith("negative")
 
 
-@pytest.mark.skipif(OF_SOUND not in shipped(), reason=f"{OF_SOUND} does not ship yet")
+@pytest.mark.skipif(SOUND_MODEL not in shipped(), reason=f"{SOUND_MODEL} does not ship yet")
 def test_the_classifier_of_sounds_that_ships_answers() -> None:
     code, said, _ = run("tone:rising:4")
     assert code == 0

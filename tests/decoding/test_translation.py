@@ -280,14 +280,14 @@ class TestCommand:
     def test_n_best_that_look_the_same_are_one(
         self, tokenizers: TokenizerPair, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        from regard.commands.translate import _print
+        from regard.commands.translate import print_translation
 
         texts = ["a ?", "a\u202f?", "a?", "a\u00a0?", "m²", "m2"]  # m2 is read otherwise
         hypotheses = [Hypothesis([], -1.0 - n, 0.0) for n in range(6)]
         found = Translation("a", [], texts, hypotheses, tokenizers)
-        _print(found, 6, drawn=False)
+        print_translation(found, 6, sampled=False)
         assert capsys.readouterr().out == "-1.0000\ta ?\n-3.0000\ta?\n-5.0000\tm²\n-6.0000\tm2\n\n"
-        _print(found, 6, drawn=True)
+        print_translation(found, 6, sampled=True)
         assert capsys.readouterr().out.count("\t") == 6
 
     def test_sampling_with_a_seed_repeats(

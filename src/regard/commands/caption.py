@@ -7,34 +7,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Beams, Device, LengthPenalty, Model, find_device, settings
+from .options import Beams, Device, LengthPenalty, Model, find_device, search_settings
 from .typer_app import app
 
 if TYPE_CHECKING:
     from ..decoding import Translation
 
 CAPTIONER = "scenes-soft"  # that ships
-DRAWN = 256  # pixels a side of a picture in a figure
+FIGURE_PIXELS = 256  # width and height of the picture in a figure
 
 
 @app.command()
 def caption(
     pictures: Annotated[
-        list[str], typer.Argument(metavar="PICTURE…", help="Files, or the names of scenes, as `regard scenes` prints.")
+        list[str], typer.Argument(metavar="PICTURE…", help="Files, or names of scenes, as `regard scenes` prints.")
     ],
     model: Model = None,
     beams: Beams = None,
     length_penalty: LengthPenalty = None,
     save_plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw where it looked for each word: .png, .svg, .pdf. One picture."),
+        typer.Option(metavar="FILE.png", help="Draw the weights of each word: .png, .svg, .pdf. One picture."),
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Say what a picture shows; of several, one line each, after the picture's name and a tab.
+    """Write captions for pictures; for several, one line each: the picture's name, a tab, the caption.
 
-    The captioner that ships knows the coloured shapes of `regard scenes` and nothing else; `regard train soft-photos`
-    makes one for photographs.
+    The captioner that ships knows only the coloured shapes of `regard scenes`; `regard train soft-photos` trains one
+    for photographs.
 
     \b
     Examples:
@@ -51,31 +51,31 @@ def caption(
     from ..decoding import pretrained, translate
 
     loaded = pretrained.load(model or CAPTIONER, find_device(device), wanted=("caption",))
-    how = settings(loaded, beams, length_penalty, None)
-    how["weights"] = save_plot is not None
-    several, wrong = len(pictures) > 1, set[int]()  # of many, one that cannot be read does not stop the others
+    settings = search_settings(loaded, beams, length_penalty, None)
+    settings["weights"] = save_plot is not None
+    several, failures = len(pictures) > 1, set[int]()  # of several, one that cannot be read does not stop the others
 
-    def refused(number: int, why: str) -> None:
-        wrong.add(number)
-        typer.echo(f"regard: {why}", err=True)
+    def refused(number: int, reason: str) -> None:
+        failures.add(number)
+        typer.echo(f"regard: {reason}", err=True)
 
-    said = translate(loaded.model, loaded.tokenizers, pictures, refused=refused if several else None, **how)
-    for number, (name, found) in enumerate(zip(pictures, said, strict=True), 1):
-        for remark in [] if number in wrong else loaded.tokenizers.source.remarks(name):
+    captions = translate(loaded.model, loaded.tokenizers, pictures, refused=refused if several else None, **settings)
+    for number, (name, result) in enumerate(zip(pictures, captions, strict=True), 1):
+        for remark in [] if number in failures else loaded.tokenizers.source.remarks(name):
             typer.echo(f"regard: {remark}", err=True)
-        print(f"{name}\t{found.text}" if several else found.text, flush=True)
+        print(f"{name}\t{result.text}" if several else result.text, flush=True)
         if save_plot is not None:
-            _plot(found, save_plot)
-    if wrong:
+            _save_figure(result, save_plot)
+    if failures:
         raise typer.Exit(1)
 
 
-def _plot(found: Translation, file: Path) -> None:
+def _save_figure(caption: Translation, file: Path) -> None:
     from ..data.picture_reader import PictureReader
     from ..seeing.alignment import caption_word_weights
     from ..seeing.drawing.picture_overlay import MAX_WORDS, save_caption_figure
 
-    weights, words = caption_word_weights(found)
-    save_caption_figure(file, PictureReader(DRAWN).encode(found.source), weights, words)
+    weights, words = caption_word_weights(caption)
+    save_caption_figure(file, PictureReader(FIGURE_PIXELS).encode(caption.source), weights, words)
     only = f", the first {MAX_WORDS} of {len(words)} words" if len(words) > MAX_WORDS else ""
     typer.echo(f"wrote {file}{only}", err=True)

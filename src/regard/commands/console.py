@@ -1,4 +1,4 @@
-"""Where tables are printed."""
+"""The rich console that commands print tables to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def screen() -> Console:
-    """The terminal; or a pipe or file, which has no width, so that nothing need be cut or folded there."""
+def output_console() -> Console:
+    """A console for stdout; into a pipe or a file it is 200 columns wide, so that nothing is truncated or wrapped."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)

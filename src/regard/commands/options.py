@@ -1,4 +1,4 @@
-"""Options that several commands share: which model, on which device, how it searches."""
+"""Options shared by several commands: model, device, search settings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ if TYPE_CHECKING:
     from ..decoding.pretrained import Pretrained
     from ..decoding.search import Settings
 
-BEAMS = 1000  # more than any search gains from; memory grows with them, times the vocabulary
+BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more
 
 Model = Annotated[
     str | None, typer.Option("--model", metavar="RUN", help="A run's folder, a model's folder, or one that ships.")
 ]
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="minilm, smollm2, a folder, a Hugging Face name, or a translator of regard."),
+]
 Beams = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, max=BEAMS, help="Hypotheses kept alive; 1 is greedy. [default: the run's, or 5]"),
+    typer.Option(metavar="N", min=1, max=BEAMS, help="Beam size; 1 is greedy. [default: the run's, or 5]"),
 ]
 LengthPenalty = Annotated[
     float | None, typer.Option(metavar="X", min=0.0, help="α of Wu et al. 2016. [default: the run's, or 1]")
@@ -32,32 +36,32 @@ EngineName = Annotated[
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Source tokens of a batch. [default: 2048, on a GPU 16384]"),
+    typer.Option(metavar="N", min=1, help="Source tokens per batch. [default: 2048, on a GPU 16384]"),
 ]
 
 
 def find_device(name: str) -> str:
-    """The device of this name, if PyTorch can use it here."""
+    """The name of a device that PyTorch can use here; "auto" is a GPU if there is one."""
     import torch
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.zeros(1, device=name).item()  # read back: the device `meta` takes numbers and keeps none
+        torch.zeros(1, device=name).item()  # `item` fails on the device `meta`
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name} cannot be used here: {str(error).splitlines()[0]}") from None
     return name
 
 
-def settings(
+def search_settings(
     loaded: Pretrained, beams: int | None, length_penalty: float | None, coverage_penalty: float | None
 ) -> Settings:
-    """What was asked for, over what the run's recipe says."""
-    found: Settings = {"beams": 5, "length_penalty": 1.0, "coverage_penalty": 0.0, **loaded.search}
+    """The search settings of the command line, then of the run's recipe, then the defaults."""
+    settings: Settings = {"beams": 5, "length_penalty": 1.0, "coverage_penalty": 0.0, **loaded.search}
     if beams is not None:
-        found["beams"] = beams
+        settings["beams"] = beams
     if length_penalty is not None:
-        found["length_penalty"] = length_penalty
+        settings["length_penalty"] = length_penalty
     if coverage_penalty is not None:
-        found["coverage_penalty"] = coverage_penalty
-    return found
+        settings["coverage_penalty"] = coverage_penalty
+    return settings

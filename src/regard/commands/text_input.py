@@ -1,10 +1,11 @@
-"""What a command is given: its arguments, a file's lines, a pipe's as they come, or what is typed."""
+"""Text input of commands: arguments, the lines of a file, a pipe or what is typed, and warnings about it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from io import BytesIO, TextIOWrapper
-from os.path import isfile  # of Path's, a text that is no name at all is an error
+from os.path import isfile  # unlike Path.is_file, it accepts any text
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TextIO
 
@@ -15,34 +16,84 @@ if TYPE_CHECKING:
 
     from ..data.pair import RowProblem
 
-AHEAD = 4096  # sentences read ahead of the work
+READ_AHEAD = 4096  # sentences
 PROMPT = "> "
-ENDINGS = {
+LARGEST_FILE = 1 << 30  # bytes of a file for `text_or_lines`
+SUFFIXES = {
     "sound": (".wav", ".flac", ".ogg", ".opus", ".mp3", ".m4a", ".aac", ".aif", ".aiff", ".caf", ".wma"),
     "picture": (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".avif", ".heic"),
     "text": (".txt", ".md", ".tsv", ".csv", ".jsonl", ".gz", ".xz"),
 }
 
 
-def ending(argument: str) -> str | None:
-    """What an argument would be by its name: a sound (or FILE#START:LENGTH, a stretch of one), a picture, a text."""
+def kind_by_suffix(argument: str) -> str | None:
+    """The kind of file an argument names: "sound" (FILE#START:LENGTH too), "picture" or "text"."""
     name = argument.split("#")[0].lower()
-    return next((kind for kind, endings in ENDINGS.items() if name.endswith(endings)), None)
+    return next((kind for kind, suffixes in SUFFIXES.items() if name.endswith(suffixes)), None)
 
 
-def no_names(arguments: list[str], model: str) -> None:
-    """Who gives a model of texts the name of a file that is there does not mean the name."""
-    for one in arguments:
-        kind = ending(one) if isfile(one.split("#")[0]) else None
+def is_sound(argument: str) -> bool:
+    """Whether an argument is a sound: a generated tone, or an existing file that is not named as text or picture."""
+    if argument.startswith("tone:"):
+        return True
+    return isfile(argument.split("#")[0]) and kind_by_suffix(argument) not in ("text", "picture")
+
+
+def are_sounds(arguments: list[str]) -> bool:
+    """Whether all arguments are sounds. A missing file with the suffix of a sound is an error, and so is a mixture."""
+    sounds = [argument for argument in arguments if is_sound(argument)]
+    texts = [argument for argument in arguments if argument not in sounds]
+    for text in texts:
+        if kind_by_suffix(text) == "sound" and not isfile(text):
+            raise ValueError(f"there is no file {text:.200}; if it is a text, give a --model that reads texts")
+    if sounds and texts:
+        raise ValueError(f"{sounds[0]:.200} is a sound, and {texts[0]!r:.80} is not: give sounds or texts, not both")
+    return bool(sounds)
+
+
+def require_sounds(arguments: list[str], model: str) -> None:
+    """Refuse arguments that are neither sounds nor named like one."""
+    for argument in arguments:
+        if not is_sound(argument) and kind_by_suffix(argument) != "sound":
+            raise ValueError(
+                f"{model} reads sounds, and {argument!r:.80} is none; for a text, give a --model that reads texts"
+            )
+
+
+def refuse_file_names(arguments: list[str], model: str) -> None:
+    """Refuse names of existing files as texts: whoever gives one means the file's content."""
+    for argument in arguments:
+        kind = kind_by_suffix(argument) if isfile(argument.split("#")[0]) else None
         if kind == "text":
-            raise ValueError(f"{one:.200} is a file, and would be read as a text; --file {one:.200} reads its lines")
+            raise ValueError(
+                f"{argument:.200} is a file, and would be read as a text; --file {argument:.200} reads its lines"
+            )
         if kind is not None:
-            able = f"regard {'classify' if kind == 'sound' else 'caption'} {one:.200}"
-            raise ValueError(f"{one:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {able}")
+            command = f"regard {'classify' if kind == 'sound' else 'caption'} {argument:.200}"
+            raise ValueError(f"{argument:.200} is a {kind}, and {model} reads texts; for {kind}s there is: {command}")
+
+
+class LineWarnings:
+    """Warnings on stderr about lines that are read as texts: a tab, the name of a file. Each is given once."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.warned_tab = self.warned_name = False
+
+    def check(self, number: int, text: str) -> None:
+        if not self.warned_tab and "\t" in text:
+            self.warned_tab = True
+            typer.echo(f"regard: line {number} holds a tab; the whole line is read as the text, not a column", err=True)
+        if not self.warned_name and kind_by_suffix(text) is not None:
+            try:
+                refuse_file_names([text], self.model)
+            except ValueError as error:
+                self.warned_name = True
+                typer.echo(f"regard: line {number}: {error}; here it is read as words, and so is any other", err=True)
 
 
 def one_text(texts: list[str] | None) -> str | None:
-    """The text, where there is one. More of them were a sentence without quotes, or were meant as a pair."""
+    """The only text, if there is one. Several are probably a sentence without quotes, or a pair."""
     if texts and len(texts) > 1:
         raise ValueError(
             f"one text is read, and {len(texts)} are given, {texts[0]!r:.60} first: put a text in quotes; one that a "
@@ -52,18 +103,18 @@ def one_text(texts: list[str] | None) -> str | None:
 
 
 def standard_input() -> TextIO:
-    """What is piped or typed; where it is closed, as by `<&-`, nothing is."""
+    """sys.stdin, or an empty file if it is closed (`<&-`)."""
     return TextIOWrapper(BytesIO()) if sys.stdin is None else sys.stdin
 
 
-def told_empty(file: Path | None, what: str) -> None:
-    """Say that there was nothing, where nobody sat and saw it."""
+def warn_empty(file: Path | None, verb: str) -> None:
+    """Warn that a file or a pipe was empty."""
     if file is not None or not standard_input().isatty():
-        typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to {what}", err=True)
+        typer.echo(f"regard: {file or 'standard input'} is empty: there is nothing to {verb}", err=True)
 
 
-def given(arguments: list[str], file: Path | None) -> Iterator[list[str | RowProblem]]:
-    """Sentences as they become known, in lists that can be worked on at once."""
+def read_texts(arguments: list[str], file: Path | None) -> Iterator[list[str | RowProblem]]:
+    """Sentences from arguments, a file, a pipe or the keyboard, in lists of what is available at once."""
     if arguments and file is not None:
         raise ValueError("give arguments or a --file, not both")
     if arguments:
@@ -73,35 +124,35 @@ def given(arguments: list[str], file: Path | None) -> Iterator[list[str | RowPro
             raise ValueError("--file takes the name of a file, and got an empty one, or '.', which is a folder")
         if not file.exists() or file.is_dir():
             raise ValueError(f"there is no file {file}")
-        return _file(file)
+        return _file_lines(file)
     if standard_input().isatty():
-        return _asked()
-    return _piped()
+        return _typed_lines()
+    return _piped_lines()
 
 
-def _file(file: Path) -> Iterator[list[str | RowProblem]]:
+def _file_lines(file: Path) -> Iterator[list[str | RowProblem]]:
     from itertools import islice
 
     from ..data.text_lines import lines
 
-    read = lines(file)
-    while several := list(islice(read, AHEAD)):
-        yield several
+    reader = lines(file)
+    while batch := list(islice(reader, READ_AHEAD)):
+        yield batch
 
 
-def _piped() -> Iterator[list[str | RowProblem]]:
-    """What has arrived so far, again and again; a thread reads on meanwhile."""
+def _piped_lines() -> Iterator[list[str | RowProblem]]:
+    """The lines that have arrived so far, again and again; a thread reads ahead meanwhile."""
     from queue import Empty, Queue
     from threading import Thread
 
     from ..data.text_lines import read as lines
 
-    queue: Queue[str | RowProblem | OSError | None] = Queue(AHEAD)
+    queue: Queue[str | RowProblem | OSError | None] = Queue(READ_AHEAD)
     stdin = standard_input()
     try:
-        # A reader of our own: Python closes sys.stdin when it ends, and would wait for the thread that reads it.
+        # A file object of our own: Python closes sys.stdin when it exits, and would wait for the thread that reads it.
         pipe: IO[bytes] = open(stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-    except OSError:  # no file at all, as where somebody put a buffer in its place
+    except OSError:  # stdin was replaced by a buffer
         pipe = stdin.buffer
 
     def read() -> None:
@@ -114,26 +165,26 @@ def _piped() -> Iterator[list[str | RowProblem]]:
             queue.put(None)
 
     Thread(target=read, daemon=True).start()
-    over = False
-    while not over:
-        several: list[str | RowProblem] = []
+    ended = False
+    while not ended:
+        batch: list[str | RowProblem] = []
         item = queue.get()
         while item is not None and not isinstance(item, OSError):
-            several.append(item)
+            batch.append(item)
             try:
-                if len(several) == AHEAD:
+                if len(batch) == READ_AHEAD:
                     break
                 item = queue.get_nowait()
             except Empty:
                 break
-        if several:
-            yield several
+        if batch:
+            yield batch
         if isinstance(item, OSError):
             raise item
-        over = item is None
+        ended = item is None
 
 
-def _asked() -> Iterator[list[str | RowProblem]]:
+def _typed_lines() -> Iterator[list[str | RowProblem]]:
     import contextlib
 
     with contextlib.suppress(ImportError):
@@ -147,3 +198,54 @@ def _asked() -> Iterator[list[str | RowProblem]]:
             return
         if line.strip():
             yield [line]
+
+
+def text_or_lines(argument: str, limit: int) -> list[str]:
+    """The text itself; or, if it names a file, its first `limit` lines that are not blank."""
+    from itertools import islice
+
+    from ..data.pair import RowProblem
+    from ..data.text_lines import lines
+
+    if not _is_file(argument):
+        if _looks_like_path(argument):
+            raise ValueError(
+                f"there is no file {argument:.200}; what looks like a file's name is not read as a text, unless it "
+                "ends with a full stop"
+            )
+        return [argument]
+    size = Path(argument).stat().st_size
+    if size > LARGEST_FILE:
+        raise ValueError(f"{argument} has {size:,} bytes; at most {LARGEST_FILE:,} are read: split it")
+    bad: list[str] = []
+
+    def texts() -> Iterator[str]:
+        for number, line in enumerate(lines(Path(argument)), 1):
+            if isinstance(line, RowProblem):
+                bad.append(f"{argument}:{number} is no text: {line.reason}")
+            elif line.strip():
+                yield line
+
+    result = list(islice(texts(), limit))
+    if bad:
+        more = f"; {len(bad):,} such lines are left out" if len(bad) > 1 else "; it is left out"
+        typer.echo(f"regard: {bad[0]}{more}", err=True)
+    if not result:
+        raise ValueError(f"{argument} has no line with words in it")
+    return result
+
+
+def _is_file(argument: str) -> bool:
+    try:
+        return len(argument) < 4096 and Path(argument).is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _looks_like_path(argument: str) -> bool:
+    """Whether this looks like the name of a file: by its suffix, or a single word with a separator in it."""
+    if argument.endswith("."):
+        return False
+    return kind_by_suffix(argument) == "text" or (
+        len(argument.split()) == 1 and ("/" in argument or os.sep in argument)
+    )

@@ -18,15 +18,15 @@ from .options import (
     Model,
     Tokens,
     find_device,
-    settings,
+    search_settings,
 )
-from .text_input import given, no_names, told_empty
+from .text_input import read_texts, refuse_file_names, warn_empty
 from .typer_app import app
 
 if TYPE_CHECKING:
     from ..decoding import Translation
 
-LONGEST = 4096  # tokens; a decoder sets aside room for all of them
+MAX_TOKENS = 4096  # a decoder allocates memory for all of them
 
 
 @app.command()
@@ -36,42 +36,41 @@ def translate(
     ] = None,
     model: Model = None,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Translate this file's lines; .gz and .xz too.")
+        Path | None, typer.Option(metavar="FILE", help="Translate the lines of this file; .gz and .xz too.")
     ] = None,
     beams: Beams = None,
     best: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=1, max=BEAMS, help="Print up to so many translations of each, with their scores."
-        ),
+        typer.Option(metavar="N", min=1, max=BEAMS, help="Print up to N translations of each, with their scores."),
     ] = 1,
     length_penalty: LengthPenalty = None,
     coverage_penalty: CoveragePenalty = None,
     longest: Annotated[
-        int | None, typer.Option(metavar="N", min=0, max=LONGEST, help="Tokens a translation may have.")
+        int | None, typer.Option(metavar="N", min=0, max=MAX_TOKENS, help="Maximum number of tokens of a translation.")
     ] = None,
     sample: Annotated[
         float | None,
-        typer.Option(metavar="TEMPERATURE", help="Draw translations at random instead; 1.0 is the model's own."),
+        typer.Option(metavar="TEMPERATURE", help="Sample translations instead, at this temperature."),
     ] = None,
     top_k: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Draw from so many likeliest tokens only; 0: from all.")
+        int, typer.Option(metavar="N", min=0, help="Sample from the N likeliest tokens only; 0: from all.")
     ] = 0,
     top_p: Annotated[
-        float, typer.Option(metavar="P", help="Draw from the likeliest tokens that reach this probability.")
+        float, typer.Option(metavar="P", help="Sample from the likeliest tokens that reach this probability.")
     ] = 1.0,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of what is drawn.")] = None,
-    show: Annotated[bool, typer.Option("--show", help="Draw where the model looked, in the terminal.")] = False,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed of --sample.")] = None,
+    show: Annotated[bool, typer.Option("--show", help="Print the attention weights as a heatmap.")] = False,
     save_plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw it into a file: .png, .svg or .pdf. One sentence.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw the weights into a file: .png, .svg or .pdf. One sentence."),
     ] = None,
     engine: EngineName = "torch",
     device: Device = "auto",
     tokens: Tokens = None,
 ) -> None:
-    """Translate arguments, a file, a pipe, or what you type.
+    """Translate arguments, the lines of a file or a pipe, or what you type.
 
-    A pipe is answered as it speaks: what has arrived is translated and written before more is waited for.
+    From a pipe, the lines that have arrived are translated and printed before more are read.
 
     \b
     Examples:
@@ -81,10 +80,11 @@ def translate(
       tail -f chat | regard translate
       regard translate                      (asks for sentences)
     """
-    arrives = given(sentences or [], file)
-    no_names(sentences or [], model or "regard translate")
+    sentences = sentences or []
+    batches = read_texts(sentences, file)
+    refuse_file_names(sentences, model or "regard translate")
     if save_plot is not None:
-        if len(sentences or []) != 1 or not (sentences or [""])[0].strip():
+        if len(sentences) != 1 or not sentences[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
         from ..seeing.drawing import check_figure_path
 
@@ -93,66 +93,64 @@ def translate(
     from ..data.pair import RowProblem
     from ..decoding import pretrained
 
-    where = find_device(device)
-    loaded = pretrained.load(model or pretrained.DEFAULT, where, engine, wanted=("translate",))
-    how = settings(loaded, beams, length_penalty, coverage_penalty)
+    loaded = pretrained.load(model or pretrained.DEFAULT, find_device(device), engine, wanted=("translate",))
+    settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
-        how["longest"] = longest
+        settings["longest"] = longest
     if sample is not None:
-        how["sample"] = decoding.Sample(sample, top_k, top_p, seed)
-        how["beams"] = best
+        settings["sample"] = decoding.Sample(sample, top_k, top_p, seed)
+        settings["beams"] = best
     elif (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
     elif beams is not None and beams < best:
         raise ValueError(f"--best {best} needs as many beams: --beams is {beams}")
-    how["beams"] = max(how["beams"], best)
-    how["best"], how["weights"] = best, show or save_plot is not None
-    several = len(sentences or []) != 1  # of many, one that cannot be translated does not stop the others
+    settings["beams"] = max(settings["beams"], best)
+    settings["best"], settings["weights"] = best, show or save_plot is not None
+    several = len(sentences) != 1  # of several, one that cannot be translated does not stop the others
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
-    before, wrong = 0, 0
+    count, failures = 0, 0
 
-    def refused(number: int, why: str) -> None:
-        nonlocal wrong
-        wrong += 1
-        typer.echo(f"regard: {where}{before + number} {why}", err=True)
+    def refused(number: int, reason: str) -> None:
+        nonlocal failures
+        failures += 1
+        typer.echo(f"regard: {where}{count + number} {reason}", err=True)
 
-    for arrived in arrives:
-        for number, item in enumerate(arrived, 1):
+    for batch in batches:
+        for number, item in enumerate(batch, 1):
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
-        texts = ["" if isinstance(item, RowProblem) else item for item in arrived]
+        texts = ["" if isinstance(item, RowProblem) else item for item in batch]
         for translation in decoding.translate(
-            loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **how
+            loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **settings
         ):
-            _print(translation, best, drawn=sample is not None)
-            if show and len(translation.source_tokens) > 1:  # in an empty line there was nothing to look at
-                _show(translation)
+            print_translation(translation, best, sampled=sample is not None)
+            if show and len(translation.source_tokens) > 1:  # not an empty line
+                _print_heatmap(translation)
             if save_plot is not None:
-                _plot(translation, save_plot)
-        before += len(arrived)
-    if not before:
-        told_empty(file, "translate")
-    if wrong:
+                _save_heatmap(translation, save_plot)
+        count += len(batch)
+    if not count:
+        warn_empty(file, "translate")
+    if failures:
         raise typer.Exit(1)
 
 
-def _print(translation: Translation, best: int, *, drawn: bool) -> None:
-    # Written at once: who reads the other end of a pipe may wait for it.
+def print_translation(translation: Translation, best: int, *, sampled: bool) -> None:
+    # Flushed at once: the reader of a pipe may wait for it.
     if best == 1:
         print(translation.text, flush=True)
         return
-    seen: set[str] = set()
+    printed: set[str] = set()
     for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True):
-        # Of those a reader cannot tell apart (a no-break space for a space, other pieces) the best stands for all;
-        # what is drawn may come twice.
+        # Of translations that look the same (other spaces, other pieces) only the best is printed; samples may repeat.
         plain = " ".join(normalize("NFC", text).split())
-        if drawn or plain not in seen:
+        if sampled or plain not in printed:
             print(f"{hypothesis.score:.4f}\t{text}", flush=True)
-        seen.add(plain)
+        printed.add(plain)
     print(flush=True)  # an empty line between sentences
 
 
-def _show(translation: Translation) -> None:
+def _print_heatmap(translation: Translation) -> None:
     from rich.console import Console
 
     from ..seeing.alignment import translation_word_weights
@@ -161,7 +159,7 @@ def _show(translation: Translation) -> None:
     Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
 
 
-def _plot(translation: Translation, file: Path) -> None:
+def _save_heatmap(translation: Translation, file: Path) -> None:
     from ..seeing.alignment import translation_word_weights
     from ..seeing.drawing import save_heatmap
 

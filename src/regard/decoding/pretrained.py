@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,22 @@ def find(name: str | Path) -> tuple[Path, Path | None]:
         return SHIPPED / given.name, None
     ready = f", or one that ships: {', '.join(shipped())}" if shipped() else ""
     raise ValueError(f"no model is called {name}: give the folder of a run or of a model{ready}")
+
+
+def is_own_model(name: str) -> bool:
+    """Whether this names a model of regard: a run, a model's folder, or one that ships."""
+    folder = Path(name)
+    if (folder / "model" / "config.json").is_file() or (not folder.exists() and name in shipped()):
+        return True
+    return (folder / "config.json").is_file() and is_own_config(folder / "config.json")
+
+
+def is_own_config(config: Path) -> bool:
+    """Whether a config.json is that of a model of regard."""
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type")).startswith("regard-")
+    except (ValueError, AttributeError):
+        raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
 
 
 def export_folder(model: Path, run: Path | None, engine: str) -> Path:

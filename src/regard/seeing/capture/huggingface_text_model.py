@@ -84,6 +84,9 @@ class TextModel:
         with watch(self.model, **options) as seen:
             self.model(**inputs)
         seen.tokens, seen.text = [text.tokens], text if target is None else None
+        if target is not None:
+            start = str(self.tokenizer.convert_ids_to_tokens(self.start_token))
+            seen.sides = {"source": text.tokens, "target": target.tokens, "read": [start, *target.tokens]}
         seen.model = self.name
         return seen
 

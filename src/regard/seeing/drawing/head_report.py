@@ -13,16 +13,13 @@ from ..analysis.layer_stack import entry_weights
 from .terminal_heatmap import heatmap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from rich.console import RenderableType
 
     from ..analysis.head_patterns import HeadScores
     from ..capture.call import Call
     from ..capture.seen import Seen
-
-    Labels = Callable[[Call], tuple[list[str], list[str]]]
-    """The tokens of a call's rows and columns."""
 
 MAX_TOKENS = 120
 """Tokens up to which a head is drawn in the terminal."""
@@ -122,15 +119,27 @@ def strongest_links(seen: Seen, count: int = 12, entry: int = 0) -> list[TokenLi
     return sorted(links.values(), reverse=True)[:count]
 
 
-def link_table(seen: Seen, labels: Labels, count: int = 12) -> Table:
+def link_table(seen: Seen, count: int = 12) -> Table:
     """The strongest links: query token, key token, weight and head."""
     table = Table("looks at", "", "weight", "layer.head", box=None, title="strongest links")
     for link in strongest_links(seen, count):
-        rows, cols = labels(seen[link.layer])
+        rows, cols = row_and_column_tokens(seen, seen[link.layer])
         query = rows[link.query] if link.query < len(rows) else str(link.query)
         key = cols[link.key] if link.key < len(cols) else str(link.key)
         table.add_row(Text(query), Text(f"→ {key}"), f"{link.weight:.2f}", f"{link.layer}.{link.head}")
     return table
+
+
+def row_and_column_tokens(seen: Seen, call: Call) -> tuple[list[str], list[str]]:
+    """The tokens of a call's rows and columns; a row of a decoder is labelled by the token it generates."""
+    if not seen.sides:
+        tokens = (seen.tokens or [[]])[0]
+        return tokens, tokens
+    if call.kind == "cross":
+        return seen.sides["target"], seen.sides["source"]
+    if "decoder" in call.name:
+        return seen.sides["target"], seen.sides["read"]
+    return seen.sides["source"], seen.sides["source"]
 
 
 def check_head(seen: Seen, layer: int, head: int) -> None:
@@ -145,7 +154,7 @@ def check_head(seen: Seen, layer: int, head: int) -> None:
         )
 
 
-def report(seen: Seen, labels: Labels, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
+def report(seen: Seen, layer: int | None, head: int, links: int) -> Iterator[RenderableType]:
     """The table of calls, the head patterns if the model read one text, the strongest links, and one head drawn.
 
     Calls that do not reproduce the model's output are in the table only.
@@ -163,14 +172,14 @@ def report(seen: Seen, labels: Labels, layer: int | None, head: int, links: int)
         yield best_heads_table(patterns)
     if links and not wrong:
         yield ""
-        yield link_table(seen, labels, links)
+        yield link_table(seen, links)
     if layer is not None:
         call = seen[layer]
         if call.name in wrong:
             yield Text(f"{call.name} is not drawn", style="red")
             return
         *_, queries, keys = call.shape
-        rows, cols = labels(call)
+        rows, cols = row_and_column_tokens(seen, call)
         yield ""
         yield heatmap(call.head(head).tile(slice(None), slice(None)).cpu(), _pad(rows, queries), _pad(cols, keys))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -64,6 +63,8 @@ def installed_models() -> list[ModelEntry]:
 
 def model_at(place: str) -> ModelEntry:
     """The model of a run's folder, a model's folder, or a name, and what it can do."""
+    from ...decoding.pretrained import is_own_config
+
     known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
         return known
@@ -72,7 +73,7 @@ def model_at(place: str) -> ModelEntry:
     config = next((x / "config.json" for x in (folder / "model", folder) if (x / "config.json").is_file()), None)
     if config is None and folder.is_dir():
         raise ValueError(f"{place} is no trace, and holds no model: there is neither trace.json nor config.json in it")
-    if config is None or not _is_ours(config):
+    if config is None or not is_own_config(config):
         return ModelEntry(name, "read", name, place)
     return ModelEntry(name, _task(config.parent), name, place, ours=True)
 
@@ -87,13 +88,6 @@ def _task(folder: Path) -> str:
         raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(KINDS))}")
     config: Any = KINDS[kind].config_class.from_dict(values)
     return "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
-
-
-def _is_ours(config: Path) -> bool:
-    try:
-        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type")).startswith("regard-")
-    except (ValueError, AttributeError):
-        raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
 
 
 def _title(name: str, task: str) -> str:
