@@ -1,4 +1,4 @@
-"""The console script `regard`: finds the commands, and turns what goes wrong into one line."""
+"""The console script `regard`: runs a command, and prints an error as one line."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def main() -> None:
     except Exception as error:
         if "REGARD_TRACEBACK" in os.environ:
             raise
-        sys.exit(f"regard: {_line(error)}")
+        sys.exit(f"regard: {_error_line(error)}")
 
 
-def _line(error: Exception) -> str:
-    """What went wrong, in one line; what nobody foresaw is called by its name, with the way to learn more."""
+def _error_line(error: Exception) -> str:
+    """The error as one line; an unexpected one with its type and how to see the traceback."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"cannot use {error.filename}: {error.strerror}"
     if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("regard"):

@@ -204,7 +204,7 @@ class TestCommand:
             return str(done.exception)
 
         assert "does not know 'é'" in told("é The")
-        assert "nothing is drawn" in told("--temperature", "0", "--top-k", "3")
+        assert "does not sample" in told("--temperature", "0", "--top-k", "3")
         assert "--top-p is a probability, 0 < P ≤ 1; got 0.0" in told("--top-p", "0")
         assert "where 0 takes the likeliest; got inf" in told("--temperature", "inf")
 
@@ -222,7 +222,7 @@ class TestCommand:
     def test_a_draw_can_be_made_again(self, folder: str) -> None:
         how = ["generate", "--model", folder, "--tokens", "30"]
         done = CliRunner().invoke(app, how)
-        (seed,) = re.findall(r"^regard: --seed (\d+) draws this again$", done.stderr, re.MULTILINE)
+        (seed,) = re.findall(r"^regard: --seed (\d+) generates this again$", done.stderr, re.MULTILINE)
         again = CliRunner().invoke(app, [*how, "--seed", seed])
         assert again.stdout == done.stdout
         assert again.stderr == ""

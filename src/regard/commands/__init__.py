@@ -1,4 +1,4 @@
-"""The commands of `regard`, one thin file per verb. What is slow to import is imported inside them."""
+"""The commands of `regard`, one file per verb. Slow imports happen inside the functions."""
 
 from __future__ import annotations
 

@@ -16,17 +16,17 @@ def demo(
         Path | None,
         typer.Option(
             metavar="FILE.svg",
-            help="Write the README's picture, the boxes and the self-attention, to this file instead of showing all.",
+            help="Write the README's picture (boxes and self-attention) to this file instead of printing the demo.",
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out the training: a few seconds instead of minutes.")
     ] = False,
 ) -> None:
-    """From a phone book to the Transformer, in worked examples; then a translator learns while you watch.
+    """Worked examples of attention, from a phone book to the Transformer; then a translator is trained.
 
-    Every number is computed on the spot. Without colours (NO_COLOR set, or the output not a
-    terminal) the heatmaps are shaded.
+    Every number is computed when it is printed. Without colours (NO_COLOR, or output that is not a terminal) heatmaps
+    use shades.
 
     \b
     Examples:
@@ -34,10 +34,10 @@ def demo(
       regard demo --quick
       regard demo --save attention.svg
     """
-    from .. import demo as page
+    from .. import demo as examples
 
     if save is not None:
-        page.save(save)
+        examples.save(save)
         typer.echo(f"wrote {save}")
     else:
-        page.show(quick=quick)
+        examples.show(quick=quick)

@@ -21,10 +21,9 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write a Transformer for the engine CTranslate2.
+    """Convert a Transformer to CTranslate2, a fast C++ library for CPUs and GPUs.
 
-    It is a fast C++ library for CPUs and GPUs. Greedy translations are the same, token for token. `regard translate
-    --engine ctranslate2` runs it.
+    Greedy translations are the same, token for token. `regard translate --engine ctranslate2` runs the result.
 
     \b
     Examples:
@@ -35,8 +34,8 @@ def export(
     from ..decoding import export_ctranslate2, pretrained
     from ..models import EncoderDecoder
 
-    model, of = pretrained.find(run)
-    written = out or pretrained.export_folder(model, of, to)
-    export_ctranslate2(EncoderDecoder.from_pretrained(model), TokenizerPair.load(model), written)
-    size = sum(file.stat().st_size for file in written.iterdir())
-    typer.echo(f"wrote {written} ({size / 1e6:.1f} MB)")
+    model, run_folder = pretrained.find(run)
+    folder = out or pretrained.export_folder(model, run_folder, to)
+    export_ctranslate2(EncoderDecoder.from_pretrained(model), TokenizerPair.load(model), folder)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

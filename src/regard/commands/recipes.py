@@ -22,10 +22,10 @@ EMBEDDED = ("phrasebook", "phrases", "opinions", "tones", "scenes")
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Print this recipe in full.")] = None,
 ) -> None:
-    """List the recipes that ship, or print one with every key explained.
+    """List the recipes that ship, or print one in full with every key explained.
 
-    What is printed is a recipe itself: save it, change it, and give the file to `regard train`. A recipe may also
-    say base = ["bahdanau-multi30k"] and hold nothing but what it changes.
+    The output is a recipe itself: save it, change it, and give the file to `regard train`. A recipe may also say
+    base = ["bahdanau-multi30k"] and hold only what it changes.
 
     \b
     Examples:

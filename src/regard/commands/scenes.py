@@ -14,35 +14,36 @@ from .typer_app import app
 @app.command()
 def scenes(
     count: Annotated[int, typer.Argument(metavar="N", min=0, help="How many pictures.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed gives other pictures.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the pictures.")] = 0,
     test: Annotated[
-        bool, typer.Option("--test", help="Pictures whose captions are never in the training part.")
+        bool, typer.Option("--test", help="Pictures whose captions are never in the training split.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write them there as scene-1.png, scene-2.png, …")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the pictures to scene-1.png, scene-2.png, … in this folder."),
     ] = None,
-    size: Annotated[int, typer.Option(metavar="PIXELS", min=16, max=1024, help="Of the files, a side.")] = 256,
+    size: Annotated[int, typer.Option(metavar="PIXELS", min=16, max=1024, help="Width and height of the files.")] = 256,
 ) -> None:
-    """Small pictures of coloured shapes and what they show, one a line: its name, a tab, its caption.
+    """Print generated pictures of coloured shapes, one per line: name, tab, caption.
 
-    A name is all there is to a picture: `regard caption` draws it again. With --save it is the file's.
+    A name determines its picture, so that `regard caption` can draw it. With --save, the names are those of the files.
 
     \b
     Examples:
       regard scenes 5
       regard scenes 3 --test --save examples
     """
-    from ..data.corpora import scenes as album
+    from ..data.corpora import scenes as corpus
 
     if save is not None:
         from PIL import Image
 
         save.mkdir(parents=True, exist_ok=True)
-    for number, pair in enumerate(album.pairs(count, seed=seed, split="test" if test else "train"), 1):
+    for number, pair in enumerate(corpus.pairs(count, seed=seed, split="test" if test else "train"), 1):
         name = pair.source
         if save is not None:
             file = save / f"scene-{number}.png"
             with replacing_file(file) as unfinished:
-                Image.fromarray(album.picture(pair.source, size)).save(unfinished, "PNG")
+                Image.fromarray(corpus.picture(pair.source, size)).save(unfinished, "PNG")
             name = str(file)
         typer.echo(f"{name}\t{pair.target}")

@@ -16,22 +16,23 @@ def train(
         str | None, typer.Argument(metavar="RECIPE", help="A name from `regard recipes`, or a .toml file.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Laid over the recipe: training.rate=0.001")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override values of the recipe: training.rate=0.001"),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The run's folder. [default: runs/NAME-SEED]")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with this run from its last checkpoint.")
+        Path | None, typer.Option(metavar="RUN", help="Resume this run from its last checkpoint.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing run.")] = False,
 ) -> None:
     """Train a model from a recipe: a translator, a language model, a classifier, a captioner or a speller.
 
     The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
-    translate --model` takes (or generate, classify, caption). A run that was interrupted, at any moment, goes on with
-    --resume: same batches, and on a CPU the same losses to the bit. For several devices set training.devices (per node)
-    and training.nodes; torchrun and Slurm must start as many processes as that.
+    translate --model` takes (or generate, classify, caption). --resume continues an interrupted run with the same
+    batches, and on a CPU with bit-identical losses. For several devices set training.devices (per node) and
+    training.nodes; torchrun and Slurm must start as many processes.
 
     \b
     Examples:
@@ -41,9 +42,7 @@ def train(
       regard train --resume runs/en-fr
     """
     if resume is not None and (recipe is not None or out is not None or force):
-        raise typer.BadParameter(
-            "--resume goes on with a run as it was begun and takes nothing else; other settings are another run"
-        )
+        raise typer.BadParameter("--resume continues a run with its own settings and takes no other argument")
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training import fit

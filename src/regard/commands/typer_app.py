@@ -1,4 +1,4 @@
-"""The command line's root: its name, its version, and what every command shares."""
+"""The Typer application that all commands register with, and `--version`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from .. import __version__
 
         typer.echo(f"regard {__version__}")
@@ -26,7 +26,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def regard(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Attention you can build with, train with and look at."""

@@ -18,7 +18,7 @@ EXAMPLES = {
     "generate": ("My lord, the night is", 48),
     "read": ("The cat sat on the mat because it was tired, and the dog let it sleep.", 0),
 }
-"""What models read for a start, and how many tokens they write."""
+"""The first text of a model by task, and how many tokens it generates."""
 
 
 @app.command()
@@ -27,21 +27,22 @@ def view(
         str | None, typer.Argument(metavar="[TRACE|RUN|MODEL]", help="A trace's folder, or a model that reads TEXT.")
     ] = None,
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]", help="What the model reads first, in quotes.")
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="The first text for the model, in quotes.")
     ] = None,
     second: Annotated[
         str | None, typer.Option("--with", metavar="TEXT", help="A second sentence, for models that read pairs.")
     ] = None,
     host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Answer other machines too, at this address; a token is wanted then.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Serve other machines too, at this address; a token is required then."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = 0,
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 0,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
-    """A page in the browser where attention is read like a map.
+    """Open the viewer, a page in the browser that shows attention.
 
-    Without an argument: the translators that ship, the look-up playground and, where they are installed, MiniLM and
-    SmolLM2. Only this machine can reach it. Ctrl-C ends it.
+    Without an argument it has the models that ship, the look-up playground and, if installed, MiniLM and SmolLM2. Only
+    this machine can reach it. Ctrl-C stops it.
 
     \b
     Examples:
@@ -70,16 +71,16 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
         library = Library(models=installed_models())
         for model in [x for x in library.models.values() if x.task == "translate"]:
             library.read(model.name, EXAMPLE).pinned = True
-        # SmolLM2 takes its time, and is there when it is asked for.
+        # SmolLM2 is slow, so it runs only on request.
         able = [x for x in library.models.values() if x.task in EXAMPLES and x.name != "smollm2"]
         library.coming = [(x.name, *EXAMPLES[x.task]) for x in able]
         return library
     if (Path(what) / "trace.json").is_file():
         if text is not None:
-            raise ValueError(f"{what} is a trace, which is looked at as it is; leave out the text")
+            raise ValueError(f"{what} is a trace, which takes no text; leave the text out")
         return Library([TraceView.of(load_trace(what), pinned=True)], installed_models())
     model = model_at(what)
-    library = Library(models=[model, *(one for one in installed_models() if one.name != model.name)])
+    library = Library(models=[model, *(other for other in installed_models() if other.name != model.name)])
     if text is not None:
         library.read(model.name, text, second).pinned = True
     return library

@@ -1,4 +1,4 @@
-"""What the demo's pages are made of: sections, tables, and the colour of an answer."""
+"""The layout of the demo: its console, sections, tables and the colour of results."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDTH = 80
-ACCENT = "bold #159a8c"  # as far from white as from black, for terminals of either kind
+ACCENT = "bold #159a8c"  # readable on dark and light terminals
 
 
-def screen() -> Console:
+def demo_console() -> Console:
     console = Console(markup=False, highlight=False)
-    # A narrower terminal wraps the lines itself, which beats tables squeezed to nothing.
+    # A narrower terminal wraps the lines, which is better than tables squeezed to nothing.
     console.width = max(WIDTH, min(console.width, 100))
     return console
 

@@ -1,4 +1,4 @@
-"""Attention from a phone book to the Transformer, computed here and shown in the terminal."""
+"""Worked examples of attention, from a phone book to the Transformer, as sections for the terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-import regard
-
+from ..attention import (
+    Additive,
+    Dot,
+    InverseDistance,
+    Plan,
+    Proportional,
+    ScaledDot,
+    attend,
+    causal,
+    explain,
+    lookup,
+)
 from ..seeing.drawing import heatmap, to_svg
 from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
 
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 
 WORDS = ["The", "early", "bird", "catches", "the", "worm"]
 FEATURES = ["animal", "action", "time", "article"]
-# One row per word, made up for this page: how much of an animal, an action, a time and an article it is.
+# One row per word, made by hand: how much of an animal, an action, a time and an article it is.
 EMBEDDINGS = [
     [0.0, 0.0, 0.0, 1.0],
     [0.9, 0.0, 1.6, 0.0],
@@ -38,14 +48,14 @@ EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
 
 
 def save(path: Path) -> None:
-    """Write the README's picture: what explains attention best, not the whole demo."""
+    """Write the README's picture: the sections on boxes and self-attention."""
     if path.suffix != ".svg":
         raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
     path.write_text(to_svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
 
 
 def sections() -> Iterator[RenderableType]:
-    """One section after the other, each computed when its turn comes."""
+    """All sections in order, each computed when it is reached."""
     yield Text.assemble(
         ("z = normalize(energy(q, k)) · v", ACCENT), "\nEverything below is this one line with other parts.\n"
     )
@@ -55,29 +65,27 @@ def sections() -> Iterator[RenderableType]:
     yield scaled()
     yield masked()
     yield heads()
-    yield moved()
+    yield against_feed_forward()
     yield plans()
-    yield long()
+    yield long_context()
 
 
 def dictionary() -> RenderableType:
     phones = {"Ann Miller": "555-1234", "Bob Smith": "555-5678", "Cy Young": "555-9012"}
     record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
     rows = table("table", "query", "answer")
-    rows.add_row("phone directory", "Bob Smith", answer(regard.lookup("Bob Smith", phones)))
-    rows.add_row("phone directory", "Di Jones", answer(regard.lookup("Di Jones", phones, default="not listed")))
-    rows.add_row("Bob's record", "Date of birth", answer(regard.lookup("Date of birth", record)))
+    rows.add_row("phone directory", "Bob Smith", answer(lookup("Bob Smith", phones)))
+    rows.add_row("phone directory", "Di Jones", answer(lookup("Di Jones", phones, default="not listed")))
+    rows.add_row("Bob's record", "Date of birth", answer(lookup("Date of birth", record)))
     return section("A dictionary", "energy = 1 where q = k, else 0", rows)
 
 
 def boxes() -> RenderableType:
     sizes, pounds = torch.tensor([[300.0], [400.0]]), torch.tensor([[30.0], [40.0]])
-    asked = torch.tensor([[360.0], [325.0], [300.0]])
-    weighed, weights = regard.attend(
-        asked, sizes, pounds, energy=regard.InverseDistance(), normalize=regard.Proportional(), weights=True
-    )
+    queries = torch.tensor([[360.0], [325.0], [300.0]])
+    weighed, weights = attend(queries, sizes, pounds, energy=InverseDistance(), normalize=Proportional(), weights=True)
     rows = table("size", *(f"like the box of {size:g}" for size in sizes.flatten().tolist()), "weighs")
-    for size, row, pound in zip(asked, weights.dense(), weighed, strict=True):
+    for size, row, pound in zip(queries, weights.dense(), weighed, strict=True):
         shares = [
             f"{Fraction(share).limit_denominator(100)} × {weight:g} lb"
             for share, weight in zip(row.tolist(), pounds.flatten().tolist(), strict=True)
@@ -88,7 +96,7 @@ def boxes() -> RenderableType:
 
 def self_attention() -> RenderableType:
     x = torch.tensor(EMBEDDINGS)
-    composite, weights = regard.attend(x, x, x, energy=regard.Dot(), weights=True)
+    composite, weights = attend(x, x, x, energy=Dot(), weights=True)
     rows = table('"bird"', "alone", "here")
     for feature, alone, here in zip(FEATURES, x[BIRD].tolist(), composite[BIRD].tolist(), strict=True):
         rows.add_row(feature, f"{alone:.2f}", answer(f"{here:.2f}"))
@@ -103,7 +111,7 @@ def self_attention() -> RenderableType:
 
 def masked() -> RenderableType:
     x = torch.tensor(EMBEDDINGS)
-    _, weights = regard.attend(x, x, x, energy=regard.Dot(), mask=regard.causal(), weights=True)
+    _, weights = attend(x, x, x, energy=Dot(), mask=causal(), weights=True)
     return section(
         "Masked attention",
         "e_ij = −∞ for j > i",
@@ -116,8 +124,8 @@ def scaled() -> RenderableType:
     rows = table("d_k", "largest weight of q·k", "of q·k/√d_k")
     for width in (4, 64, 1024):
         q, k, v = _random(3, 64, width)
-        energies = (regard.Dot(), regard.ScaledDot())
-        largest = [regard.attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
+        energies = (Dot(), ScaledDot())
+        largest = [attend(q, k, v, energy=e, weights=True)[1].top(1).values.mean().item() for e in energies]
         rows.add_row(f"{width}", *(f"{value:.2f}" for value in largest))
     return section(
         "Scaled dot product",
@@ -130,7 +138,7 @@ def scaled() -> RenderableType:
 def heads() -> RenderableType:
     x, (to_q, to_k, to_v) = _random(len(WORDS), 512), _random(3, 512, 512) / 512**0.5
     q, k, v = (_split(x @ to, 8) for to in (to_q, to_k, to_v))
-    z, weights = regard.attend(q, k, v, weights=True)
+    z, weights = attend(q, k, v, weights=True)
     side_by_side = z.transpose(0, 1).flatten(1)
     best = weights.rows(BIRD).top(1)
     rows = table("head", *map(str, range(1, 9)))
@@ -144,15 +152,15 @@ def heads() -> RenderableType:
     )
 
 
-def moved() -> RenderableType:
+def against_feed_forward() -> RenderableType:
     x = torch.tensor(EMBEDDINGS)
-    other = x.clone()
-    other[EARLY, FEATURES.index("time")] *= -1  # "late"
+    late = x.clone()
+    late[EARLY, FEATURES.index("time")] *= -1  # "late"
     up, down = _random(2, 4, 4)
     change = torch.stack(
         [
-            (regard.attend(other, other, other) - regard.attend(x, x, x)).norm(dim=-1),
-            ((other @ up).relu() @ down - (x @ up).relu() @ down).norm(dim=-1),
+            (attend(late, late, late) - attend(x, x, x)).norm(dim=-1),
+            ((late @ up).relu() @ down - (x @ up).relu() @ down).norm(dim=-1),
         ]
     )
     return section(
@@ -170,42 +178,42 @@ def plans() -> RenderableType:
         "The fastest exact kernel",
         "explain(q, k, v, …)",
         Group(
-            _plan("mask=causal()", regard.explain(q, k, v, mask=regard.causal())),
+            _plan("mask=causal()", explain(q, k, v, mask=causal())),
             "",
-            _plan("energy=Additive(64, 64, 32)", regard.explain(q, k, v, energy=regard.Additive(64, 64, 32))),
+            _plan("energy=Additive(64, 64, 32)", explain(q, k, v, energy=Additive(64, 64, 32))),
         ),
     )
 
 
-def long() -> RenderableType:
-    length, cells, asking, needle = 8192, 16, 7700, 1234
-    # 32 clocks of different speeds tell the time of every token, so each finds itself and its neighbours;
-    # one query is given the time of a token far back.
+def long_context() -> RenderableType:
+    length, cells, query, needle = 8192, 16, 7700, 1234
+    # Sinusoids of 32 frequencies encode positions, so that each token attends to itself and its neighbours; one query
+    # has the position of a token far back.
     time = torch.arange(length)[:, None] * (2 * torch.pi / torch.logspace(1, 4, 32))
     k = 3 * torch.cat([time.cos(), time.sin()], dim=-1)
     q = k.clone()
-    q[asking] = k[needle]
-    z, weights = regard.attend(q, k, k, mask=regard.causal(), weights=True)
-    top = weights.rows(asking).top(3)
-    seen = [f"{j}: {w:.2f}" for j, w in zip(top.indices[0].tolist(), top.values[0].tolist(), strict=True)]
-    kept = q.nbytes + k.nbytes + 4 * length  # queries, keys, and one number per row
+    q[query] = k[needle]
+    z, weights = attend(q, k, k, mask=causal(), weights=True)
+    top = weights.rows(query).top(3)
+    best = [f"{j}: {w:.2f}" for j, w in zip(top.indices[0].tolist(), top.values[0].tolist(), strict=True)]
+    memory = q.nbytes + k.nbytes + 4 * length  # queries, keys, and one number per row
     facts = table("asked of Weights", "answer")
-    facts.add_row(f"rows({asking}).top(3)", answer("\n".join(seen)))
+    facts.add_row(f"rows({query}).top(3)", answer("\n".join(best)))
     facts.add_row("entropy().mean()", answer(f"{weights.entropy().mean():.2f} nats"))
     facts.add_row("fidelity(v, z)", answer(f"{weights.fidelity(k, z):.0e}"))
-    facts.add_row("memory it keeps", answer(_megabytes(kept)))
+    facts.add_row("memory it keeps", answer(_megabytes(memory)))
     facts.add_row("the matrix takes", answer(_megabytes(4 * length**2)))
     ticks = [f"{at * length // cells}" for at in range(cells)]
     return section(
         f"{length} tokens",
         f"{length} × {length} weights, none of them stored",
         beside(heatmap(weights.map((cells, cells)), ticks, [""] * cells), facts),
-        f"Each cell is the largest of {length // cells} × {length // cells} weights. The lone one is query {asking}, "
+        f"Each cell is the largest of {length // cells} × {length // cells} weights. The lone one is query {query}, "
         f"which was made to look for key {needle}.",
     )
 
 
-def _plan(request: str, plan: regard.Plan) -> RenderableType:
+def _plan(request: str, plan: Plan) -> RenderableType:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_row("→", answer(plan.backend), plan.why)
     for backend, why in plan.others.items():

@@ -1,4 +1,4 @@
-"""A translator that learns while you watch, beside one without attention."""
+"""Trains two small translators, with and without attention, and compares them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sections() -> Iterator[RenderableType]:
     try:
         import pytorch_lightning  # noqa: F401
     except ModuleNotFoundError:
-        yield Text("Next, a translator would learn while you watch: pip install 'regard[train]'", style="bold")
+        yield Text("Next, a translator would be trained: pip install 'regard[train]'", style="bold")
         return
     from ..decoding import pretrained
     from ..training import fit
@@ -33,7 +33,7 @@ def sections() -> Iterator[RenderableType]:
     from ..training.score.translation_evaluation import evaluate_translation
     from ..training.trainer.recipe_corpus import read
 
-    yield Text("Two translators learn our English-French phrase book, word by word, from 20,000 sentences.\n")
+    yield Text("Two translators are trained on 20,000 sentences of a generated English-French phrase book.\n")
     scored: dict[str, tuple[TranslationEvaluation, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, recipe_name in RECIPES.items():
@@ -41,23 +41,23 @@ def sections() -> Iterator[RenderableType]:
             recipe = recipe_loader.load_recipe(recipe_name, ["training.tensorboard=false"])
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
-            took = time.perf_counter() - start
+            seconds = time.perf_counter() - start
             loaded = pretrained.load(run.folder)
             unseen = list(read(recipe.data, "test"))
-            scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], took
+            scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], seconds
     rows = table("1,000 unseen sentences", *scored)
     results = [result for result, _ in scored.values()]
     rows.add_row("BLEU", *(answer(f"{r.bleu.value:.1f}") for r in results))
     errors = ["–" if r.best_aer is None else f"{r.best_aer:.2f}" for r in results]
     rows.add_row("AER, against gold links", *map(answer, errors))
     for bins in zip(*(r.by_length for r in results), strict=True):
-        rows.add_row(f"BLEU, {bins[0].name} words", *(f"{one.bleu:.1f}" for one in bins))
-    rows.add_row("seconds to train", *(f"{took:.0f}" for _, took in scored.values()))
+        rows.add_row(f"BLEU, {bins[0].name} words", *(f"{bin.bleu:.1f}" for bin in bins))
+    rows.add_row("seconds to train", *(f"{seconds:.0f}" for _, seconds in scored.values()))
     yield section(
         "What attention adds",
-        "one vector for a sentence, or one look per word",
+        "one vector per sentence, or one context per word",
         rows,
-        "A vector of fixed size forgets long sentences; attention goes back and looks.",
+        "One vector of fixed size cannot hold a long sentence; attention reads the source again.",
     )
     yield Text(
         "Next: `regard train transformer-phrasebook`, `regard recipes`, `regard translate --help`;\n"

@@ -1,4 +1,4 @@
-"""Two translators that ship with regard, and where they look."""
+"""Two translators that ship with regard, and the attention weights of one."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def sections() -> Iterator[RenderableType]:
     for column in rows.columns:
         column.justify = "left"
         column.overflow = "fold"
-    found = {}
+    translations = {}
     for name, shipped in MODELS.items():
         loaded = pretrained.load(shipped)
-        found[name] = list(translate(loaded.model, loaded.tokenizers, SENTENCES, weights=True))
+        translations[name] = list(translate(loaded.model, loaded.tokenizers, SENTENCES, weights=True))
     for number, sentence in enumerate(SENTENCES):
-        rows.add_row(sentence, *(answer(found[name][number].text) for name in MODELS), end_section=True)
+        rows.add_row(sentence, *(answer(translations[name][number].text) for name in MODELS), end_section=True)
     yield section(
         "Two translators",
         "encoder → annotations → attention → decoder",
         rows,
         "Both were trained on sentences from tatoeba.org (CC BY 2.0) and came with the package.",
     )
-    weights, written, read = translation_word_weights(found["Bahdanau 2014"][1])
+    weights, target, source = translation_word_weights(translations["Bahdanau 2014"][1])
     yield section(
         "Where Bahdanau's model looks",
         "w_t = softmax_j(v·tanh(W s_{t−1} + U h_j))",
-        heatmap(weights, written, read),
-        "Each row is a word it writes, each column one it reads. Nobody told it which belongs to which.",
+        heatmap(weights, target, source),
+        "Each row is a word it writes, each column one it reads. It was never told which belong together.",
     )
     yield Text('Try it: regard translate --show --model tatoeba-bahdanau-en-fr "A sentence."\n', style="bold")
