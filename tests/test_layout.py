@@ -30,7 +30,7 @@ ALLOWED = {
     "data": set(),
     "decoding": {"attention", "layers", "models", "data"},
     "training": {"attention", "layers", "models", "data", "decoding", "seeing"},  # evaluating decodes and aligns
-    "seeing": {"attention"},
+    "seeing": {"attention", "__version__"},
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
@@ -38,19 +38,19 @@ LATE = {"seeing/capture/seen.py": {"viewer"}}  # where somebody says show() or t
 
 
 def _rooms_imported(path: Path) -> set[str]:
-    """The rooms of ours that a file imports, absolutely or relatively."""
+    """The rooms that a file imports, also inside functions. Imports of regard by its name are refused."""
     inside = path.relative_to(SOURCE).parent.parts
-    found: set[str] = set()
+    rooms: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = inside[: len(inside) - (node.level - 1)]
             names = [node.module] if node.module else [alias.name for alias in node.names]
-            found.update((*base, *name.split("."))[0] for name in names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regard."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("regard."))
-    return found
+            rooms.update((*base, *name.split("."))[0] for name in names)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            absolute = [name for name in names if name.split(".")[0] == "regard"]
+            assert not absolute, f"{path.relative_to(SOURCE)}:{node.lineno} imports {absolute[0]}; write it relatively"
+    return rooms
 
 
 @pytest.mark.parametrize("room", [path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()])
@@ -63,7 +63,16 @@ def test_imports_point_one_way(room: str) -> None:
 
 def test_this_test_sees_imports() -> None:
     assert _rooms_imported(SOURCE / "attention" / "backends" / "sdpa.py") == {"attention"}
-    assert "attention" in _rooms_imported(SOURCE / "__init__.py")
+    assert "attention" in _rooms_imported(SOURCE / "__init__.py")  # inside functions too
+    assert "seeing" in _rooms_imported(SOURCE / "demo" / "formulas.py")
+
+
+@pytest.mark.parametrize("line", ["import regard", "from regard import attend", "    import regard.seeing as seeing"])
+def test_absolute_imports_of_regard_are_refused(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    (tmp_path / "module.py").write_text(f"def function():\n    pass\n{line}\n")
+    with pytest.raises(AssertionError, match="write it relatively"):
+        _rooms_imported(tmp_path / "module.py")
 
 
 def test_the_core_imports_pytorch_and_nothing_else() -> None:

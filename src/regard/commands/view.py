@@ -77,7 +77,7 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
         return library
     if (Path(what) / "trace.json").is_file():
         if text is not None:
-            raise ValueError(f"{what} is a trace, which takes no text; leave the text out")
+            raise ValueError(f"{what} is a trace, which takes no text; leave out the text")
         return Library([TraceView.of(load_trace(what), pinned=True)], installed_models())
     model = model_at(what)
     library = Library(models=[model, *(other for other in installed_models() if other.name != model.name)])

@@ -396,8 +396,8 @@ def test_runs_of_several_tasks_are_all_compared(
         (["--save-plot", "p.png"], "--save-plot is for models that translate; .* is one for `regard caption`"),
         (["--tokens", "64"], "--tokens is for models that translate"),
         (["pairs.tsv", "--tokenised"], "--tokenised is for models that translate"),
-        (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own pairs"),
-        (["--columns", "1,0"], "say how a FILE is written, and none is given"),
+        (["pairs.tsv", "--split", "valid"], "--split chooses among the run's own data"),
+        (["--columns", "1,0"], "describe a FILE, and none is given"),
         (["--engine", "ctranslate2"], "ctranslate2 runs Transformers that translate; .* is none: use torch"),
     ],
 )

@@ -51,11 +51,11 @@ def save(seen: Seen, path: str | Path) -> None:
     path = Path(path)
     if path.exists():
         raise FileExistsError(f"{path} exists; choose another name for the trace, or remove it")
-    import regard
+    from ... import __version__
 
     about: dict[str, Any] = {
         "format": VERSION,
-        "regard": regard.__version__,
+        "regard": __version__,
         "torch": str(torch.__version__),
         "model": seen.model,
         "tokens": seen.tokens,
