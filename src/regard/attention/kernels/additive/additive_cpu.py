@@ -16,17 +16,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from .. import cpu_threads
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-TILE = 1 << 20
-"""Numbers in one [n, rows, cols, d] tile: 4 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
+TILE = 1 << 18
+"""Numbers in one [n, rows, cols, d] tile: 1 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
 
 ROWS = 1 << 18
 """Numbers in one [n, rows, T_k] block of energies."""
+
+SHARES = 8
+"""Shares of one call, at least, where there are enough rows: what threads take, and a slow one takes fewer of."""
 
 
 class Tanh(NamedTuple):
@@ -105,36 +110,43 @@ class _Block(NamedTuple):
     seed: int
 
 
-def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, seed: int) -> Iterator[_Block]:
-    """Row blocks, each with only the span of keys that some row of it sees. Forward and backward walk them alike."""
+def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, seed: int) -> list[_Block]:
+    """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike.
+
+    The cut depends on the shapes alone, so that sums over blocks are the same on any number of threads.
+    """
     count, queries, keys = a.shape[0], a.shape[1], b.shape[1]
-    tall = max(1, min(queries, ROWS // keys))
-    deep = max(1, min(count, ROWS // (keys * tall)))
+    most = max(1, min(ROWS, count * queries * keys // SHARES))
+    tall = max(1, min(queries, most // keys))
+    deep = max(1, min(count, most // (keys * tall)))
+    blocks = []
     for m in range(0, count, deep):
         n = slice(m, min(m + deep, count))
         for i in range(0, queries, tall):
             rows = slice(i, min(i + tall, queries))
             seed += 1
             if start is None or stop is None:
-                yield _Block(n, rows, slice(0, keys), None, seed)
+                blocks.append(_Block(n, rows, slice(0, keys), None, seed))
                 continue
             low, high = _rows(start, n, rows), _rows(stop, n, rows)
             cols = slice(int(low.min()), max(int(high.max()), int(low.min())))
             j = torch.arange(cols.start, cols.stop)
-            yield _Block(n, rows, cols, (j < low) | (j >= high), seed)
+            if cols.start < cols.stop:
+                blocks.append(_Block(n, rows, cols, (j < low) | (j >= high), seed))
+    return blocks
 
 
-def _sum_rows(x: Float[Tensor, "n i j d"]) -> Float[Tensor, "n j d"]:
-    """x.sum(1), first within each thread's share of the rows.
-
-    Element-wise operations give every thread a contiguous share of a tensor. A plain sum over rows splits the columns
-    instead, so each thread reads what the other has just written, and the next write has to fetch it all back.
-    """
-    threads = torch.get_num_threads()
-    if x.shape[1] % threads:
-        return x.sum(1)
-    shares: Tensor = x.unflatten(1, (threads, -1)).sum(2)
-    return shares.sum(1)
+def _shares(blocks: list[_Block]) -> list[list[_Block]]:
+    """Blocks of the same batch entries stay together, in order, unless that leaves fewer shares than `SHARES`."""
+    entries: dict[int, list[_Block]] = {}
+    for block in blocks:
+        entries.setdefault(block.n.start, []).append(block)
+    cuts = max(1, -(-SHARES // max(1, len(entries))))
+    shares = []
+    for own in entries.values():
+        size = -(-len(own) // cuts)
+        shares += [own[i : i + size] for i in range(0, len(own), size)]
+    return shares
 
 
 def _rows(bound: Int[Tensor, "n q"], n: slice, rows: slice) -> Int[Tensor, "n rows 1"]:
@@ -163,20 +175,22 @@ def forward(
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     out = a.new_zeros(a.shape[0], a.shape[1], v.shape[2])
     lse = a.new_full(a.shape[:2], torch.inf)
-    for block in _blocks(a, b, start, stop, seed):
-        n, rows, cols, hidden, _ = block
-        if cols.start == cols.stop:
-            continue
-        e = energies(a[n, rows], b[n, cols], w).mul_(scale)
-        if hidden is not None:
-            e.masked_fill_(hidden, -torch.inf)
-        total = e.logsumexp(-1)
-        total.masked_fill_(total == -torch.inf, torch.inf)
-        p = e.sub_(total[..., None]).exp_()
-        if dropout:
-            p.mul_(_kept(block, p, dropout))
-        lse[n, rows] = total
-        out[n, rows] = p @ v[n, cols]
+
+    def share(blocks: list[_Block]) -> None:
+        for block in blocks:
+            n, rows, cols, hidden, _ = block
+            e = energies(a[n, rows], b[n, cols], w).mul_(scale)
+            if hidden is not None:
+                e.masked_fill_(hidden, -torch.inf)
+            total = e.logsumexp(-1)
+            total.masked_fill_(total == -torch.inf, torch.inf)
+            p = e.sub_(total[..., None]).exp_()
+            if dropout:
+                p.mul_(_kept(block, p, dropout))
+            lse[n, rows] = total
+            out[n, rows] = p @ v[n, cols]
+
+    cpu_threads.run(share, _shares(_blocks(a, b, start, stop, seed)))
     return out, lse
 
 
@@ -201,35 +215,49 @@ def backward(
     dp_ij = grad_i·v_j      ds_ij = p_ij (dp_ij − Σ_j p_ij dp_ij)      with t = tanh(a_i + b_j) = 1 − 2r:
     da_i = Σ_j ds_ij w (1 − t²)      db_j = Σ_i ds_ij w (1 − t²)      dw = Σ_ij ds_ij t
     """
-    da, db, dw, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(w), torch.zeros_like(v)
+    da, db, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(v)
     # Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
     delta = (grad * out).sum(-1) - grad_lse
-    first, second = _buffers(2, a.shape[2], a)
-    for block in _blocks(a, b, start, stop, seed):
-        n, rows, cols, hidden, _ = block
-        if cols.start == cols.stop:
-            continue
-        left, right = _sides(a[n, rows], b[n, cols])
-        e = _energies(left, right, w).mul_(scale)
-        if hidden is not None:
-            e.masked_fill_(hidden, -torch.inf)
-        p = e.sub_(lse[n, rows, None]).exp_()
-        dp = grad[n, rows] @ v[n, cols].mT
-        if dropout:
-            kept = _kept(block, p, dropout)
-            dp.mul_(kept)
-            dv[n, cols] += (p * kept).mT @ grad[n, rows]
-        else:
-            dv[n, cols] += p.mT @ grad[n, rows]
-        ds = dp.sub_(delta[n, rows, None]).mul_(p).mul_(scale)  # [n, rows, cols]
-        dw += ds.sum()
-        da_block, db_block = da[n, rows], db[n, cols]
-        for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):
-            r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
-            x = torch.mul(r, ds[m, i, j, None], out=_shaped(second, *r.shape))
-            dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
-            x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
-            da_block[m, i] += x.sum(2)
-            db_block[m, j] += _sum_rows(x)
+    shares = _shares(_blocks(a, b, start, stop, seed))
+    whole = {id(own) for own in shares if sum(other[0].n == own[0].n for other in shares) == 1}
+
+    def share(blocks: list[_Block]) -> tuple[slice, Tensor, Tensor | None, Tensor | None]:
+        n, dw = blocks[0].n, torch.zeros_like(w)
+        # Where other shares have keys of the same batch entries, sums over queries are joined at the end, in order.
+        alone = id(blocks) in whole
+        db_own, dv_own = (db[n], dv[n]) if alone else (torch.zeros_like(db[n]), torch.zeros_like(dv[n]))
+        first, second = _buffers(2, a.shape[2], a)
+        for block in blocks:
+            _, rows, cols, hidden, _ = block
+            left, right = _sides(a[n, rows], b[n, cols])
+            e = _energies(left, right, w).mul_(scale)
+            if hidden is not None:
+                e.masked_fill_(hidden, -torch.inf)
+            p = e.sub_(lse[n, rows, None]).exp_()
+            dp = grad[n, rows] @ v[n, cols].mT
+            if dropout:
+                kept = _kept(block, p, dropout)
+                dp.mul_(kept)
+                dv_own[:, cols] += (p * kept).mT @ grad[n, rows]
+            else:
+                dv_own[:, cols] += p.mT @ grad[n, rows]
+            ds = dp.sub_(delta[n, rows, None]).mul_(p).mul_(scale)  # [n, rows, cols]
+            dw += ds.sum()
+            da_block, db_block = da[n, rows], db_own[:, cols]
+            for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):
+                r = _tile(left, right, m, i, j, first)  # [n, i, j, d]
+                x = torch.mul(r, ds[m, i, j, None], out=_shaped(second, *r.shape))
+                dw.sub_(x.sum(2).sum((0, 1)), alpha=2)
+                x.addcmul_(x, r, value=-1)  # ds r (1 − r), a quarter of ds (1 − t²)
+                da_block[m, i] += x.sum(2)
+                db_block[m, j] += x.sum(1)
+        return n, dw, None if alone else db_own, None if alone else dv_own
+
+    dw = torch.zeros_like(w)
+    for n, dw_own, db_own, dv_own in cpu_threads.run(share, shares):
+        dw += dw_own
+        if db_own is not None and dv_own is not None:
+            db[n] += db_own
+            dv[n] += dv_own
     quarter = 4 * w
     return da.mul_(quarter), db.mul_(quarter), dw, dv
