@@ -10,6 +10,7 @@ from ..energy_forms import DistanceForm, TanhForm
 from ..energy_matrix import TRITON
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
+from ..kernels.kernel_options import KernelOptions
 from ..masks import Padding, interval
 from ..normalizers.normalizer import Proportional, Softmax
 from ..torch_transforms import transformed
@@ -103,11 +104,7 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
         energies.b,
         energies.form.weight,
         v,
-        start,
-        stop,
-        _seed(request),
-        1 / normalize.temperature,
-        request.dropout,
+        KernelOptions(start, stop, _seed(request), 1 / normalize.temperature, request.dropout),
     )
     return out.reshape(*energies.batch, *out.shape[1:]), lse.reshape(*energies.batch, energies.queries)
 
@@ -121,12 +118,8 @@ def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
         energies.a,
         energies.b,
         v,
-        start,
-        stop,
-        _seed(request),
-        scale,
+        KernelOptions(start, stop, _seed(request), scale, request.dropout),
         energies.form.inverse,
-        request.dropout,
     )
     return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
 

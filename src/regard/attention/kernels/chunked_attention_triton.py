@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    from .kernel_options import KernelOptions
+
     Spans = Int[Tensor, "n blocks 2"]
     Energies = Callable[[slice, slice, Spans | None, Tensor], None]
     """(matrices, rows, their spans, out): write these energies, E · log₂e for softmax, into out [n, q_pad, k_pad]."""
@@ -258,13 +260,6 @@ def workspace(n: int, q: int, k: int, like: Tensor) -> Float[Tensor, "n q_pad k_
     return like.new_empty(shape, dtype=torch.float32)
 
 
-def intervals(
-    start: Int[Tensor, "_ _"] | None, stop: Int[Tensor, "_ _"] | None, n: int, q: int
-) -> tuple[Int[Tensor, "n q"] | None, Int[Tensor, "n q"] | None]:
-    """One start and stop per row; what was shared stays shared, by a stride of 0."""
-    return (None, None) if start is None or stop is None else (start.expand(n, q), stop.expand(n, q))
-
-
 def _cut(
     start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None, spans: Spans | None, m: slice, i: slice
 ) -> tuple[Tensor | None, Tensor | None, Spans | None]:
@@ -277,13 +272,11 @@ def forward(
     energies: Energies,
     q: int,
     v: Float[Tensor, "n k d_v"],
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
     proportional: bool = False,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and row state: the log-sum-exp, +∞ for a row that sees no key; for proportional the sum."""
+    start, stop, seed, _, dropout = options
     n, k, width = v.shape
     out, state = v.new_empty((n, q, width)), v.new_empty((n, q), dtype=torch.float32)
     spans, room = spans_of(start, stop), workspace(n, q, k, v)
@@ -311,11 +304,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     state: Float[Tensor, "n q"],
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
     again: bool = False,
     inverse: bool = False,
 ) -> Float[Tensor, "n k d_v"]:
@@ -323,6 +312,7 @@ def backward(
 
     Weights come from the row state, or `again` from the energies alone.
     """
+    start, stop, seed, scale, dropout = options
     n, q, k = *state.shape, v.shape[1]
     spans, grad, v = spans_of(start, stop), grad.float(), v.float()
     dv = torch.zeros_like(v, memory_format=torch.contiguous_format)

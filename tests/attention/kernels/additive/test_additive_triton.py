@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import regard as r
+from regard.attention.kernels.kernel_options import KernelOptions
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
@@ -116,14 +117,14 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], scale: float = 0.7, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, w, v, start, stop = inputs
-    return additive_gpu.forward(a, b, w, v, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed)
+    return additive_gpu.forward(a, b, w, v, KernelOptions(start, stop, seed, scale, dropout))
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dropout: float = 0.0, seed: Any = None) -> Any:
     a, b, w, v, start, stop = inputs
     out, lse = ours(inputs, dropout=dropout, seed=seed)
-    options = {"start": start, "stop": stop, "scale": 0.7, "dropout": dropout, "seed": seed}
-    return additive_gpu.backward(*grads, a, b, w, v, out, lse, **options)
+    options = KernelOptions(start, stop, seed, 0.7, dropout)
+    return additive_gpu.backward(*grads, a, b, w, v, out, lse, options)
 
 
 def gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dtype: torch.dtype, factors: Any = 1.0) -> Any:

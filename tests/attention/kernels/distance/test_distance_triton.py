@@ -11,6 +11,7 @@ import torch
 
 import regard as r
 from regard import attend
+from regard.attention.kernels.kernel_options import KernelOptions
 from tests.attention.kernels.additive.test_additive_triton import _interval as interval
 from tests.attention.kernels.additive.test_additive_triton import assert_within_budget
 from tests.support.triton_interpreter import interpreted, skip_without_triton
@@ -128,15 +129,17 @@ def formula(
 
 
 def ours(inputs: tuple[Any, ...], inverse: bool, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
-    return distance_triton.forward(*inputs, seed, SCALE if not inverse else 1.0, inverse, dropout)
+    a, b, v, start, stop = inputs
+    options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
+    return distance_triton.forward(a, b, v, options, inverse)
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse: bool, *dropped: Any) -> Any:
     a, b, v, start, stop = inputs
     dropout, seed = dropped or (0.0, None)
     out, state = ours(inputs, inverse, dropout, seed)
-    scale = SCALE if not inverse else 1.0
-    return distance_triton.backward(*grads, a, b, v, out, state, start, stop, seed, scale, inverse, dropout)
+    options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
+    return distance_triton.backward(*grads, a, b, v, out, state, options, inverse)
 
 
 def gradients(inputs: tuple[Any, ...], grads: Any, inverse: bool, dtype: torch.dtype, factors: Any = 1.0) -> Any:

@@ -21,10 +21,11 @@ from ..key_blocks import ceil
 from .additive_energies_triton import LIMIT, energies, padded, reciprocal, shrink, side
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
 
     from ..chunked_attention_triton import Spans
+    from ..kernel_options import KernelOptions
     from .additive_energies_triton import Side
 
 
@@ -110,11 +111,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
     da, db, dw = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w))
@@ -122,16 +119,14 @@ def backward(
     weight, keys = padded(w), slice(0, b.shape[1])
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
-        energies(across[0].part(m, i), across[1].part(m, keys), weight, spans, scale, e)
+        energies(across[0].part(m, i), across[1].part(m, keys), weight, spans, options.scale, e)
 
     def contract(m: slice, i: slice, spans: Spans | None, ds: Tensor) -> None:
         left, right = along[0].part(m, i), along[1].part(m, keys)
         dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
         _contracted(right, left, weight, ds, spans, db[m], keys=True)
 
-    dv = chunked_attention_triton.backward(
-        piece, contract, grad, grad_lse, v, out, lse, start, stop, scale, dropout, seed
-    )
+    dv = chunked_attention_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from ..kernel_options import KernelOptions
+
 TILE = 1 << 18
 """Numbers in one [n, rows, cols, d] tile: 1 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
 
@@ -110,12 +112,13 @@ class _Block(NamedTuple):
     seed: int
 
 
-def _blocks(a: Tensor, b: Tensor, start: Tensor | None, stop: Tensor | None, seed: int) -> list[_Block]:
+def _blocks(a: Tensor, b: Tensor, options: KernelOptions) -> list[_Block]:
     """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike.
 
     The cut depends on the shapes alone, so that sums over blocks are the same on any number of threads.
     """
     count, queries, keys = a.shape[0], a.shape[1], b.shape[1]
+    start, stop, seed = options.start, options.stop, 0 if options.seed is None else int(options.seed)
     most = max(1, min(ROWS, count * queries * keys // SHARES))
     tall = max(1, min(queries, most // keys))
     deep = max(1, min(count, most // (keys * tall)))
@@ -165,14 +168,10 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: int,
+    options: KernelOptions,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
+    scale, dropout = options.scale, options.dropout
     out = a.new_zeros(a.shape[0], a.shape[1], v.shape[2])
     lse = a.new_full(a.shape[:2], torch.inf)
 
@@ -190,7 +189,7 @@ def forward(
             lse[n, rows] = total
             out[n, rows] = p @ v[n, cols]
 
-    cpu_threads.run(share, _shares(_blocks(a, b, start, stop, seed)))
+    cpu_threads.run(share, _shares(_blocks(a, b, options)))
     return out, lse
 
 
@@ -203,22 +202,18 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    *,
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: int,
+    options: KernelOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v.
 
     dp_ij = grad_i·v_j      ds_ij = p_ij (dp_ij − Σ_j p_ij dp_ij)      with t = tanh(a_i + b_j) = 1 − 2r:
     da_i = Σ_j ds_ij w (1 − t²)      db_j = Σ_i ds_ij w (1 − t²)      dw = Σ_ij ds_ij t
     """
+    scale, dropout = options.scale, options.dropout
     da, db, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(v)
     # Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
     delta = (grad * out).sum(-1) - grad_lse
-    shares = _shares(_blocks(a, b, start, stop, seed))
+    shares = _shares(_blocks(a, b, options))
     whole = {id(own) for own in shares if sum(other[0].n == own[0].n for other in shares) == 1}
 
     def share(blocks: list[_Block]) -> tuple[slice, Tensor, Tensor | None, Tensor | None]:

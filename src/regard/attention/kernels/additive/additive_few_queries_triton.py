@@ -23,8 +23,10 @@ from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
+
+    from ..kernel_options import KernelOptions
 
 FEW = 8
 """Up to so many queries, blocks of 64 rows would be mostly padding."""
@@ -256,18 +258,15 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     a, b, w, v = _dense(a), _dense(b), _dense(w), _dense(v)
+    start, stop, seed, scale, dropout = options
     key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
     plan = _forwards.get(key)
     if plan is None:
-        plan = _remember(_forwards, key, _forward_plan(a, b, v, start, stop, scale, dropout))
+        plan = _remember(_forwards, key, _forward_plan(a, b, v, options))
     (n, q, _), width, splits = a.shape, v.shape[2], plan.splits
     out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
     if plan.join is None:
@@ -279,9 +278,8 @@ def forward(
     return out, lse
 
 
-def _forward_plan(
-    a: Tensor, b: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, scale: float, dropout: float
-) -> _Forward:
+def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions) -> _Forward:
+    start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     rows, (keys, deep, wide) = n * q, _cut(d, width)
     splits = max(1, min(PROGRAMS // rows, SPLITS, -(-k // (4 * keys))))
@@ -304,19 +302,16 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    start: Int[Tensor, "n q"] | None,
-    stop: Int[Tensor, "n q"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
     grad, a, b, w, v = _dense(grad), _dense(a), _dense(b), _dense(w), _dense(v)
+    start, stop, seed, scale, dropout = options
     key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
     key = (*key, scale, dropout, a.get_device())
     plan = _backwards.get(key)
     if plan is None:
-        plan = _remember(_backwards, key, _backward_plan(grad, a, b, v, start, stop, scale, dropout))
+        plan = _remember(_backwards, key, _backward_plan(grad, a, b, v, options))
     (n, q, d), splits = a.shape, plan.splits
     # What is written once is written as it shall be; what is added up is float32 until it is.
     da = a.new_empty((n, splits, q, d), dtype=a.dtype if splits == 1 else torch.float32)
@@ -329,16 +324,8 @@ def backward(
     return da, db.to(b.dtype), dw, dv.to(v.dtype)
 
 
-def _backward_plan(
-    grad: Tensor,
-    a: Tensor,
-    b: Tensor,
-    v: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    scale: float,
-    dropout: float,
-) -> _Backward:
+def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelOptions) -> _Backward:
+    start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     keys, deep, wide = _cut(d, width)
     splits = max(1, min(PROGRAMS // n, SPLITS, -(-k // keys)))

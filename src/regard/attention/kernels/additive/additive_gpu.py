@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..chunked_attention_triton import intervals
-from . import additive_backward_triton as many_backward
-from . import additive_few_queries_triton as few
-from . import additive_forward_triton as many
+from .. import chunked_attention_triton
+from . import additive_backward_triton as many_queries
+from . import additive_few_queries_triton as few_queries
+from .additive_energies_triton import energies, padded, side
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
+
+    from ..chunked_attention_triton import Spans
+    from ..kernel_options import KernelOptions
 
 
 def forward(
@@ -19,17 +22,18 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    *,
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    start, stop = intervals(start, stop, *a.shape[:2])
-    run = few.forward if few.applies(a, v) else many.forward
-    return run(a, b, w, v, start, stop, scale, dropout, seed)
+    options = options.expand(*a.shape[:2])
+    if few_queries.applies(a, v):
+        return few_queries.forward(a, b, w, v, options)
+    left, right, weight, keys = side(a, True), side(b, True), padded(w), slice(0, b.shape[1])
+
+    def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
+        energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
+
+    return chunked_attention_triton.forward(piece, a.shape[1], v, options)
 
 
 def backward(
@@ -41,16 +45,9 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    *,
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
-    scale: float,
-    dropout: float,
-    seed: Int[Tensor, ""] | None,
+    options: KernelOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
-    start, stop = intervals(start, stop, *a.shape[:2])
-    out, lse = out.contiguous(), lse.contiguous()
+    run = few_queries.backward if few_queries.applies(a, v) else many_queries.backward
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    run = few.backward if few.applies(a, v) else many_backward.backward
-    return run(grad, grad_lse, a, b, w, v, out, lse, start, stop, scale, dropout, seed)
+    return run(grad, grad_lse, a, b, w, v, out.contiguous(), lse.contiguous(), options.expand(*a.shape[:2]))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain, transformed
+from ..kernel_options import KernelOptions
 from . import additive_cpu
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def additive(
 
     Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
     """
-    wide = (_wide(x) for x in (a, b, w, v))
-    out, lse = additive_cpu.forward(*wide, start=start, stop=stop, scale=scale, dropout=dropout, seed=_seed(seed))
+    options = KernelOptions(start, stop, seed, scale, dropout)
+    out, lse = additive_cpu.forward(*(_wide(x) for x in (a, b, w, v)), options=options)
     return out.to(v.dtype), lse
 
 
@@ -55,51 +56,25 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    wide = (_wide(x) for x in (grad, grad_lse, a, b, w, v, out, lse))
-    gradients = additive_cpu.backward(*wide, start=start, stop=stop, scale=scale, dropout=dropout, seed=_seed(seed))
+    options = KernelOptions(start, stop, seed, scale, dropout)
+    gradients = additive_cpu.backward(*(_wide(x) for x in (grad, grad_lse, a, b, w, v, out, lse)), options=options)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
-def _on_gpu(
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    v: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
+def _forward_gpu(*inputs: Any) -> tuple[Tensor, Tensor]:
     from . import additive_gpu
 
-    return additive_gpu.forward(a, b, w, v, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed)
+    return additive_gpu.forward(*inputs[:4], options=KernelOptions(*inputs[4:]))
 
 
-additive.register_kernel("cuda", _on_gpu)
-
-
-@additive_backward.register_kernel("cuda")
-def _(
-    grad: Tensor,
-    grad_lse: Tensor,
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _backward_gpu(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from . import additive_gpu
 
-    return additive_gpu.backward(
-        grad, grad_lse, a, b, w, v, out, lse, start=start, stop=stop, scale=scale, dropout=dropout, seed=seed
-    )
+    return additive_gpu.backward(*inputs[:8], options=KernelOptions(*inputs[8:]))
+
+
+additive.register_kernel("cuda", _forward_gpu)
+additive_backward.register_kernel("cuda", _backward_gpu)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -107,37 +82,16 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32)).contiguous()
 
 
-def _seed(seed: Tensor | None) -> int:
-    return 0 if seed is None else int(seed)
-
-
 @additive.register_fake
-def _(
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    v: Tensor,
-    start: Tensor | None,
-    stop: Tensor | None,
-    seed: Tensor | None,
-    scale: float,
-    dropout: float,
-) -> tuple[Tensor, Tensor]:
+def _(a: Tensor, b: Tensor, w: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
     state = torch.promote_types(a.dtype, torch.float32)
     return v.new_empty(a.shape[0], a.shape[1], v.shape[2]), a.new_empty(a.shape[:2], dtype=state)
 
 
 @additive_backward.register_fake
-def _(
-    grad: Tensor,
-    grad_lse: Tensor,
-    a: Tensor,
-    b: Tensor,
-    w: Tensor,
-    v: Tensor,
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(x.new_empty(x.shape) for x in (a, b, w, v))  # type: ignore[return-value]
+def _(grad: Tensor, grad_lse: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    a, b, w, v = (x.new_empty(x.shape) for x in inputs[:4])
+    return a, b, w, v
 
 
 def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -146,7 +100,7 @@ def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
 
 
-def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
+def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor | None) -> tuple[Any, ...]:
     a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
     return grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout
 
@@ -228,7 +182,7 @@ class _Direct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         *tensors, scale, dropout = inputs
-        outputs = _on_gpu(*inputs)
+        outputs = _forward_gpu(*inputs)
         ctx.save_for_backward(*tensors, *outputs)
         ctx.scale, ctx.dropout = scale, dropout
         ctx.set_materialize_grads(False)  # mostly nobody differentiates the log-sum-exp: no zeros for it then
@@ -236,27 +190,21 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        from . import additive_gpu
-
-        a, b, w, v, start, stop, seed, out, lse = ctx.saved_tensors
+        *_, out, lse = ctx.saved_tensors
         grad = torch.zeros_like(out) if grad is None else grad
         if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
             grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
             return (*_TransformableBackward.apply(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
-        rest = {"start": start, "stop": stop, "seed": seed, "scale": ctx.scale, "dropout": ctx.dropout}
-        return (*additive_gpu.backward(grad, grad_lse, a, b, w, v, out, lse, **rest), *[None] * 5)
+        return (*_backward_gpu(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
 
 
-def attention(
-    a: Tensor, b: Tensor, w: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, seed: Tensor | None,
-    scale: float, dropout: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def attention(a: Tensor, b: Tensor, w: Tensor, v: Tensor, options: KernelOptions) -> tuple[Tensor, Tensor]:
     """What `additive` gives, under torch.compile, torch.func and autograd alike."""
-    inputs = (a, b, w, v, start, stop, seed, scale, dropout)
+    inputs = (a, b, w, v, *options)
     if transformed():
         return TransformableAdditive.apply(*inputs)  # type: ignore[no-any-return]
     if not (a.is_cuda and plain(a, b, w, v)):
         return additive(*inputs)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or w.requires_grad or v.requires_grad):
         return _Direct.apply(*inputs)  # type: ignore[no-any-return]
-    return _on_gpu(*inputs)
+    return _forward_gpu(*inputs)

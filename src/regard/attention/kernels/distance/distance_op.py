@@ -12,6 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain
+from ..kernel_options import KernelOptions
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
@@ -26,8 +27,8 @@ def distance(
     stop: Tensor | None,
     seed: Tensor | None,
     scale: float,
-    inverse: bool,
     dropout: float,
+    inverse: bool,
 ) -> tuple[Tensor, Tensor]:
     """a [n, q, d], b [n, k, d], v [n, k, d_v] → output [n, q, d_v] and row state [n, q].
 
@@ -36,7 +37,7 @@ def distance(
     """
     from . import distance_triton
 
-    return distance_triton.forward(a, b, v, start, stop, seed, scale, inverse, dropout)
+    return distance_triton.forward(a, b, v, KernelOptions(start, stop, seed, scale, dropout), inverse)
 
 
 @torch.library.custom_op("regard::distance_backward", mutates_args=(), device_types="cuda")
@@ -52,14 +53,13 @@ def distance_backward(
     stop: Tensor | None,
     seed: Tensor | None,
     scale: float,
-    inverse: bool,
     dropout: float,
+    inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import distance_triton
 
-    return distance_triton.backward(
-        grad, grad_state, a, b, v, out, state, start, stop, seed, scale, inverse, dropout
-    )  # fmt: skip
+    options = KernelOptions(start, stop, seed, scale, dropout)
+    return distance_triton.backward(grad, grad_state, a, b, v, out, state, options, inverse)
 
 
 @distance.register_fake
@@ -98,7 +98,7 @@ class _Direct(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         from . import distance_triton
 
-        outputs = distance_triton.forward(*inputs)
+        outputs = distance_triton.forward(*inputs[:3], options=KernelOptions(*inputs[3:8]), inverse=inputs[8])
         _setup(ctx, inputs, outputs)
         ctx.set_materialize_grads(False)  # nobody differentiates the row state: no zeros for it
         return outputs
@@ -111,20 +111,18 @@ class _Direct(torch.autograd.Function):
         grad = torch.zeros_like(out) if grad is None else grad
         if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
             return _gradients(ctx, grad, torch.zeros_like(state) if grad_state is None else grad_state)
-        rest = (a, b, v, out, state, start, stop, seed, *ctx.rest)
-        return (*distance_triton.backward(grad, grad_state, *rest), *[None] * 6)
+        *rest, inverse = ctx.rest
+        options = KernelOptions(start, stop, seed, *rest)
+        return (*distance_triton.backward(grad, grad_state, a, b, v, out, state, options, inverse), *[None] * 6)
 
 
-def attention(
-    a: Tensor, b: Tensor, v: Tensor, start: Tensor | None, stop: Tensor | None, seed: Tensor | None,
-    scale: float, inverse: bool, dropout: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions, inverse: bool) -> tuple[Tensor, Tensor]:
     """What `distance` gives, under torch.compile and autograd alike."""
-    inputs = (a, b, v, start, stop, seed, scale, inverse, dropout)
+    inputs = (a, b, v, *options, inverse)
     if not plain(a, b, v):
         return distance(*inputs)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or v.requires_grad):
         return _Direct.apply(*inputs)  # type: ignore[no-any-return]
     from . import distance_triton
 
-    return distance_triton.forward(*inputs)
+    return distance_triton.forward(a, b, v, options, inverse)

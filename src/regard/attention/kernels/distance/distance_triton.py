@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from .. import chunked_attention_triton, triton_launch
-from ..chunked_attention_triton import BLOCK, LOG2E, MOST, intervals, meets
+from ..chunked_attention_triton import BLOCK, LOG2E, MOST, meets
 from ..key_blocks import ceil
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..chunked_attention_triton import Spans
+    from ..kernel_options import KernelOptions
 
 GROUP = 16
 """Terms summed before they join the total: a long sum loses digits to its own size."""
@@ -259,22 +260,16 @@ def forward(
     a: Float[Tensor, "n q d"],
     b: Float[Tensor, "n k d"],
     v: Float[Tensor, "n k d_v"],
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
-    seed: Int[Tensor, ""] | None,
-    scale: float,
+    options: KernelOptions,
     inverse: bool,
-    dropout: float,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output, and log-sum-exp (+∞ where a row sees no key) or for inverse distances their sum."""
     left, right = _side(a), _side(b)
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
-        _written(left, right, m, i, spans, scale * LOG2E, inverse, e)
+        _written(left, right, m, i, spans, options.scale * LOG2E, inverse, e)
 
-    return chunked_attention_triton.forward(
-        piece, a.shape[1], v, *intervals(start, stop, *a.shape[:2]), dropout, seed, inverse
-    )
+    return chunked_attention_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
 
 
 def backward(
@@ -285,12 +280,8 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     state: Float[Tensor, "n q"],
-    start: Int[Tensor, "_ _"] | None,
-    stop: Int[Tensor, "_ _"] | None,
-    seed: Int[Tensor, ""] | None,
-    scale: float,
+    options: KernelOptions,
     inverse: bool,
-    dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of a, b and v, each in its tensor's dtype. No gradient of the row state is one of zeros."""
     left, right = _side(a), _side(b)
@@ -299,16 +290,15 @@ def backward(
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         nonlocal near
-        near = _written(left, right, m, i, spans, scale * LOG2E, inverse, e)
+        near = _written(left, right, m, i, spans, options.scale * LOG2E, inverse, e)
 
     def contract(m: slice, i: slice, spans: Spans | None, c: Tensor) -> None:
         _contracted(a[m, i], b[m], c, near, spans, da[m, i], keys=False)
         _contracted(b[m], a[m, i], c, near, spans, db[m], keys=True)
 
-    start, stop = intervals(start, stop, *a.shape[:2])
-    options = {"again": True, "inverse": inverse}
+    options = options.expand(*a.shape[:2])
     dv = chunked_attention_triton.backward(
-        piece, contract, grad, grad_state, v, out, state, start, stop, scale, dropout, seed, **options
+        piece, contract, grad, grad_state, v, out, state, options, again=True, inverse=inverse
     )
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dv), (a, b, v), strict=True))  # type: ignore[return-value]
 
