@@ -117,14 +117,14 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], scale: float = 0.7, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, w, v, start, stop = inputs
-    return additive_gpu.forward(a, b, w, v, KernelOptions(start, stop, seed, scale, dropout))
+    return additive_gpu.forward(a, b, w, v, options=KernelOptions(start, stop, seed, scale, dropout))
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dropout: float = 0.0, seed: Any = None) -> Any:
     a, b, w, v, start, stop = inputs
     out, lse = ours(inputs, dropout=dropout, seed=seed)
     options = KernelOptions(start, stop, seed, 0.7, dropout)
-    return additive_gpu.backward(*grads, a, b, w, v, out, lse, options)
+    return additive_gpu.backward(*grads, a, b, w, v, out, lse, options=options)
 
 
 def gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dtype: torch.dtype, factors: Any = 1.0) -> Any:

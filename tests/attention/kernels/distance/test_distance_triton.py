@@ -131,7 +131,7 @@ def formula(
 def ours(inputs: tuple[Any, ...], inverse: bool, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, v, start, stop = inputs
     options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
-    return distance_triton.forward(a, b, v, options, inverse)
+    return distance_triton.forward(a, b, v, options=options, inverse=inverse)
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse: bool, *dropped: Any) -> Any:
@@ -139,7 +139,7 @@ def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse
     dropout, seed = dropped or (0.0, None)
     out, state = ours(inputs, inverse, dropout, seed)
     options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
-    return distance_triton.backward(*grads, a, b, v, out, state, options, inverse)
+    return distance_triton.backward(*grads, a, b, v, out, state, options=options, inverse=inverse)
 
 
 def gradients(inputs: tuple[Any, ...], grads: Any, inverse: bool, dtype: torch.dtype, factors: Any = 1.0) -> Any:

@@ -22,6 +22,7 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
+    *,
     options: KernelOptions,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
@@ -45,6 +46,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
+    *,
     options: KernelOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""

@@ -37,7 +37,7 @@ def distance(
     """
     from . import distance_triton
 
-    return distance_triton.forward(a, b, v, KernelOptions(start, stop, seed, scale, dropout), inverse)
+    return distance_triton.forward(a, b, v, options=KernelOptions(start, stop, seed, scale, dropout), inverse=inverse)
 
 
 @torch.library.custom_op("regard::distance_backward", mutates_args=(), device_types="cuda")
@@ -59,7 +59,7 @@ def distance_backward(
     from . import distance_triton
 
     options = KernelOptions(start, stop, seed, scale, dropout)
-    return distance_triton.backward(grad, grad_state, a, b, v, out, state, options, inverse)
+    return distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse)
 
 
 @distance.register_fake
@@ -113,7 +113,10 @@ class _Direct(torch.autograd.Function):
             return _gradients(ctx, grad, torch.zeros_like(state) if grad_state is None else grad_state)
         *rest, inverse = ctx.rest
         options = KernelOptions(start, stop, seed, *rest)
-        return (*distance_triton.backward(grad, grad_state, a, b, v, out, state, options, inverse), *[None] * 6)
+        return (
+            *distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse),
+            *[None] * 6,
+        )
 
 
 def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions, inverse: bool) -> tuple[Tensor, Tensor]:
@@ -125,4 +128,4 @@ def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions, inverse: 
         return _Direct.apply(*inputs)  # type: ignore[no-any-return]
     from . import distance_triton
 
-    return distance_triton.forward(a, b, v, options, inverse)
+    return distance_triton.forward(a, b, v, options=options, inverse=inverse)

@@ -260,6 +260,7 @@ def forward(
     a: Float[Tensor, "n q d"],
     b: Float[Tensor, "n k d"],
     v: Float[Tensor, "n k d_v"],
+    *,
     options: KernelOptions,
     inverse: bool,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
@@ -280,6 +281,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     state: Float[Tensor, "n q"],
+    *,
     options: KernelOptions,
     inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
