@@ -24,8 +24,6 @@ from regard.models import (
     RecurrentDecoderConfig,
     RecurrentEncoderConfig,
 )
-from regard.seeing.alignment import sum_by_word
-from regard.seeing.drawing import sparkline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,13 +290,6 @@ def test_help_shows_an_example_of_each() -> None:
     _, said, _ = run("--help")
     for part in ('classify "The soup', "--compare", "seven.wav", "spell-digits", "--file"):
         assert part in said
-
-
-def test_bars_and_words() -> None:
-    assert sparkline(torch.tensor([0.0, 1.0]), 4) == "  ██"
-    assert sparkline(torch.arange(120.0), 3) == "▂▅█"
-    assert sparkline(torch.zeros(5), 2) == "  "
-    assert sum_by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])
 
 
 @pytest.mark.skipif(TEXT_MODEL not in shipped(), reason=f"{TEXT_MODEL} does not ship yet")

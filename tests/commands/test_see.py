@@ -14,7 +14,6 @@ from rich.console import Console
 
 import regard
 from regard import cli, watch
-from regard.seeing.analysis import TokenizedText
 from regard.seeing.capture.call import Call, Faith
 from regard.seeing.capture.huggingface_text_model import load_text_model
 
@@ -267,12 +266,6 @@ def test_what_the_model_did_not_compute_is_not_drawn(
     assert "is not drawn" in hidden
     assert "sat" not in hidden
     assert "sat" in drawn
-
-
-def test_a_text_without_tokens_is_refused(folder: str) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    with pytest.raises(ValueError, match="no token of the text '~'"):
-        TokenizedText.encode(lambda text, **options: tokenizer("", add_special_tokens=False), "~")
 
 
 def test_a_translator_of_ours_is_seen_as_it_translates(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.seeing.alignment import best_links, group_pieces, merge_pieces, word_weights
+from regard.seeing.alignment import best_links, group_pieces, merge_pieces, sum_by_word, word_weights
 from regard.seeing.analysis import TokenizedText
 
 
@@ -39,3 +39,7 @@ def test_weights_to_pieces_are_summed_and_from_them_averaged() -> None:
     torch.testing.assert_close(merge_pieces(weights.expand(2, 3, 4, 4), [0, 0, 1], [0, 0, 1])[1, 2], whole)
     assert best_links(whole) == {(0, 0), (0, 1)}
     assert best_links(torch.zeros(1, 2)) == set()
+
+
+def test_the_weight_of_a_word_is_the_sum_over_its_tokens() -> None:
+    assert sum_by_word(torch.tensor([0.1, 0.2, 0.7]), [0, 0, 1]).tolist() == pytest.approx([0.3, 0.7])

@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from regard import watch
 from regard.seeing.analysis import Patterns, TokenizedText, head_distances
-from regard.seeing.capture.even_sample import evenly_spaced
 from tests.support.attention_model import HEADS, AttentionModel, random_text, watched
 
 
@@ -146,8 +145,6 @@ def test_the_default_dtype_and_device_are_not_those_of_places_in_a_text() -> Non
         assert one["positional"] == other["positional"]
     assert torch.allclose(apart, apart_again, atol=1e-5)
     assert [x.keys() for x in p] == [x.keys() for x in p_again]
-    with torch.device("meta"):
-        assert evenly_spaced(100, 64).tolist() == evenly_spaced(100, 64).tolist()
 
 
 def test_a_pattern_nobody_scored_is_named() -> None:

@@ -1,11 +1,9 @@
-"""watch: what is kept is what was used, as much of it as allowed, and the taps leave nothing behind."""
+"""TensorStorage: copies are what the model used, within the limit, and are freed with their call."""
 
 from __future__ import annotations
 
 import gc
-import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -81,28 +79,3 @@ def test_a_limit_holds_for_copies_and_they_go_with_their_call(where: str, tmp_pa
     gc.collect()
     assert seen._storage is not None
     assert not seen._storage._copies  # no copy is held for an original that is gone
-
-
-def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Odd:
-        def __hash__(self) -> int:
-            raise TypeError("not to be hashed")
-
-        def __call__(self) -> None: ...
-
-    home: Any = ModuleType("someones_model")
-    home.odd, home.sdpa = Odd(), F.scaled_dot_product_attention
-    monkeypatch.setitem(sys.modules, "someones_model", home)
-    mine = type("Mine", (Attention,), {"__module__": "someones_model"})()
-    before = F.scaled_dot_product_attention
-    with watch(mine):
-        assert home.sdpa is F.scaled_dot_product_attention is not before
-    assert home.sdpa is F.scaled_dot_product_attention is before
-
-    from regard.seeing.capture.taps import patching
-
-    monkeypatch.setattr(patching, "_modules_of", lambda model: 1 / 0)
-    with pytest.raises(ZeroDivisionError), watch(mine):
-        pass
-    assert F.scaled_dot_product_attention is before
-    assert "softmax" not in vars(Tensor)
