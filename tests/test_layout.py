@@ -64,7 +64,7 @@ def test_imports_point_one_way(room: str) -> None:
 def test_this_test_sees_imports() -> None:
     assert _rooms_imported(SOURCE / "attention" / "backends" / "sdpa.py") == {"attention"}
     assert "attention" in _rooms_imported(SOURCE / "__init__.py")  # inside functions too
-    assert "seeing" in _rooms_imported(SOURCE / "demo" / "formulas.py")
+    assert "seeing" in _rooms_imported(SOURCE / "demo" / "worked_examples.py")
 
 
 @pytest.mark.parametrize("line", ["import regard", "from regard import attend", "    import regard.seeing as seeing"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import formulas, live_training, shipped_translators
+from . import live_training, shipped_translators, worked_examples
 from .demo_layout import demo_console
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def show(*, quick: bool = False) -> None:
     """Print the demo, each section as soon as it is computed; `quick` leaves out the training."""
     console = demo_console()
-    for part in (formulas, shipped_translators) if quick else (formulas, shipped_translators, live_training):
+    for part in (worked_examples, shipped_translators, *(() if quick else (live_training,))):
         for section in part.sections():
             console.print(section)
 
 
 def save(path: Path) -> None:
     """Write the README's picture as SVG."""
-    formulas.save(path)
+    worked_examples.save(path)

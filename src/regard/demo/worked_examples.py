@@ -22,6 +22,7 @@ from ..attention import (
     explain,
     lookup,
 )
+from ..files import write_text
 from ..seeing.drawing import heatmap, to_svg
 from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
 
@@ -51,7 +52,7 @@ def save(path: Path) -> None:
     """Write the README's picture: the sections on boxes and self-attention."""
     if path.suffix != ".svg":
         raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
-    path.write_text(to_svg(Group(boxes(), self_attention()), WIDTH), encoding="utf-8")
+    write_text(path, to_svg(Group(boxes(), self_attention()), WIDTH))
 
 
 def sections() -> Iterator[RenderableType]:
