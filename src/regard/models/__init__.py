@@ -6,12 +6,12 @@ from .cross_entropy import Loss
 from .decoders.decoder import Decoder, DecoderConfig, DecoderOutput, State
 from .decoders.lstmn_decoder import LSTMNDecoderConfig
 from .decoders.recurrent_decoder import RecurrentDecoderConfig
-from .decoders.show_attend_tell import ShowAttendTellDecoderConfig
+from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig
 from .decoders.transformer_decoder import TransformerDecoderConfig
 from .encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from .encoders.bag_encoder import BagEncoderConfig
 from .encoders.convolution_encoder import ConvolutionEncoderConfig
-from .encoders.efficientnet import EfficientNetEncoderConfig
+from .encoders.efficientnet_encoder import EfficientNetEncoderConfig
 from .encoders.encoder import Encoder, EncoderConfig
 from .encoders.grid_encoder import GridEncoderConfig
 from .encoders.lstmn_encoder import LSTMNEncoderConfig

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from .decoders.lstmn_decoder import LSTMNDecoderConfig
 from .decoders.recurrent_decoder import RecurrentDecoderConfig
-from .decoders.show_attend_tell import ShowAttendTellDecoderConfig
+from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig
 from .decoders.transformer_decoder import TransformerDecoderConfig
 from .encoders.bag_encoder import BagEncoderConfig
 from .encoders.convolution_encoder import ConvolutionEncoderConfig
-from .encoders.efficientnet import EfficientNetEncoderConfig
+from .encoders.efficientnet_encoder import EfficientNetEncoderConfig
 from .encoders.grid_encoder import GridEncoderConfig
 from .encoders.lstmn_encoder import LSTMNEncoderConfig
 from .encoders.no_encoder import NoEncoderConfig

@@ -140,9 +140,6 @@ def test_triton_scores_read_a_tape_that_has_room_left() -> None:
             additive_step_triton.add_gradients(g, q, room[:, :5], w, other, sum_w)
 
 
-# ------------------------------------------------------------------------------------------------------------- decoder
-
-
 def annotations(width: int, tape: bool) -> Annotations:
     torch.manual_seed(5)
     return Annotations(

@@ -14,7 +14,7 @@ from regard.attention import Hard
 from regard.layers.recurrent import soft_hard_attention
 from regard.models import Annotations, ShowAttendTellDecoderConfig
 from regard.models.cross_entropy import cross_entropy
-from regard.models.decoders import show_attend_tell
+from regard.models.decoders import show_attend_tell_decoder as show_attend_tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from torch import nn
 from regard.data.corpora import photos
 from regard.data.picture_reader import PictureReader
 from regard.models import EfficientNetEncoderConfig, EncoderDecoder, EncoderDecoderConfig, ShowAttendTellDecoderConfig
-from regard.models.encoders import efficientnet
+from regard.models.encoders import efficientnet_encoder as efficientnet
 from tests.support.paths import SHARED
 
 if TYPE_CHECKING:

@@ -1,0 +1,29 @@
+"""The recurrent cell against PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regard.layers import (
+    RecurrentCell,
+)
+from tests.support.gradients import F64, leaf
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_cell_is_pytorchs(kind: str) -> None:
+    cell = RecurrentCell(kind, 3, 2, 4).double()  # type: ignore[arg-type]
+    theirs = (nn.GRUCell if kind == "gru" else nn.LSTMCell)(5, 4).double()
+    with torch.no_grad():
+        theirs.weight_ih.copy_(torch.cat([cell.early, cell.late], 1))
+        theirs.weight_hh.copy_(cell.recall)
+        theirs.bias_ih.copy_(cell.bias)
+        theirs.bias_hh.copy_(torch.zeros(16) if cell.recall_bias is None else cell.recall_bias)
+    x, y, h, c = leaf(2, 3), leaf(2, 2), leaf(2, 4), leaf(2, 4)
+    unrolled, hidden = cell.unroll(F64), (h,) if kind == "gru" else (h, c)
+    got = unrolled.step(cell.given(x), y, unrolled.recall(hidden)[0], hidden)
+    want = theirs(torch.cat([x, y], 1), h if kind == "gru" else (h, c))
+    for mine, other in zip(got, (want,) if kind == "gru" else want, strict=True):
+        torch.testing.assert_close(mine, other)
