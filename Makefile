@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 MODELS := $(VENV)/.models
 BROWSER := $(VENV)/.browser
+NODE   := node_modules/.ready
+# Node from PyPI, so that the checks of the JavaScript need nothing but Python.
+WITH_NODE := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 # The corpora of tests and results, beside this repository.
 export REGARD_DATA ?= ../shared/data
@@ -35,20 +38,31 @@ $(BROWSER): $(READY)
 	  || $(BIN)/playwright install chromium || echo "no Chromium here: the viewer's browser tests will be skipped"
 	@touch $@
 
+# Biome, TypeScript and openapi-typescript, by package-lock.json. The viewer itself needs none of them.
+$(NODE): $(READY) package.json package-lock.json
+	$(WITH_NODE) npm ci --ignore-scripts --no-audit --no-fund --loglevel error
+	@touch $@
+
 demo: $(READY)          ## worked examples, two translators that ship, and one that learns while you watch
 	$(BIN)/regard demo
 
-test: $(READY) $(MODELS) $(BROWSER)         ## every test that needs no GPU
+test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU
+	$(WITH_NODE) node --test $$(find tests/static -name '*.test.js')
 	$(BIN)/python -m pytest -n 2 -m 'not gpu'
 
-check: $(READY)         ## formatting, lint, types
+check: $(READY) $(NODE) ## formatting, lint, types, of Python and of JavaScript
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(WITH_NODE) node_modules/.bin/biome check --error-on-warnings
+	$(WITH_NODE) node_modules/.bin/tsc
+	$(WITH_NODE) python -m tools.viewer_javascript --check
 
-format: $(READY)        ## rewrite files the way `make check` wants them
+format: $(READY) $(NODE) ## rewrite files the way `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(WITH_NODE) node_modules/.bin/biome check --write
+	$(WITH_NODE) python -m tools.viewer_javascript
 
 lock:                   ## resolve every dependency again, for all supported Pythons and systems
 	$(PYTHON) -m venv $(VENV)/lock
@@ -76,4 +90,4 @@ picture: $(READY)       ## redraw the README's picture from the demo itself
 	$(BIN)/regard demo --save docs/demo.svg
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -67,7 +67,7 @@ def minilm() -> Seen:
 
     torch.set_num_threads(1)
     model = load_text_model("minilm")
-    return model.read(model.text(SENTENCE))
+    return model.read(model.encode(SENTENCE))
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ TEXT = "The soup was not bad, and the waiter was friendly."
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     """Two classifiers that have learned nothing: one that looks, one that only takes the last state."""
-    from regard.viewer.data.library import Model
+    from regard.viewer.data.library import ModelEntry
 
     made = tmp_path_factory.mktemp("classifiers")
     torch.manual_seed(0)
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, library: Library) -> Path:
     for how in ("attention", "last"):
         Classifier(ClassifierConfig(len(words.source), 3, reads, HeadConfig(how, hidden=8))).save_pretrained(made / how)
         words.save(made / how)
-        library.models[how] = Model(how, "classify", f"By {how}", str(made / how), ours=True)
+        library.models[how] = ModelEntry(how, "classify", f"By {how}", str(made / how), ours=True)
     return made
 
 

@@ -1,7 +1,9 @@
-"""Bundle: the page's modules joined into one, for where files cannot be fetched one by one: a notebook, a single file.
+"""Bundle: the page's modules joined into one script, for a notebook and for the single file.
 
-The modules keep to a part of the language: at the top of a file imports by name from files beside it, one a line;
-exports by name of functions, classes and constants. Each becomes a function that is called once and gives its exports.
+Why no bundler from npm: the widget and the single file are written where regard is installed, and installing must not
+need Node. A bundler would move its output into the repository or its run into the build. The modules keep to a part of
+the language instead: named imports of files beside them and named exports of functions, classes and constants. Whatever
+else stands there is refused. Each module becomes a function that is called once and returns its exports.
 """
 
 from __future__ import annotations
@@ -16,35 +18,47 @@ if TYPE_CHECKING:
 
 IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.{1,2}/[\w./-]+\.js)";[ \t]*\n', re.MULTILINE)
 EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
-LIST = re.compile(r"^export \{([^}]*)\};[ \t]*\n", re.MULTILINE)
-OTHER = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+LIST = re.compile(r"^export \{([\w\s,]*)\};[ \t]*\n", re.MULTILINE)
+OTHER = re.compile(r"^(?:import|export)\b.*|(?<![\w.])import\s*\(.*|\bimport\.meta\b.*", re.MULTILINE)
+COMMENT = re.compile(r"/\*.*?\*/|^[ \t]*//.*", re.MULTILINE | re.DOTALL)
 
 
 def bundle(entry: str, *also: str) -> str:
-    """A script that leaves `modules`: {"main.js": {start, …}, …}, everything these files and theirs export."""
-    done: dict[str, str] = {}
+    """A script that leaves `modules`: {"shell/shell.js": {start, …}, …}, everything these files and theirs export."""
+    exports: dict[str, list[str]] = {}
+    parts: list[str] = []
     for name in (entry, *also):
-        _add(STATIC / name, done, ())
-    return "const modules = {};\n" + "".join(done.values())
+        _add(STATIC / name, exports, parts, ())
+    return "const modules = {};\n" + "".join(parts)
 
 
-def _add(path: Path, done: dict[str, str], within: tuple[str, ...]) -> str:
+def _add(path: Path, exports: dict[str, list[str]], parts: list[str], importers: tuple[str, ...]) -> str:
+    """Append a module after those it imports; returns its name."""
     path = path.resolve()
     name = path.relative_to(STATIC.resolve()).as_posix()
-    if name in within:
-        raise ValueError(f"modules import each other in a circle: {' → '.join((*within, name))}")
-    if name in done:
+    if name in importers:
+        raise ValueError(f"modules import each other in a circle: {' → '.join((*importers, name))}")
+    if name in exports:
         return name
     text = path.read_text(encoding="utf-8")
-    needed = []
+    imports = []
     for names, where in IMPORT.findall(text):
-        found = _add(path.parent / where, done, (*within, name))
-        needed.append(f"const {{{names.replace(' as ', ': ')}}} = modules[{found!r}];\n")
+        module = _add(path.parent / where, exports, parts, (*importers, name))
+        missing = {part.split(" as ")[0] for part in _listed(names)} - {*exports[module]}
+        if missing:
+            raise ValueError(f"{name} imports {', '.join(sorted(missing))}, which {module} does not export")
+        imports.append(f"const {{{names.replace(' as ', ': ')}}} = modules[{module!r}];\n")
     body = IMPORT.sub("", text)
-    given = [*EXPORT.findall(body), *(x.strip() for names in LIST.findall(body) for x in names.split(",") if x.strip())]
+    exports[name] = [*EXPORT.findall(body), *(part for names in LIST.findall(body) for part in _listed(names))]
     body = LIST.sub("", EXPORT.sub(lambda match: match[0].removeprefix("export "), body))
-    wrong = OTHER.search(body)
+    wrong = OTHER.search(COMMENT.sub("", body))
     if wrong:
         raise ValueError(f"{name}: {wrong[0]!r} is not a kind of import or export that can be joined")
-    done[name] = f"modules[{name!r}] = (() => {{\n{''.join(needed)}{body}\nreturn {{{', '.join(given)}}};\n}})();\n"
+    parts.append(
+        f"modules[{name!r}] = (() => {{\n{''.join(imports)}{body}\nreturn {{{', '.join(exports[name])}}};\n}})();\n"
+    )
     return name
+
+
+def _listed(names: str) -> list[str]:
+    return [part.strip() for part in names.split(",") if part.strip()]

@@ -27,6 +27,7 @@ export class FileSource {
     return this.held.json[key];
   }
 
+  /** @param {string} path @param {QueryParameters} params @returns {Promise<ArrayAnswer>} */
   async array(path, params = {}) {
     const key = keyOf(path, params);
     if (key in this.held.arrays) return this.whole(key);
@@ -57,7 +58,7 @@ async function unpack({ shape, type, peaks, note = "", data }) {
 }
 
 /** Some heads, rows and columns of [heads, rows, columns]. */
-function part({ data, shape }, { heads, rows, cols }) {
+function part({ data, shape }, /** @type {QueryParameters} */ { heads, rows, cols }) {
   const [, height, width] = shape;
   const chosen = heads == null ? Array.from({ length: shape[0] }, (_, i) => i) : String(heads).split(",").map(Number);
   const [top, bottom] = span(rows, height);

@@ -3,9 +3,12 @@ import { gather } from "./tokens.js";
 
 export class Links {
   constructor(rows, querySide, keySide) {
-    Object.assign(this, { rows, querySide, keySide });
+    this.rows = rows;
+    this.querySide = querySide;
+    this.keySide = keySide;
     this.known = new Map();
-    this.wordOf = null;
+    /** @type {Int32Array | null} */
+    this.labelOf = null;
   }
 
   /** From one label, by one head: {keys, weights}, strongest first; null while it is fetched. */
@@ -69,14 +72,12 @@ export class Links {
   }
 
   merged(rows) {
-    if (!this.wordOf) {
-      this.wordOf = new Int32Array(this.rows.call.keys);
-      this.keySide.groups.forEach((group, g) => group.forEach((j) => (this.wordOf[j] = g)));
-    }
+    this.labelOf ??= labelByPosition(this.keySide.groups, this.rows.call.keys);
+    const { labelOf } = this;
     const sums = new Map();
     for (const { values, indices } of rows)
       values.forEach((value, at) => {
-        const g = this.wordOf[indices[at]];
+        const g = labelOf[indices[at]];
         sums.set(g, (sums.get(g) ?? 0) + value / rows.length);
       });
     const pairs = [...sums].sort((a, b) => b[1] - a[1]);
@@ -89,4 +90,13 @@ function sorted(weights) {
     .filter((j) => weights[j] > 0)
     .sort((a, b) => weights[b] - weights[a]);
   return { keys: Int32Array.from(order), weights: Float32Array.from(order, (j) => weights[j]) };
+}
+
+/** The label that holds each position. */
+function labelByPosition(groups, count) {
+  const out = new Int32Array(count);
+  groups.forEach((group, label) => {
+    for (const position of group) out[position] = label;
+  });
+  return out;
 }

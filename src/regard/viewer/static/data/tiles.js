@@ -2,9 +2,9 @@
 //
 // Tiles are asked for a few at a time, what is in sight first; those that are no longer wanted are cancelled, and the
 // least recently used are forgotten.
+import { TILE_SIDE } from "./constants.js";
 import { LATER } from "./source.js";
 
-export const SIDE = 256; // cells along a tile
 const KEPT = 160; // of a head's tiles: 256 KiB of numbers and as much of colours each
 const AT_ONCE = 4;
 export const AGAIN = 120; // milliseconds until the rest of a tile is asked for
@@ -16,7 +16,7 @@ export function levelAt(scale) {
 
 /** The rectangle of weights of a tile, and how many cells it has. */
 export function bounds(level, row, column, queries, keys) {
-  const reach = SIDE * 2 ** level;
+  const reach = TILE_SIDE * 2 ** level;
   const [top, left] = [row * reach, column * reach];
   const [bottom, right] = [Math.min(top + reach, queries), Math.min(left + reach, keys)];
   return {
@@ -32,11 +32,15 @@ export function bounds(level, row, column, queries, keys) {
 /** `call` has `queries` and `keys`; `changed()` is called when a tile has come. */
 export class Tiles {
   constructor(source, path, call, params, changed) {
-    Object.assign(this, { source, path, call, params, changed });
+    this.source = source;
+    this.path = path;
+    this.call = call;
+    this.params = params;
+    this.changed = changed;
     this.kept = new Map(); // name → {level, row, column, data, width, height} or {error, until}
     this.running = new Map(); // name → AbortController
     this.waiting = null; // nothing was asked for yet
-    this.top = levelAt(SIDE / Math.max(call.queries, call.keys)); // where the whole head is one tile
+    this.top = levelAt(TILE_SIDE / Math.max(call.queries, call.keys)); // where the whole head is one tile
   }
 
   /** A tile that is here, or undefined. */

@@ -8,9 +8,19 @@ export const STRONGEST = 128;
 const KEPT = 1 << 24; // weights kept; the blocks longest unused go first
 
 export class Rows {
-  /** `arrived()` is called when rows that were asked for are there, `failed(error)` when they will not come. */
-  constructor(source, trace, call, entry, arrived, failed) {
-    Object.assign(this, { source, call, entry, arrived, failed });
+  /** `arrived()` is called when rows that were asked for are there.
+   *
+   * @param {Context} context
+   * @param {Call} call
+   * @param {number} entry
+   * @param {() => void} arrived
+   */
+  constructor({ source, trace, fail }, call, entry, arrived) {
+    this.source = source;
+    this.call = call;
+    this.entry = entry;
+    this.arrived = arrived;
+    this.failed = fail;
     this.path = callPath(trace, call);
     this.dense = call.keys <= DENSE;
     const width = call.heads * (this.dense ? call.keys : STRONGEST);

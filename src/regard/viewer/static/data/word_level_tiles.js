@@ -1,21 +1,23 @@
 // Tiles between words instead of tokens: the weights of a short text are fetched once, gathered, and pooled here.
-import { pooled } from "./pooling.js";
-import { bounds, levelAt, SIDE } from "./tiles.js";
-import { gather } from "./tokens.js";
 
-export const MOST = 1 << 22; // weights that are fetched for it; of a longer text the map stays between tokens
+import { TILE_SIDE } from "./constants.js";
+import { pooled } from "./pooling.js";
+import { bounds, levelAt } from "./tiles.js";
+import { gather } from "./tokens.js";
 
 /** Answers as `Tiles` does. `sides` are those of tokens.js, between words; `call` counts them. */
 export class WordTiles {
   constructor(source, path, call, { head, entry, pool }, sides, changed) {
-    Object.assign(this, {
-      call: { queries: sides.query.labels.length, keys: sides.key.labels.length },
-      pool,
-      sides,
-      changed,
-    });
-    this.top = levelAt(SIDE / Math.max(this.call.queries, this.call.keys));
-    Object.assign(this, { kept: new Map(), control: new AbortController(), pending: 1, computed: 0, why: "" });
+    this.call = { queries: sides.query.labels.length, keys: sides.key.labels.length };
+    this.pool = pool;
+    this.sides = sides;
+    this.changed = changed;
+    this.top = levelAt(TILE_SIDE / Math.max(this.call.queries, this.call.keys));
+    this.kept = new Map();
+    this.control = new AbortController();
+    this.pending = 1;
+    this.computed = 0;
+    this.why = "";
     this.fetch(source, `${path}/weights`, { heads: head, entry }, call.keys);
   }
 

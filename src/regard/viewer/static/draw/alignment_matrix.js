@@ -9,7 +9,12 @@ const LONGEST = 15;
 /** `pointed({row, column} | null)` as the pointer or the arrow keys go from cell to cell. */
 export class Alignment {
   constructor(host, context, pointed) {
-    Object.assign(this, { host, context, pointed, rows: [], columns: [], lit: null });
+    this.host = host;
+    this.context = context;
+    this.pointed = pointed;
+    this.rows = [];
+    this.columns = [];
+    this.lit = null;
     this.board = makeBoard(host, { tabindex: "0", role: "application", "data-arrows": true }, (pen) => this.draw(pen));
     const { node } = this.board;
     node.addEventListener("pointermove", (event) => this.point(this.under(place(event, node))));
@@ -31,7 +36,9 @@ export class Alignment {
 
   /** Labels of rows and columns, and one list of weights per row. */
   show(rows, columns, weights, name) {
-    Object.assign(this, { rows, columns, weights });
+    this.rows = rows;
+    this.columns = columns;
+    this.weights = weights;
     this.board.node.setAttribute(
       "aria-label",
       `${name}: ${rows.length} by ${columns.length} weights; arrow keys read them`,

@@ -37,6 +37,11 @@ export function place(event, node) {
   return { x: event.clientX - box.left, y: event.clientY - box.top };
 }
 
+/** The drawing context of a canvas. @param {HTMLCanvasElement} canvas @returns {Pen} */
+export function context2d(canvas) {
+  return /** @type {Pen} */ (canvas.getContext("2d"));
+}
+
 /** Give a canvas the size of its box, sharp on any screen; returns its context scaled to CSS pixels. */
 export function fit(canvas, width, height) {
   const scale = Math.min(window.devicePixelRatio || 1, 2);
@@ -47,7 +52,7 @@ export function fit(canvas, width, height) {
     canvas.style.width = `${width}px`;
     canvas.style.height = `${height}px`;
   }
-  const ctx = canvas.getContext("2d");
+  const ctx = context2d(canvas);
   ctx.setTransform(scale, 0, 0, scale, 0, 0);
   return ctx;
 }
@@ -62,11 +67,11 @@ export function painter(draw) {
         draw();
       });
   };
-  ask.cancel = () => {
+  const cancel = () => {
     cancelAnimationFrame(frame);
     frame = 0;
   };
-  return ask;
+  return Object.assign(ask, { cancel });
 }
 
 /** The page's colours and letters, as they are where `node` is. */
@@ -102,4 +107,18 @@ export function rotatedText(pen, text, x, y, angle) {
   pen.rotate(angle);
   pen.fillText(text, 0, 0);
   pen.restore();
+}
+
+/** A picture for export, on a ground of the page's colour. @param {(pen: Pen) => void} draw */
+export function onPaper(width, height, paper, draw) {
+  return {
+    width,
+    height,
+    /** @param {Pen} pen */
+    draw(pen) {
+      pen.fillStyle = paper;
+      pen.fillRect(0, 0, width, height);
+      draw(pen);
+    },
+  };
 }

@@ -1,4 +1,5 @@
 // Shade: from a weight to a colour. Scales are absolute, so one colour is one weight in every head and at every zoom.
+import { context2d } from "./canvas.js";
 
 export const SHADES = { log: "log", root: "root", linear: "linear" };
 
@@ -25,7 +26,7 @@ export function marks(kind, keys) {
 export function colored(tile, shade, bytes) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [tile.width, tile.height];
-  const pen = canvas.getContext("2d");
+  const pen = context2d(canvas);
   const image = pen.createImageData(tile.width, tile.height);
   const { data } = tile;
   for (let i = 0; i < data.length; i++) {

@@ -1,9 +1,16 @@
 // Elements, made in one line. Data only ever becomes text: nothing here reads markup.
 
-/** el("button.quiet", {onclick: f, "aria-label": "Close"}, "text", child): on… are listeners, the rest attributes. */
+/** el("button.quiet", {onclick: f, "aria-label": "Close"}, "text", child): on… are listeners, the rest attributes.
+ *
+ * @template {string} Name
+ * @param {Name} name tag and classes
+ * @param {Record<string, any>} attributes
+ * @param {(Node | string | null | undefined)[]} children
+ * @returns {ElementOf<Name>}
+ */
 export function el(name, attributes = {}, ...children) {
   const [tag, ...classes] = name.split(".");
-  const node = document.createElement(tag);
+  const node = /** @type {any} */ (document.createElement(tag));
   if (classes.length) node.className = classes.join(" ");
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
@@ -33,24 +40,23 @@ export function segments(label, options, value, changed) {
     el("button", { type: "button", title, "aria-pressed": String(key === value), onclick: () => changed(key) }, text),
   );
   const group = el("div.segments", { role: "group", "aria-label": label }, ...buttons);
-  group.show = (chosen) => {
+  const show = (chosen) =>
     options.forEach(([key], at) => buttons[at].setAttribute("aria-pressed", String(key === chosen)));
-  };
-  return group;
+  return Object.assign(group, { show });
 }
 
 /** A tick box with its label. */
-export function tick(label, checked, changed, title) {
+export function tick(label, checked, changed, title = "") {
   const box = el("input", { type: "checkbox", checked, onchange: () => changed(box.checked) });
   const field = el("label.tick", { title }, box, el("span", {}, label));
-  field.show = (value) => {
+  const show = (value) => {
     box.checked = value;
   };
-  return field;
+  return Object.assign(field, { show });
 }
 
 /** A slider with its label and its value in words. */
-export function slider(label, range, value, words, changed, title) {
+export function slider(label, range, value, words, changed, title = "") {
   const out = el("output", {}, words(value));
   const input = el("input", {
     type: "range",
@@ -64,9 +70,9 @@ export function slider(label, range, value, words, changed, title) {
     },
   });
   const field = el("label.field", { title }, el("span", {}, label), input, out);
-  field.show = (now) => {
+  const show = (now) => {
     input.value = String(now);
     out.textContent = words(now);
   };
-  return field;
+  return Object.assign(field, { show });
 }

@@ -12,7 +12,12 @@ export function makeDrop(target, { label, accept, most, taken, failed }) {
       );
     else taken(file);
   };
-  const input = el("input.unseen", { type: "file", accept, "aria-label": label, onchange: () => take(input.files[0]) });
+  const input = el("input.unseen", {
+    type: "file",
+    accept,
+    "aria-label": label,
+    onchange: () => take(input.files?.[0]),
+  });
   const root = el("label.drop", {}, label, input);
   const over = (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;

@@ -4,7 +4,9 @@ import { el } from "./dom.js";
 /** `changed(list)` with the heads that are on, or null for all of them. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });
-  let [count, active] = [0, []];
+  let count = 0;
+  /** @type {number[]} */
+  let active = [];
   const set = (chosen) => changed(chosen.length === count ? null : chosen);
   const toggle = (head) => {
     const next = active.includes(head) ? active.filter((one) => one !== head) : [...active, head].sort((a, b) => a - b);
@@ -12,7 +14,7 @@ export function headButtons(changed) {
   };
   const isolate = (head) => set(active.length === 1 && active[0] === head ? everything() : [head]);
   const everything = () => Array.from({ length: count }, (_, i) => i);
-  group.show = (heads, on, palette) => {
+  const show = (heads, on, palette) => {
     active = on;
     if (heads !== count) {
       count = heads;
@@ -33,11 +35,11 @@ export function headButtons(changed) {
         }),
       );
     }
-    [...group.children].forEach((button, head) => {
+    /** @type {HTMLElement[]} */ ([...group.children]).forEach((button, head) => {
       button.setAttribute("aria-pressed", String(on.includes(head)));
       button.style.setProperty("--head", palette.head(head, heads));
       button.style.setProperty("--on-head", palette.overHead(head, heads));
     });
   };
-  return group;
+  return Object.assign(group, { show });
 }

@@ -1,4 +1,5 @@
 // Weights over a picture's grid: the picture is dark where the model did not look. Without a picture, cells of colour.
+import { context2d } from "./canvas.js";
 
 /** The rectangle in which a picture of this shape fits. */
 export function within(width, height, ratio) {
@@ -11,7 +12,7 @@ export function drawOver(pen, box, { image, weights, grid: [rows, columns], smoo
   const most = Math.max(...weights) || 1;
   const cells = document.createElement("canvas");
   [cells.width, cells.height] = [columns, rows];
-  const small = cells.getContext("2d");
+  const small = context2d(cells);
   const bytes = small.createImageData(columns, rows);
   weights.forEach((weight, i) => {
     const share = weight / most;
@@ -25,7 +26,7 @@ export function drawOver(pen, box, { image, weights, grid: [rows, columns], smoo
   const scale = 2;
   const whole = document.createElement("canvas");
   [whole.width, whole.height] = [Math.round(box.width * scale), Math.round(box.height * scale)];
-  const brush = whole.getContext("2d");
+  const brush = context2d(whole);
   if (image) brush.drawImage(image, 0, 0, whole.width, whole.height);
   brush.imageSmoothingEnabled = Boolean(smooth);
   brush.imageSmoothingQuality = "high";

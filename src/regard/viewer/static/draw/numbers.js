@@ -16,3 +16,13 @@ export function exact(weight) {
   if (weight === 0) return "0";
   return weight >= 1e-3 ? weight.toFixed(5) : weight.toExponential(3).replace("e-", "e−");
 }
+
+/** 1, "head" → "1 head"; 2, "head" → "2 heads". */
+export function counted(n, noun) {
+  return `${n} ${noun}${n === 1 ? "" : "s"}`;
+}
+
+/** A number within bounds; `usual` where it is none. */
+export function bounded(value, low, high, usual = low) {
+  return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : usual;
+}

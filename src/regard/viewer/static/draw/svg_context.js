@@ -1,4 +1,5 @@
 // A drawing context that writes SVG: the part of the canvas's own that our views use, so one `draw(ctx)` is both.
+import { context2d } from "./canvas.js";
 
 const ESCAPES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
 const ANCHORS = { left: "start", start: "start", center: "middle", right: "end", end: "end" };
@@ -27,19 +28,17 @@ export class SvgContext {
     this.stack = [];
     this.clips = 0;
     this.open = 0;
-    Object.assign(this, {
-      fillStyle: "#000",
-      strokeStyle: "#000",
-      lineWidth: 1,
-      globalAlpha: 1,
-      font: "12px sans-serif",
-      textAlign: "left",
-      textBaseline: "alphabetic",
-      lineCap: "butt",
-      at: [0, 0],
-      turn: 0,
-      path: "",
-    });
+    this.fillStyle = "#000";
+    this.strokeStyle = "#000";
+    this.lineWidth = 1;
+    this.globalAlpha = 1;
+    this.font = "12px sans-serif";
+    this.textAlign = "left";
+    this.textBaseline = "alphabetic";
+    this.lineCap = "butt";
+    this.at = [0, 0];
+    this.turn = 0;
+    this.path = "";
   }
 
   save() {
@@ -157,7 +156,7 @@ export class SvgContext {
   }
 
   measureText(text) {
-    ruler ??= document.createElement("canvas").getContext("2d");
+    ruler ??= context2d(document.createElement("canvas"));
     ruler.font = this.font;
     return ruler.measureText(text);
   }

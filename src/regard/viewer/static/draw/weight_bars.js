@@ -3,7 +3,7 @@ import { el } from "./dom.js";
 import { number } from "./numbers.js";
 
 /** One line: a bar of `share` of the width, a dot in `color` if there is one, the label, its place and its weight. */
-export function barRow({ label, at, weight, share, color, title, run }) {
+export function barRow({ label, at, weight, share, color = "", title, run }) {
   const fill = el("span.barfill");
   fill.style.width = `${100 * share}%`;
   const dot = color ? el("span.dot") : null;

@@ -9,7 +9,7 @@ export function proofButton() {
   const dialog = el("dialog.proof", { "aria-label": "Proof" });
   const button = el("button.badge", { type: "button", "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
   const holder = el("div.holder", {}, button, dialog);
-  holder.show = (trace, callId) => {
+  const show = (trace, callId) => {
     holder.hidden = !trace;
     if (!trace) return;
     const call = trace.calls.find((one) => one.id === callId);
@@ -20,7 +20,7 @@ export function proofButton() {
     button.title = "How far W·v is from what the model computed";
     dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   };
-  return holder;
+  return Object.assign(holder, { show });
 }
 
 function worst(trace) {

@@ -1,6 +1,7 @@
 // What is shown, as a file: SVG, PNG, CSV.
 //
 // A view's `picture()` is {width, height, draw(ctx)}, drawn anew for either kind of file, or {svg} or {canvas}.
+import { context2d } from "../draw/canvas.js";
 import { el } from "../draw/dom.js";
 import { SvgContext } from "../draw/svg_context.js";
 
@@ -46,7 +47,7 @@ export function save(name, blob) {
 
 function drawn({ width, height, draw }) {
   const canvas = el("canvas", { width: Math.ceil(width * SHARP), height: Math.ceil(height * SHARP) });
-  const ctx = canvas.getContext("2d");
+  const ctx = context2d(canvas);
   ctx.scale(SHARP, SHARP);
   draw(ctx);
   return canvas;

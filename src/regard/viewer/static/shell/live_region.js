@@ -12,6 +12,5 @@ export function makeAnnouncer(root) {
       region.textContent = text;
     }, 250);
   };
-  announce.close = () => clearTimeout(waiting);
-  return announce;
+  return Object.assign(announce, { close: () => clearTimeout(waiting) });
 }

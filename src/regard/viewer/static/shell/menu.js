@@ -31,7 +31,7 @@ export function menu(title, items) {
   };
   const close = () => toggle(false);
   holder.addEventListener("focusout", (event) => {
-    if (!holder.contains(event.relatedTarget)) close();
+    if (!holder.contains(/** @type {Node | null} */ (event.relatedTarget))) close();
   });
   list.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -42,6 +42,5 @@ export function menu(title, items) {
     } else return;
     event.preventDefault();
   });
-  holder.open = () => toggle(true);
-  return holder;
+  return Object.assign(holder, { open: () => toggle(true) });
 }

@@ -15,7 +15,7 @@ export function readDialog(root, source, about, done) {
     let chosen = models[0];
     const text = el("textarea", { rows: 4, "aria-label": "Text", placeholder: "A sentence or a page", required: true });
     const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
-    const tokens = el("input", { type: "number", min: 0, max: about.limits?.generated ?? 256, value: "24" });
+    const tokens = el("input", { type: "number", min: 0, max: about.limits.generated, value: "24" });
     const status = el("p.status", { role: "status" });
     const submit = el("button.primary", { type: "submit" }, "Read");
     const generate = el("label.field", {}, el("span", {}, "Tokens to write"), tokens);

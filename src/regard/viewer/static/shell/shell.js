@@ -1,31 +1,14 @@
-// The shell: tabs, the trace that is looked at, its proof, and one view at a time.
-//
-// A view is {name, title, hint, needs, mount(root, context)}. `needs` is "trace", a task that a model must have
-// ("translate", "classify", …), or "nothing"; `without` are the words where there is none; `asks` is what of a call it
-// cannot do without, and `unheld` the words where a single file has none of that; `tokensOnly` says that the view shows no
-// words. `mount` returns
-//
-//   update(state)   the state, the level or the theme changed: draw again
-//   destroy()       end every request and listener
-//   picture()       unless there is nothing to show: {width, height, draw(ctx)} | {svg} | {canvas}, for export
-//   table()         [[cell, …], …], the numbers shown, for export
-//   subject()       optional: what is shown, for the names of files: ["layer3", "head7"]
-//   drawn()         optional: what was drawn, as numbers, for tests
-//   keys            optional: bindings for keyboard.js
-//
-// and gets context = {source, about, trace, state, theme, level, palette, announce, read(), fail(error)}, of which theme,
-// level and palette are always those of the moment. `read` opens the dialog for another text, `fail` shows an error.
-
+// The shell: tabs, the trace that is looked at, its proof, and one view at a time. What a view is: types/viewer.d.ts (View).
 import { callOf, callPath } from "../data/calls.js";
-import { choice, el, segments } from "../draw/dom.js";
+import { choice, el } from "../draw/dom.js";
 import { makePalette } from "../draw/palette.js";
 import { views } from "../views/index.js";
-import { proofButton } from "./fidelity_button.js";
 import { csvOf, nameOf, pngOf, save, svgOf } from "./file_export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { makeAnnouncer } from "./live_region.js";
-import { menu } from "./menu.js";
+import { pageLayout } from "./page_layout.js";
 import { readDialog } from "./read_dialog.js";
+import { testHooks } from "./test_hooks.js";
 import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
 import { makeState } from "./url_state.js";
@@ -34,12 +17,21 @@ import { makeState } from "./url_state.js";
 export async function start(root, source, { page = false } = {}) {
   root.classList.add("regard");
   const shell = new Shell(root, source, page);
-  window.regard = shell.hooks();
+  window.regard = testHooks(shell);
   await shell.begin();
   return () => shell.close();
 }
 
 class Shell {
+  /** @type {About} */
+  about;
+  /** @type {Trace | null} */
+  trace;
+  /** @type {MountedView | null} */
+  view;
+  /** @type {ReturnType<typeof readDialog>} */
+  reading;
+
   constructor(root, source, page) {
     this.root = root;
     this.source = source;
@@ -47,7 +39,8 @@ class Shell {
     this.state = makeState(page);
     this.palettes = { light: makePalette("light"), dark: makePalette("dark") };
     this.theme = makeTheme(root, () => this.restyle());
-    this.build();
+    this.parts = pageLayout(this);
+    this.showTheme();
     this.announce = makeAnnouncer(root);
     this.keyboard = makeKeyboard(page ? document : root, root);
     this.keyboard.add("Everywhere", this.shortcuts());
@@ -57,86 +50,11 @@ class Shell {
     this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
   }
 
-  build() {
-    this.tabs = views.map((view, at) =>
-      el(
-        "button.tab",
-        {
-          type: "button",
-          role: "tab",
-          id: `tab-${view.name}`,
-          title: `${view.hint} (${(at + 1) % 10})`,
-          "aria-controls": "regard-view",
-          onclick: () => this.state.set({ view: view.name }),
-        },
-        view.title,
-      ),
-    );
-    const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...this.tabs);
-    list.addEventListener("keydown", (event) => this.rove(event));
-    this.themeButton = el("button.quiet", { type: "button", onclick: () => this.theme.next() });
-    this.exportMenu = menu("Export", [
-      ["Picture as SVG", () => this.export("svg")],
-      ["Picture as PNG", () => this.export("png")],
-      ["Numbers as CSV", () => this.export("csv")],
-      ["Copy a link to this", () => this.copyLink()],
-    ]);
-    const helpButton = el(
-      "button.quiet",
-      {
-        type: "button",
-        "aria-label": "Keyboard shortcuts",
-        title: "Keyboard shortcuts (?)",
-        onclick: () => this.keyboard.help(),
-      },
-      "?",
-    );
-    const tourButton = el(
-      "button.quiet",
-      { type: "button", title: "A short tour", onclick: () => this.tour.start() },
-      "Tour",
-    );
-    this.tools = el("div.tools", {}, this.exportMenu, tourButton, this.themeButton, helpButton);
-    this.picker = el("select", { "aria-label": "Trace", onchange: () => this.pick(this.picker.value) });
-    this.levels = segments(
-      "Level",
-      [
-        ["token", "Tokens"],
-        ["word", "Words"],
-      ],
-      "token",
-      (level) => this.state.set({ level: level === "word" ? "word" : null }),
-    );
-    this.entryBox = el("span");
-    this.proof = proofButton();
-    this.hint = el("p.hint");
-    this.bar = el(
-      "div.bar",
-      {},
-      el("label.field", {}, el("span", {}, "Trace"), this.picker),
-      this.entryBox,
-      this.levels,
-      this.proof,
-      this.hint,
-    );
-    this.alert = el("div.alert", { role: "alert", hidden: true });
-    this.stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
-    // In a notebook the headings and landmarks are the notebook's.
-    const [brand, header, main] = this.page
-      ? ["h1.brand", "header.top", "main.rest"]
-      : ["span.brand", "div.top", "div.rest"];
-    this.root.replaceChildren(
-      el(header, {}, el(brand, {}, "regard"), list, this.tools),
-      el(main, {}, this.bar, this.alert, this.stage),
-    );
-    this.showTheme();
-  }
-
   async begin() {
     try {
       this.about = await this.source.get("/api/about");
     } catch (error) {
-      this.about = { models: [], traces: [] };
+      this.about = { version: "", models: [], traces: [], coming: 0, views: [], limits: {} };
       this.fail(error);
     }
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
@@ -147,12 +65,12 @@ class Shell {
       this.state.set({ view: this.first });
     } else this.mounting = this.mount();
     await this.mounting;
-    if (this.welcome) this.tour.offer(this.bar);
+    if (this.welcome) this.tour.offer(this.parts.bar);
   }
 
   /** The view that is open. */
   get known() {
-    return viewOf(this.state.get().view) ?? viewOf(this.first);
+    return viewOf(this.state.get().view) ?? /** @type {View} */ (viewOf(this.first));
   }
 
   /** The view that opens where a link names none: of a trace the lines, or the map where a file holds no more. */
@@ -165,8 +83,8 @@ class Shell {
     const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
     if (!options.length) options.push(el("option", { value: "" }, "none yet"));
     if (this.reading.possible) options.push(el("option", { value: "+" }, "Read a text …"));
-    this.picker.replaceChildren(...options);
-    this.picker.value = this.traceId() ?? "";
+    this.parts.picker.replaceChildren(...options);
+    this.parts.picker.value = this.traceId() ?? "";
   }
 
   traceId() {
@@ -175,7 +93,7 @@ class Shell {
 
   pick(id) {
     if (id === "+") {
-      this.picker.value = this.traceId() ?? "";
+      this.parts.picker.value = this.traceId() ?? "";
       this.reading.open();
     } else this.state.set(ofTrace(id));
   }
@@ -217,26 +135,26 @@ class Shell {
   showTheme() {
     if (!this.theme) return;
     const name = { auto: "as the system", light: "light", dark: "dark" }[this.theme.choice];
-    this.themeButton.textContent = { auto: "◐", light: "☀", dark: "☾" }[this.theme.choice];
-    this.themeButton.title = `Colours: ${name} (t)`;
-    this.themeButton.setAttribute("aria-label", `Colours: ${name}`);
+    this.parts.themeButton.textContent = { auto: "◐", light: "☀", dark: "☾" }[this.theme.choice];
+    this.parts.themeButton.title = `Colours: ${name} (t)`;
+    this.parts.themeButton.setAttribute("aria-label", `Colours: ${name}`);
   }
 
   showBar() {
     const { known } = this;
     views.forEach((view, at) => {
       const chosen = view === known;
-      this.tabs[at].setAttribute("aria-selected", String(chosen));
-      this.tabs[at].tabIndex = chosen ? 0 : -1;
+      this.parts.tabs[at].setAttribute("aria-selected", String(chosen));
+      this.parts.tabs[at].tabIndex = chosen ? 0 : -1;
     });
-    this.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
-    this.hint.textContent = known.hint;
-    this.bar.classList.toggle("bare", known.needs !== "trace");
-    this.levels.hidden = Boolean(known.tokensOnly);
-    this.levels.show(this.level);
-    this.picker.value = this.traceId() ?? "";
+    this.parts.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
+    this.parts.hint.textContent = known.hint;
+    this.parts.bar.classList.toggle("bare", known.needs !== "trace");
+    this.parts.levels.hidden = Boolean(known.tokensOnly);
+    this.parts.levels.show(this.level);
+    this.parts.picker.value = this.traceId() ?? "";
     this.showEntries();
-    this.proof.show(this.trace, this.state.get().call);
+    this.parts.proof.show(this.trace, this.state.get().call);
     document.title = `${known.title} – regard`;
   }
 
@@ -245,7 +163,7 @@ class Shell {
     const count = this.trace?.batch ?? 1;
     const options = Array.from({ length: count }, (_, i) => [i, `${i + 1} of ${count}`]);
     const changed = (entry) => this.state.set({ ...ofTrace(this.traceId()), entry: Number(entry) || null });
-    this.entryBox.replaceChildren(
+    this.parts.entryBox.replaceChildren(
       ...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []),
     );
   }
@@ -256,9 +174,9 @@ class Shell {
     this.view?.destroy();
     this.forgetKeys?.();
     this.view = null;
-    this.alert.hidden = true;
-    this.stage.replaceChildren();
-    this.stage.dataset.view = known.name;
+    this.parts.alert.hidden = true;
+    this.parts.stage.replaceChildren();
+    this.parts.stage.dataset.view = known.name;
     try {
       const { entry = 0 } = this.state.get();
       const trace = await this.load(this.traceId(), entry);
@@ -275,9 +193,9 @@ class Shell {
     }
     this.showBar();
     const missing = this.missing(known);
-    if (missing) this.stage.replaceChildren(missing);
+    if (missing) this.parts.stage.replaceChildren(missing);
     else {
-      this.view = known.mount(this.stage, this.context());
+      this.view = known.mount(this.parts.stage, this.context());
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
     this.announce(`${known.title}: ${known.hint}`);
@@ -319,12 +237,13 @@ class Shell {
     return this.source.holds?.(`${path}/${part}`) ?? true;
   }
 
+  /** @returns {Context} */
   context() {
     const shell = this;
     return {
       source: this.source,
       about: this.about,
-      trace: this.trace,
+      trace: /** @type {Trace} */ (this.trace), // views that need none ask before they use it
       state: this.state,
       get theme() {
         return shell.theme.shown;
@@ -335,6 +254,7 @@ class Shell {
       get palette() {
         return shell.palettes[shell.theme.shown];
       },
+      headViews: views.filter((view) => view.showsHead),
       announce: this.announce,
       read: this.reading.possible ? () => this.reading.open() : null,
       fail: (error) => this.fail(error),
@@ -349,11 +269,11 @@ class Shell {
     if (error.name === "AbortError") return;
     const close = el(
       "button.quiet",
-      { type: "button", "aria-label": "Close this message", onclick: () => (this.alert.hidden = true) },
+      { type: "button", "aria-label": "Close this message", onclick: () => (this.parts.alert.hidden = true) },
       "×",
     );
-    this.alert.replaceChildren(el("span", {}, error.message), close);
-    this.alert.hidden = false;
+    this.parts.alert.replaceChildren(el("span", {}, error.message), close);
+    this.parts.alert.hidden = false;
   }
 
   // What can be done
@@ -373,7 +293,7 @@ class Shell {
       },
       { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
       { key: "r", text: "read a text", run: () => this.reading.open() },
-      { key: "e", text: "export", run: () => this.exportMenu.open() },
+      { key: "e", text: "export", run: () => this.parts.exportMenu.open() },
       { key: "?", text: "this list", run: () => this.keyboard.help() },
     ];
   }
@@ -382,18 +302,18 @@ class Shell {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
-    const at = (this.tabs.indexOf(event.target) + step + views.length) % views.length;
-    this.tabs[at].focus();
-    this.tabs[at].click();
+    const at = (this.parts.tabs.indexOf(event.target) + step + views.length) % views.length;
+    this.parts.tabs[at].focus();
+    this.parts.tabs[at].click();
   }
 
   async export(kind) {
     if (!this.view?.picture) return this.fail(new Error("there is nothing to export here"));
     const { known } = this;
-    const model = known.needs === "trace" ? this.trace.model : "";
+    const model = known.needs === "trace" ? this.trace?.model : "";
     const name = `${nameOf([model, ...(this.view.subject?.() ?? []), known.name])}.${kind}`;
     try {
-      if (kind === "csv") save(name, new Blob([csvOf(await this.view.table())], { type: "text/csv" }));
+      if (kind === "csv") save(name, new Blob([csvOf((await this.view.table?.()) ?? [])], { type: "text/csv" }));
       else if (kind === "svg") save(name, new Blob([svgOf(await this.view.picture())], { type: "image/svg+xml" }));
       else save(name, await pngOf(await this.view.picture()));
       this.announce(`saved ${name}`);
@@ -409,29 +329,6 @@ class Shell {
     } catch {
       this.fail(new Error(`the browser did not allow copying; the link is ${this.state.link()}`));
     }
-  }
-
-  /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
-  hooks() {
-    return {
-      state: this.state,
-      source: this.source,
-      views: views.map((view) => view.name),
-      drawn: () => this.view?.drawn?.() ?? null,
-      picture: async () => svgOf(await this.view.picture()),
-      table: () => this.view.table(),
-      /** Milliseconds between the frames of the next so many. */
-      frames: (count) =>
-        new Promise((resolve) => {
-          const times = [];
-          const step = (now) => {
-            times.push(now);
-            if (times.length <= count) requestAnimationFrame(step);
-            else resolve(times.slice(1).map((time, at) => time - times[at]));
-          };
-          requestAnimationFrame(step);
-        }),
-    };
   }
 
   close() {

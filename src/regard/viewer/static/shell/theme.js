@@ -1,12 +1,16 @@
 // Light, dark, or as the system has it.
 
 const KEY = "regard-theme";
+/** @typedef {"auto" | "light" | "dark"} Choice */
+
+/** @type {Choice[]} */
 const ORDER = ["auto", "light", "dark"];
 
 /** Sets data-theme on `root` and calls `changed` whenever what is shown changes. */
 export function makeTheme(root, changed) {
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   let choice = remembered();
+  /** @returns {"light" | "dark"} */
   const shown = () => (choice === "auto" ? (system.matches ? "dark" : "light") : choice);
   const apply = () => {
     root.dataset.theme = shown();
@@ -22,7 +26,7 @@ export function makeTheme(root, changed) {
       return shown();
     },
     choose(next) {
-      choice = ORDER.includes(next) ? next : "auto";
+      choice = ORDER.find((one) => one === next) ?? "auto";
       try {
         localStorage.setItem(KEY, choice);
       } catch {
@@ -37,10 +41,11 @@ export function makeTheme(root, changed) {
   };
 }
 
+/** @returns {Choice} */
 function remembered() {
   try {
-    const found = localStorage.getItem(KEY);
-    return ORDER.includes(found) ? found : "auto";
+    const kept = localStorage.getItem(KEY);
+    return ORDER.find((one) => one === kept) ?? "auto";
   } catch {
     return "auto";
   }

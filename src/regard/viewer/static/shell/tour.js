@@ -1,38 +1,12 @@
 // The tour: a card beside each thing worth knowing, offered on first use. The page stays usable under it.
 import { el } from "../draw/dom.js";
+import { views } from "../views/index.js";
 
 const KEY = "regard-tour";
-const STEPS = [
-  {
-    view: "lookup",
-    at: ".stage",
-    title: "Attention is a look-up",
-    text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch.",
-  },
-  {
-    view: "translate",
-    at: ".stage",
-    title: "Where a translator looks",
-    text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step.",
-  },
-  {
-    view: "heads",
-    at: ".stage",
-    title: "Who looks at whom",
-    text: "One colour per head. Point at a token on either side, click to pin it, double-click a head to see it alone.",
-  },
-  {
-    view: "model",
-    at: ".stage",
-    title: "All heads at once",
-    text: "Every head as a small map, sorted by what it does. Click one to look closer.",
-  },
-  {
-    view: "map",
-    at: ".stage",
-    title: "Read it like a map",
-    text: "The whole of one head. Zoom with the wheel or + and −, from the whole context down to single weights.",
-  },
+/** @typedef {{view?: string, at: string, title: string, text: string}} Step */
+
+/** @type {Step[]} */
+const LAST = [
   {
     at: ".badge",
     title: "Is it true?",
@@ -45,10 +19,22 @@ const STEPS = [
   },
 ];
 
+/** A step for each view that has one, then for the parts of the page. @returns {Step[]} */
+function everyStep() {
+  return [...views.flatMap(({ name, tour }) => (tour ? [{ view: name, at: ".stage", ...tour }] : [])), ...LAST];
+}
+
 /** `shows(view)` says whether a view has something to show; `state` is the page's. */
 export function makeTour(root, state, shows) {
-  let [at, marked, before] = [0, null, null];
-  let [steps, offered] = [[], null];
+  let at = 0;
+  /** @type {Element | null} */
+  let marked = null;
+  /** @type {string | null} */
+  let before = null;
+  /** @type {Step[]} */
+  let steps = [];
+  /** @type {HTMLElement | null} */
+  let offered = null;
   const card = el("section.tour", { role: "dialog", "aria-label": "Tour", hidden: true, tabIndex: -1 });
   root.append(card);
 
@@ -65,7 +51,7 @@ export function makeTour(root, state, shows) {
   function offer(node) {
     const decline = () => {
       remember();
-      offered.remove();
+      offered?.remove();
       root.querySelector(".stage").focus();
     };
     offered = el(
@@ -80,7 +66,7 @@ export function makeTour(root, state, shows) {
 
   function start() {
     offered?.remove();
-    steps = STEPS.filter((step) => !step.view || shows(step.view));
+    steps = everyStep().filter((step) => !step.view || shows(step.view));
     before = state.get().view;
     card.hidden = false;
     go(0);
@@ -93,12 +79,13 @@ export function makeTour(root, state, shows) {
     state.set({ view: before });
   }
 
-  function go(next) {
-    if (next >= steps.length) return end();
-    at = Math.max(0, next);
+  function go(to) {
+    if (to >= steps.length) return end();
+    at = Math.max(0, to);
     const { view, title, text } = steps[at];
     if (view) state.set({ view });
     const last = at === steps.length - 1;
+    const next = el("button.primary", { type: "button", onclick: () => go(at + 1) }, last ? "Done" : "Next");
     card.replaceChildren(
       el("h2", {}, title),
       el("p", {}, text),
@@ -106,23 +93,23 @@ export function makeTour(root, state, shows) {
         "div.buttons",
         {},
         el("span.quietly", {}, `${at + 1} of ${steps.length}`),
-        el("button.quiet", { type: "button", onclick: end }, last ? "" : "Skip"),
+        el("button.quiet", { type: "button", hidden: last, onclick: end }, "Skip"),
         el("button", { type: "button", disabled: at === 0, onclick: () => go(at - 1) }, "Back"),
-        el("button.primary", { type: "button", onclick: () => go(at + 1) }, last ? "Done" : "Next"),
+        next,
       ),
     );
-    card.querySelector(".quiet").hidden = last;
     mark();
-    card.querySelector(".primary").focus();
+    next.focus();
   }
 
   /** The card stands under what it is about; over the corner of a view, which is as large as the page. */
   function mark() {
     marked?.classList.remove("toured");
-    marked = root.querySelector(steps[at].at);
-    if (!marked?.getClientRects().length) marked = root.querySelector(".tools");
-    marked.classList.add("toured");
-    const [page, box] = [root.getBoundingClientRect(), marked.getBoundingClientRect()];
+    const place = root.querySelector(steps[at].at);
+    const node = place?.getClientRects().length ? place : root.querySelector(".tools");
+    marked = node;
+    node.classList.add("toured");
+    const [page, box] = [root.getBoundingClientRect(), node.getBoundingClientRect()];
     const large = box.height > page.height / 2;
     const [wide, high] = [card.offsetWidth, card.offsetHeight];
     const left = large ? page.width - wide - 24 : Math.min(box.left - page.left, page.width - wide - 12);

@@ -36,6 +36,7 @@ export function encode(state) {
 
 /** The state in a link; what cannot be read in it is left out. */
 export function decode(text) {
+  /** @type {State} */
   const state = {};
   for (const part of text.replace(/^#/, "").split("&").filter(Boolean)) {
     const cut = part.indexOf("=");
@@ -57,13 +58,13 @@ function read(text) {
   }
 }
 
-/** A number within bounds; `usual` where it is none. */
-export function bounded(value, low, high, usual = low) {
-  return Number.isFinite(value) ? Math.max(low, Math.min(high, value)) : usual;
-}
-
-/** `linked`: keep the state in the address of the page; a notebook has none of its own. */
+/** `linked`: keep the state in the address of the page; a notebook has none of its own.
+ *
+ * @param {boolean} linked
+ * @returns {StateStore}
+ */
 export function makeState(linked) {
+  /** @type {State} */
   let current = linked ? decode(location.hash) : {};
   let written = linked ? location.hash : "";
   let waiting = 0;

@@ -1,7 +1,7 @@
 // Read: a text named by classifiers, each word shaded by the weight it got: learned weights, and TF-IDF's beside them.
 
 import { plain } from "../data/tokens.js";
-import { inks } from "../draw/canvas.js";
+import { context2d, inks, onPaper } from "../draw/canvas.js";
 import { el, tick } from "../draw/dom.js";
 import { number } from "../draw/numbers.js";
 import { drawFlow, shade } from "../draw/token_flow.js";
@@ -16,6 +16,7 @@ const NONE =
   "No classifier of texts is here. Train one in a minute: regard train lstm-attention-opinions; " +
   "then open what it wrote: regard view runs/lstm-attention-opinions-1";
 
+/** @type {View} */
 export const read = {
   name: "read",
   title: "Read",
@@ -27,19 +28,17 @@ export const read = {
 
 class Read {
   constructor(root, context) {
-    Object.assign(this, { context, results: [], asked: null, ending: new AbortController() });
+    this.context = context;
+    this.results = [];
+    this.asked = null;
+    this.ending = new AbortController();
     this.models = context.about.models.filter((model) => model.task === "classify");
-    this.build(root);
-    this.update(context.state.get());
-  }
-
-  build(root) {
     const { state } = this.context;
     this.input = el("textarea", {
       rows: 3,
       "aria-label": "Text",
       placeholder: "A sentence to be named",
-      maxlength: this.context.about.limits?.text,
+      maxlength: this.context.about.limits.text,
     });
     this.ticks = this.models.map((model) => [
       model,
@@ -70,6 +69,7 @@ class Read {
     });
     this.cards = el("div.cards");
     root.append(el("div.drawing.plain", {}, form, this.status, this.cards));
+    this.update(context.state.get());
   }
 
   chosen() {
@@ -178,16 +178,8 @@ class Read {
       }
       return y;
     };
-    const height = draw(el("canvas").getContext("2d"));
-    return {
-      width,
-      height,
-      draw: (ctx) => {
-        ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, height);
-        draw(ctx);
-      },
-    };
+    const height = draw(context2d(el("canvas")));
+    return onPaper(width, height, colors.paper, draw);
   }
 
   table() {

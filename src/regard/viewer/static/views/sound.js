@@ -2,11 +2,12 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
-import { inks, makeBoard, place } from "../draw/canvas.js";
+import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
 import { el } from "../draw/dom.js";
 import { makeDrop } from "../draw/file_drop.js";
 import { exact, number } from "../draw/numbers.js";
 
+/** @type {View} */
 export const sound = {
   name: "sound",
   title: "Sound",
@@ -20,13 +21,23 @@ const EDGE = { left: 34, right: 34, top: 16, bottom: 34 };
 const NOTHING = "Nothing was heard yet. The model that ships knows spoken English digits.";
 
 class SoundView {
+  /** The place under the pointer, as a share of the time. @type {number | null} */
+  at;
+  /** @type {HTMLElement} */
+  reading;
+  /** @type {number} */
+  frame;
+
   constructor(root, context) {
-    Object.assign(this, { context, answer: null, at: null, file: null });
+    this.context = context;
+    this.answer = null;
+    this.at = null;
+    this.file = null;
     const label = "Choose a sound, or drop one";
     this.drop = makeDrop(root, {
       label,
       accept: "audio/*,.wav,.flac",
-      most: context.about.limits?.upload,
+      most: context.about.limits.upload,
       taken: (file) => this.listen(file),
       failed: context.fail,
     });
@@ -149,7 +160,7 @@ class SoundView {
     const share = x === null ? -1 : (x - EDGE.left) / (width - EDGE.left - EDGE.right);
     this.at = share >= 0 && share < 1 ? share : null;
     const { weights, answer } = this;
-    const weight = weights[Math.floor(this.at * weights.length)];
+    const weight = weights[Math.floor((this.at ?? -1) * weights.length)];
     this.reading.textContent =
       this.at === null
         ? ""
@@ -197,11 +208,9 @@ class SoundView {
     const { width, height } = this.board.size;
     const { paper } = inks(this.stage);
     const draw = (pen) => {
-      pen.fillStyle = paper;
-      pen.fillRect(0, 0, width, height);
       this.draw(pen, width, height);
     };
-    return { width, height, draw };
+    return onPaper(width, height, paper, draw);
   }
 
   table() {

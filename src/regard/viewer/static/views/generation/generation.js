@@ -2,24 +2,25 @@
 
 import { callOf, fileParts } from "../../data/calls.js";
 import { Links } from "../../data/links.js";
-import { plain, sideOf } from "../../data/tokens.js";
-import { Rows, STRONGEST } from "../../data/weight_rows.js";
+import { sideOf } from "../../data/tokens.js";
+import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, painter } from "../../draw/canvas.js";
+import { context2d, fit, inks, painter } from "../../draw/canvas.js";
 import { el, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
-import { number } from "../../draw/numbers.js";
+import { counted, number } from "../../draw/numbers.js";
 import { drawFlow, shade } from "../../draw/token_flow.js";
-import { barRow } from "../../draw/weight_bars.js";
+import { strongestKeys } from "./generation_sidebar.js";
+import { CHART, drawChart } from "./time_chart.js";
+import { given, written } from "./written_tokens.js";
 
-const LISTED = 10;
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
 const PACE = 450; // milliseconds a token while playing
-const CHART = 120; // pixels
 const CHARTED =
   "One column for each token written, one row for each token it could see, from the first down; " +
   "the largest weight where several share a pixel.";
 
+/** @type {View} */
 export const generation = {
   name: "generation",
   title: "Generation",
@@ -42,16 +43,35 @@ function nothing(root, context) {
 }
 
 class Generation {
-  constructor(root, context, wrote) {
-    Object.assign(this, { context, trace: context.trace, wrote, playing: 0 });
-    this.paint = painter(() => this.draw());
-    this.build(root);
-    this.watcher = new ResizeObserver(() => this.paint());
-    this.watcher.observe(this.chartBox);
-    this.update(context.state.get());
-  }
+  /** @type {Call} */
+  call;
+  /** @type {Rows} */
+  rows;
+  /** @type {Links} */
+  links;
+  /** @type {ReturnType<typeof sideOf>} */
+  querySide;
+  /** @type {ReturnType<typeof sideOf>} */
+  keySide;
+  /** @type {number[]} */
+  active;
+  /** @type {ReturnType<typeof written>} */
+  written;
+  /** @type {number} */
+  step;
+  /** @type {number} */
+  first;
+  /** @type {HTMLElement[]} */
+  spans;
+  /** @type {HTMLButtonElement[]} */
+  outs;
 
-  build(root) {
+  constructor(root, context, wrote) {
+    this.context = context;
+    this.trace = context.trace;
+    this.wrote = wrote;
+    this.playing = 0;
+    this.paint = painter(() => this.draw());
     const { state } = this.context;
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
@@ -99,6 +119,9 @@ class Generation {
       el("div.controls", {}, this.callBox, this.buttons, this.sink),
       el("div.split", {}, reading, this.aside),
     );
+    this.watcher = new ResizeObserver(() => this.paint());
+    this.watcher.observe(this.chartBox);
+    this.update(context.state.get());
   }
 
   // State
@@ -110,19 +133,11 @@ class Generation {
     if (call !== this.call) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(
-        this.context.source,
-        this.trace,
-        call,
-        state.entry ?? 0,
-        () => this.paint(),
-        this.context.fail,
-      );
-      this.links = null;
+      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint());
       const shown = { ...this.trace, calls: this.wrote };
       this.callBox.replaceChildren(callChoice(shown, call, (id) => this.context.state.set({ call: id })));
     }
-    if (!this.links || this.level !== this.context.level) {
+    if (this.links?.rows !== this.rows || this.level !== this.context.level) {
       this.level = this.context.level;
       this.keySide = sideOf(this.trace, call, "key", this.level);
       // Each token written is a row of its own; words are only of what is looked at.
@@ -253,75 +268,26 @@ class Generation {
       button.classList.toggle("later", at > this.step);
       button.tabIndex = at === this.step ? 0 : -1;
     });
-    this.scale.textContent = `Mean over ${this.active.length} heads; colours from 0 to ${number(most)}, by square roots.`;
-    this.list(weights);
-    this.drawChart();
+    this.scale.textContent = `Mean over ${counted(this.active.length, "head")}; colours from 0 to ${number(most)}, by square roots.`;
+    this.aside.replaceChildren(...strongestKeys(this, weights));
+    const { clientWidth } = this.chartBox;
+    if (clientWidth) this.chartOn(fit(this.chart, clientWidth, CHART), clientWidth);
   }
 
   amount(weights, at, most) {
     return weights && most ? Math.sqrt(weights[at] / most) : 0;
   }
 
-  list(weights) {
-    const order = weights ? Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a]) : [];
-    const best = order.slice(0, LISTED).filter((at) => weights[at] > 0);
-    const rows = best.map((at) =>
-      barRow({
-        label: this.keySide.labels[at],
-        at,
-        weight: weights[at],
-        share: weights[at] / weights[best[0]],
-        title: `token ${at}`,
-        run: () => this.spans[at - this.first]?.scrollIntoView({ block: "nearest" }),
-      }),
-    );
-    const prompt = this.promptWords(this.looked(this.step));
-    this.aside.replaceChildren(
-      el("h2", {}, `“${this.written[this.step].label}” looked at`),
-      el("div.bars", {}, ...rows),
-      ...(prompt == null ? [] : [el("p.quietly", {}, prompt)]),
-    );
-  }
-
-  promptWords(weights) {
-    if (!weights || this.call.query_side === "target") return null; // a translator has a source, no prompt
-    let [on, all] = [0, 0];
-    this.keySide.groups.forEach((group, at) => {
-      all += weights[at];
-      if (group[0] < given(this.trace, this.call)) on += weights[at];
+  chartOn(ctx, width) {
+    drawChart(ctx, {
+      width,
+      steps: this.written.length,
+      labels: this.keySide.labels.length,
+      now: this.step,
+      weightsOf: (step) => this.shown(step),
+      palette: this.context.palette,
+      accent: inks(this.chartBox).accent,
     });
-    if (!all) return null;
-    if (this.rows.dense) return `${Math.round((100 * on) / all)} % of the weight is on the prompt.`;
-    const known = `of a long text each head’s ${STRONGEST} strongest keys are counted`;
-    return `At least ${Math.floor(100 * on)} % of the weight is on the prompt: ${known}.`;
-  }
-
-  drawChart(ctx = null, width = this.chartBox.clientWidth) {
-    if (!width) return;
-    ctx ??= fit(this.chart, width, CHART);
-    const { palette } = this.context;
-    ctx.fillStyle = palette.ramp(0);
-    ctx.fillRect(0, 0, width, CHART);
-    const labels = this.keySide.labels.length;
-    const across = width / this.written.length;
-    const bins = Math.min(labels, CHART);
-    for (let step = 0; step < this.written.length; step++) {
-      const weights = this.shown(step);
-      if (!weights) continue;
-      const most = new Float32Array(bins);
-      weights.forEach((weight, at) => {
-        const bin = Math.floor((at * bins) / labels);
-        most[bin] = Math.max(most[bin], weight);
-      });
-      most.forEach((weight, bin) => {
-        if (weight < 0.001) return;
-        ctx.fillStyle = palette.ramp(Math.sqrt(weight));
-        ctx.fillRect(step * across, (bin * CHART) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), CHART / bins);
-      });
-    }
-    ctx.strokeStyle = getComputedStyle(this.chartBox).getPropertyValue("--accent").trim();
-    ctx.lineWidth = 2;
-    ctx.strokeRect(this.step * across, 1, across, CHART - 2);
   }
 
   // Export and tests
@@ -333,7 +299,7 @@ class Generation {
     const items = this.keySide.labels
       .slice(this.first)
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
-    const ruler = el("canvas").getContext("2d");
+    const ruler = context2d(el("canvas"));
     const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors);
     return {
       width,
@@ -348,7 +314,7 @@ class Generation {
         drawFlow(ctx, items, 20, 48, width - 40, palette, colors);
         ctx.save();
         ctx.translate(20, below + 10);
-        this.drawChart(ctx, width - 40);
+        this.chartOn(ctx, width - 40);
         ctx.restore();
       },
     };
@@ -388,22 +354,4 @@ class Generation {
     this.watcher.disconnect();
     this.rows.close();
   }
-}
-
-/** How many tokens the model was given before it wrote: a prompt, or what a decoder begins with. */
-function given(trace, call) {
-  return call.query_side === "target" ? call.steps[0] : trace.prompt;
-}
-
-/** The tokens that were written, and the row in which each was: [{label, row, after}].
- *
- * A decoder's rows are named by what they write. In a language model row i is token i, and writes the one after it.
- */
-function written(trace, call, side) {
-  if (call.query_side === "target") return side.labels.map((label, row) => ({ label, row, after: null }));
-  const labels = (trace.sides[call.query_side] ?? side.tokens).map(plain); // the last is written and never read
-  const out = [];
-  for (let at = given(trace, call); at < labels.length && at <= call.queries; at++)
-    out.push({ label: labels[at], row: at - 1, after: labels[at - 1] });
-  return out;
 }

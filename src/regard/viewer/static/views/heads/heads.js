@@ -5,13 +5,18 @@ import { Links } from "../../data/links.js";
 import { labelAt, sideOf } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, painter } from "../../draw/canvas.js";
-import { choice, el, slider, tick } from "../../draw/dom.js";
-import { headButtons } from "../../draw/head_buttons.js";
-import { bounded } from "../../shell/url_state.js";
+import { fit, inks, onPaper } from "../../draw/canvas.js";
+import { choice, el } from "../../draw/dom.js";
+import { bounded } from "../../draw/numbers.js";
+import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
+import { headsControls, headsKeys, LEAST } from "./heads_controls.js";
+import { pinNames, pinsNamed, toggled, unique, withRange } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "./link_lines.js";
 
+/** @typedef {import("./heads_pins.js").Pin} Pin */
+
+/** @type {View} */
 export const heads = {
   name: "heads",
   title: "Heads",
@@ -21,77 +26,71 @@ export const heads = {
   unheld:
     "The text is long, and this file holds maps of it rather than every weight: look at them in Map. For the lines between " +
     "its tokens write the file with a larger size, seen.to_html(path, size=1024), or run: regard view.",
+  showsHead: true,
+  tour: {
+    title: "Who looks at whom",
+    text: "One colour per head. Point at a token on either side, click to pin it, double-click a head to see it alone.",
+  },
   mount: (root, context) => new Heads(root, context),
 };
 
 class Heads {
-  constructor(root, context) {
-    Object.assign(this, { context, trace: context.trace, hover: null, dragged: null });
-    this.paint = painter(() => this.draw());
-    this.build(root);
-    this.watcher = new ResizeObserver(() => this.paint(true));
-    this.watcher.observe(this.box);
-    this.update(context.state.get());
-    this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * ROW;
-  }
+  /** @type {Call} */
+  call;
+  /** @type {Rows} */
+  rows;
+  /** @type {Links | null} */
+  links;
+  /** @type {ReturnType<typeof sideOf>} */
+  querySide;
+  /** @type {ReturnType<typeof sideOf>} */
+  keySide;
+  /** @type {Level} */
+  level;
+  /** @type {number[]} */
+  active;
+  /** @type {string[]} */
+  mutes;
+  /** @type {Set<number>} */
+  muted;
+  /** @type {Pin[]} */
+  pins;
+  /** @type {Pin | null} */
+  last;
+  /** @type {Pin | null} */
+  hover;
+  /** @type {string[]} */
+  pairs;
+  /** @type {State} */
+  state;
 
-  build(root) {
+  constructor(root, context) {
+    this.context = context;
+    this.trace = context.trace;
+    this.hover = null;
+    this.dragged = null;
     const { state } = this.context;
-    this.callBox = el("span");
-    this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
-    this.mass = slider(
-      "Mass",
-      [LEAST, 1, 0.05],
-      1,
-      (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
-      (mass) => state.set({ mass: mass >= 1 ? null : mass }),
-      "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
-    );
-    this.sink = tick(
-      "Mute first",
-      false,
-      (on) => this.mute("first", on),
-      "Leave the first token out: it is often a sink (m)",
-    );
-    this.special = tick(
-      "Mute special",
-      false,
-      (on) => this.mute("special", on),
-      "Leave [CLS], [SEP] and their like out (s)",
-    );
-    this.partBox = el("span");
-    const controls = el(
-      "div.controls",
-      {},
-      this.callBox,
-      this.buttons,
-      this.mass,
-      this.sink,
-      this.special,
-      this.partBox,
-    );
-    this.lines = el("canvas");
-    this.over = el("canvas");
-    this.spacer = el("div.spacer");
-    this.pane = el("div.pane", {}, this.lines, this.over);
-    this.box = el(
-      "div.drawing.scrolling",
-      {
-        tabIndex: 0,
-        role: "application",
-        "aria-label": "Tokens and the links between them",
-        onscroll: () => this.scrolled(),
-      },
-      this.pane,
-      this.spacer,
-    );
+    this.controls = headsControls(state, (name, on) => this.mute(name, on));
+    this.scroll = scrollingCanvas({
+      label: "Tokens and the links between them",
+      layers: 2,
+      draw: () => this.draw(),
+      scrolled: () => this.scrolled(),
+    });
+    this.lines = this.scroll.canvases[0];
+    this.over = this.scroll.canvases[1];
+    this.box = this.scroll.box;
+    this.pane = this.scroll.pane;
+    this.paint = this.scroll.paint;
     this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" });
-    root.append(controls, el("div.split", {}, this.box, this.aside));
+    root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
     this.pane.addEventListener("pointermove", (event) => this.moved(event));
     this.pane.addEventListener("pointerleave", () => this.point(null));
     this.pane.addEventListener("pointerdown", (event) => this.pressed(event));
     this.pane.addEventListener("pointerup", () => (this.dragged = null));
     this.box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
+    this.update(context.state.get());
+    this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * ROW;
   }
 
   // State
@@ -102,16 +101,9 @@ class Heads {
     if (call !== this.call) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(
-        this.context.source,
-        this.trace,
-        call,
-        state.entry ?? 0,
-        () => this.paint(),
-        this.context.fail,
-      );
+      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint());
       this.links = null;
-      this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
+      this.controls.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
     }
     if (!this.links || this.level !== this.context.level) {
       this.level = this.context.level;
@@ -127,17 +119,17 @@ class Heads {
     this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
     this.mutes = Array.isArray(state.mute) ? state.mute : [];
     this.colors = all.map((head) => this.context.palette.head(head, call.heads));
-    this.buttons.show(call.heads, this.active, this.context.palette);
+    this.controls.buttons.show(call.heads, this.active, this.context.palette);
     this.share = bounded(state.mass, LEAST, 1, 1);
-    this.mass.show(this.share);
-    this.sink.show(this.mutes.includes("first"));
-    this.special.show(this.mutes.includes("special"));
+    this.controls.mass.show(this.share);
+    this.controls.sink.show(this.mutes.includes("first"));
+    this.controls.special.show(this.mutes.includes("special"));
     this.muted = muted(this.keySide, this.mutes);
-    this.pins = this.pinned(state.pins);
+    this.pins = pinsNamed(state.pins, (pin) => this.sideOf(pin));
     const reach = this.keySide.labels.length - 1;
     this.shift = bounded(state.shift, -reach, reach, 0);
     const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift);
-    this.spacer.style.height = `${most * ROW + 24}px`;
+    this.scroll.spacer.style.height = `${most * ROW + 24}px`;
     this.listed = null;
     this.paint();
   }
@@ -154,17 +146,17 @@ class Heads {
     const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
     this.pairs = parts.length < 2 ? [] : pairs.map(([pair]) => pair);
     if (parts.length < 2) {
-      this.partBox.replaceChildren();
+      this.controls.partBox.replaceChildren();
       return;
     }
     const options = [["", "all sentences"], ...pairs];
     const changed = (part) => this.context.state.set({ part: part || null });
-    this.partBox.replaceChildren(choice("Part", options, this.state.part ?? "", changed));
+    this.controls.partBox.replaceChildren(choice("Part", options, this.state.part ?? "", changed));
   }
 
   // Pointing
 
-  /** The label under the pointer: {side: "query" | "key", at}, or null. */
+  /** The label under the pointer. @returns {Pin | null} */
   under(event) {
     const bounds = this.pane.getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
@@ -179,7 +171,7 @@ class Heads {
   moved(event) {
     const found = this.under(event);
     if (this.dragged && found && found.side === this.dragged.side)
-      this.select(this.dragged, found, this.dragged.before);
+      this.keep(withRange(this.dragged.before, this.dragged, found));
     this.point(found);
   }
 
@@ -193,7 +185,7 @@ class Heads {
     const found = this.under(event);
     if (!found) return;
     this.box.focus({ preventScroll: true });
-    if (event.shiftKey && this.last?.side === found.side) this.select(this.last, found, this.pins);
+    if (event.shiftKey && this.last?.side === found.side) this.keep(withRange(this.pins, this.last, found));
     else {
       this.toggle(found);
       this.dragged = { ...found, before: this.pins };
@@ -201,31 +193,13 @@ class Heads {
     this.last = found;
   }
 
-  toggle(found) {
-    const name = nameOf(found);
-    const rest = this.pins.filter((pin) => nameOf(pin) !== name);
-    this.keep(rest.length < this.pins.length ? rest : [...this.pins, found]);
+  toggle(pin) {
+    this.keep(toggled(this.pins, pin));
   }
 
-  select(from, to, before) {
-    const [a, b] = [Math.min(from.at, to.at), Math.max(from.at, to.at)];
-    const range = Array.from({ length: b - a + 1 }, (_, i) => ({ side: from.side, at: a + i }));
-    const names = new Set(range.map(nameOf));
-    this.keep([...before.filter((pin) => !names.has(nameOf(pin))), ...range]);
-  }
-
-  /** Pins are kept as the positions of tokens, so that they mean the same between tokens and between words. */
   keep(pins) {
-    const names = pins.flatMap((pin) => this.sideOf(pin).groups[pin.at].map((at) => nameOf({ ...pin, at })));
+    const names = pinNames(pins, (pin) => this.sideOf(pin));
     this.context.state.set({ pins: names.length ? names : null });
-  }
-
-  pinned(names) {
-    const found = (Array.isArray(names) ? names : [])
-      .filter((name) => /^[qk]\d+$/.test(name))
-      .map((name) => ({ side: name[0] === "q" ? "query" : "key", at: Number(name.slice(1)) }))
-      .filter((pin) => pin.at < this.sideOf(pin).tokens.length);
-    return unique(found.map((pin) => ({ ...pin, at: labelAt(this.sideOf(pin), pin.at) })));
   }
 
   sideOf({ side }) {
@@ -253,32 +227,7 @@ class Heads {
   // Keys
 
   get keys() {
-    const set = (patch) => this.context.state.set(patch);
-    return [
-      { key: "ArrowDown", text: "next token", run: () => this.step(1) },
-      { key: "ArrowUp", text: "previous token", run: () => this.step(-1) },
-      { key: "ArrowLeft", text: "the queries’ column", run: () => this.cross("query") },
-      { key: "ArrowRight", text: "the keys’ column", run: () => this.cross("key") },
-      { key: "Enter", text: "pin the token", run: () => this.hover && this.toggle(this.hover) },
-      { key: "Escape", text: "unpin all", run: () => this.unpin() },
-      { key: "]", text: "next layer", run: () => this.layer(1) },
-      { key: "[", text: "previous layer", run: () => this.layer(-1) },
-      { key: ".", text: "next head alone", run: () => this.isolate(1) },
-      { key: ",", text: "previous head alone", run: () => this.isolate(-1) },
-      { key: "a", text: "all heads", run: () => set({ heads: null }) },
-      {
-        key: "m",
-        text: "mute the first token",
-        run: () => this.mute("first", !this.mutes.includes("first")),
-      },
-      {
-        key: "s",
-        text: "mute special tokens",
-        run: () => this.mute("special", !this.mutes.includes("special")),
-      },
-      { key: "ArrowDown", shift: true, text: "keys down", run: () => this.moveKeys(3) },
-      { key: "ArrowUp", shift: true, text: "keys up", run: () => this.moveKeys(-3) },
-    ];
+    return headsKeys(this);
   }
 
   unpin() {
@@ -344,9 +293,8 @@ class Heads {
 
   /** The labels whose links are shown; none means those of every query in view. */
   focus() {
-    return this.hover && !this.dragged
-      ? [...this.pins.filter((pin) => pin.side === this.hover.side), this.hover]
-      : this.pins;
+    const { hover } = this;
+    return hover && !this.dragged ? [...this.pins.filter((pin) => pin.side === hover.side), hover] : this.pins;
   }
 
   shown(scene) {
@@ -402,18 +350,12 @@ class Heads {
   picture() {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     const colors = inks(this.box);
-    return {
-      width,
-      height,
-      draw: (ctx) => {
-        ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, height);
-        const scene = this.scene(width, height);
-        const shown = this.shown(scene);
-        drawLines(ctx, scene, shown.links);
-        drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, colors);
-      },
-    };
+    return onPaper(width, height, colors.paper, (ctx) => {
+      const scene = this.scene(width, height);
+      const shown = this.shown(scene);
+      drawLines(ctx, scene, shown.links);
+      drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, colors);
+    });
   }
 
   subject() {
@@ -448,19 +390,9 @@ class Heads {
   }
 
   destroy() {
-    this.paint.cancel();
-    this.watcher.disconnect();
+    this.scroll.close();
     this.rows.close();
   }
 }
 
 const PAD = 12;
-const LEAST = 0.05; // of the weight
-
-function nameOf({ side, at }) {
-  return `${side[0]}${at}`;
-}
-
-function unique(labels) {
-  return [...new Map(labels.map((one) => [nameOf(one), one])).values()];
-}

@@ -4,7 +4,7 @@
 
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
-import { number } from "../../draw/numbers.js";
+import { counted, number } from "../../draw/numbers.js";
 import { barRow } from "../../draw/weight_bars.js";
 
 const LISTED = 14;
@@ -51,7 +51,7 @@ function strongest(view, side, chosen, links) {
 }
 
 function measured(view, side, tokens) {
-  const heads = `mean over ${count(view.active.length, "head")}`;
+  const heads = `mean over ${counted(view.active.length, "head")}`;
   if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
   const long = view.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
   return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;
@@ -76,7 +76,7 @@ export function legend(view, queries, links) {
   const hands = "Click pins a token, Shift-click or dragging a range. Shift and the wheel move the keys alone.";
   return [
     el("h2", {}, call.name),
-    el("p.quietly", {}, `${call.kind}-attention, ${count(call.heads, "head")}, ${call.queries} × ${call.keys}`),
+    el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),
     el("p.quietly", {}, faint),
@@ -94,8 +94,4 @@ export function said(view, { side, at }, links) {
   const other = side === "query" ? view.keySide.labels[best.key] : view.querySide.labels[best.query];
   const verb = side === "query" ? "looks most at" : "is looked at most by";
   return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
-}
-
-function count(n, noun) {
-  return `${n} ${noun}${n === 1 ? "" : "s"}`;
 }

@@ -4,11 +4,16 @@ import { figure, fresh, MOST_ROWS, parsed, sound, TABLES, written } from "./look
 import { average, ENERGIES, energies, NORMALIZERS, weights } from "./lookup_formulas.js";
 import { makePlot } from "./lookup_plot.js";
 
+/** @type {View} */
 export const lookup = {
   name: "lookup",
   title: "Look-up",
   hint: "A query meets keys that carry values: energies become weights, weights an average",
   needs: "nothing",
+  tour: {
+    title: "Attention is a look-up",
+    text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch.",
+  },
   mount,
 };
 
@@ -229,8 +234,8 @@ function mount(root, context) {
     const { e, w, z } = shown;
     tables.show(now.table);
     story.textContent = TABLES[now.table].story;
-    energy.querySelector("select").value = now.energy;
-    normalize.querySelector("select").value = now.normalize;
+    selectIn(energy).value = now.energy;
+    selectIn(normalize).value = now.normalize;
     const parts = [ENERGIES[now.energy], NORMALIZERS[now.normalize]];
     for (const { name, field } of sliders) {
       field.hidden = !parts.some((part) => part.parameter?.name === name);
@@ -279,4 +284,8 @@ function fill({ number, mark }, value, least, most) {
   const [from, to] = value ? [Math.min(value, 0), Math.max(value, 0)] : [0, 0];
   mark.style.left = `${((from - least) / range) * 100}%`;
   mark.style.width = `${((to - from) / range) * 100}%`;
+}
+
+function selectIn(field) {
+  return /** @type {HTMLSelectElement} */ (field.querySelector("select"));
 }

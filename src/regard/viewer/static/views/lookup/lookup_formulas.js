@@ -1,8 +1,7 @@
 // The formula, for one query: e_j = energy(q, k_j), w = normalize(e), z = Σ_j w_j v_j.
-// What `regard.attend` computes with the parts of the same names; tests/browser/test_lookup.py holds the two together.
+// What `regard.attend` computes with the parts of the same names; tests/static/ holds the two together.
 
-// Distances below this count as equal, as in regard.InverseDistance.
-const NEAR = 2 ** -60;
+import { NEAR } from "../../data/constants.js";
 
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 const length = (a) => Math.hypot(...a);

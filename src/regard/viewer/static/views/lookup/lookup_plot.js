@@ -1,6 +1,7 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
 import { inks, makeBoard, place } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
+import { polyline, ticks } from "../../draw/plot_axes.js";
 import { figure, TABLES, written } from "./lookup_examples.js";
 import { average, energies, weights } from "./lookup_formulas.js";
 
@@ -10,6 +11,7 @@ const REACH = 14; // pixels within which a pointer takes hold of a point
 
 /** `ask(vector)` is another query, `move(row, {key, value})` another entry. */
 export function makePlot(host, { context, ask, move }) {
+  /** @type {any[]} */
   let [now, shown, held, frame] = [null, null, null, null]; // `frame`: the axes, kept still while something is dragged
   const stage = el("div.lookup-stage");
   const bars = el("div.features");
@@ -110,7 +112,7 @@ export function makePlot(host, { context, ask, move }) {
   function grid(pen, across, down, { line, soft }) {
     Object.assign(pen, { strokeStyle: line, fillStyle: soft, lineWidth: 1, textAlign: "center" });
     for (const x of ticks(frame.x0, frame.x1)) {
-      stroke(pen, [
+      polyline(pen, [
         [X(x), MARGIN.top],
         [X(x), down - MARGIN.bottom],
       ]);
@@ -118,7 +120,7 @@ export function makePlot(host, { context, ask, move }) {
     }
     pen.textAlign = "right";
     for (const y of ticks(frame.y0, frame.y1)) {
-      stroke(pen, [
+      polyline(pen, [
         [MARGIN.left, Y(y)],
         [across - MARGIN.right, Y(y)],
       ]);
@@ -144,13 +146,13 @@ export function makePlot(host, { context, ask, move }) {
     pen.rect(MARGIN.left, MARGIN.top, across - MARGIN.left - MARGIN.right, down - MARGIN.top - MARGIN.bottom);
     pen.clip();
     Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2.5 });
-    stroke(
+    polyline(
       pen,
       points.map((x) => [X(x), Y(answered([x]))]),
     );
     pen.restore();
     Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1.5 });
-    stroke(pen, [
+    polyline(pen, [
       [X(q), MARGIN.top],
       [X(q), down - MARGIN.bottom],
     ]);
@@ -182,7 +184,7 @@ export function makePlot(host, { context, ask, move }) {
     shown.w.forEach((w, j) => {
       if (w < 0.001) return;
       Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1 + 7 * w, globalAlpha: 0.25 + 0.75 * w });
-      stroke(pen, [query, spot(j)]);
+      polyline(pen, [query, spot(j)]);
       pen.globalAlpha = 1;
     });
     entries(pen, colors);
@@ -204,7 +206,7 @@ export function makePlot(host, { context, ask, move }) {
       bars.replaceChildren(...shown.query.map((_, d) => feature(names[d] ?? `feature ${d + 1}`, d)));
     const z = Array.isArray(shown.z) ? shown.z : null;
     [...bars.children].forEach((line, d) => {
-      const [, pair, input, figures] = line.children;
+      const [, pair, input, figures] = /** @type {any[]} */ ([...line.children]);
       input.value = shown.query[d];
       figures.textContent = `${figure(shown.query[d])} → ${z ? figure(z[d]) : "—"}`;
       [shown.query[d], z?.[d] ?? 0].forEach(
@@ -248,12 +250,6 @@ function near(x, span) {
   return Number(x.toFixed(Math.max(0, 3 - Math.floor(Math.log10(span)))));
 }
 
-function stroke(pen, points) {
-  pen.beginPath();
-  points.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
-  pen.stroke();
-}
-
 function dot(pen, x, y, radius, fill, edge) {
   pen.beginPath();
   pen.arc(x, y, radius, 0, 2 * Math.PI);
@@ -269,15 +265,4 @@ function label(pen, text, x, y, { paper, ink }) {
   pen.fillRect(x - wide / 2, y - 12, wide, 16);
   Object.assign(pen, { fillStyle: ink, globalAlpha: 1 });
   pen.fillText(text, x, y);
-}
-
-/** Round numbers between two, five or so of them. */
-export function ticks(from, to) {
-  const rough = (to - from) / 5;
-  const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((x) => x * power).find((x) => x >= rough);
-  const first = Math.ceil(from / step);
-  return Array.from({ length: Math.floor(to / step) - first + 1 }, (_, i) =>
-    Number(((first + i) * step).toPrecision(12)),
-  );
 }

@@ -3,27 +3,37 @@
 import { callOf, callPath, fileParts, isNumbered, ownName } from "../../data/calls.js";
 import { levelAt, Tiles } from "../../data/tiles.js";
 import { sideOf } from "../../data/tokens.js";
-import { MOST, WordTiles } from "../../data/word_level_tiles.js";
+import { WordTiles } from "../../data/word_level_tiles.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { inks } from "../../draw/canvas.js";
 import { SHADES } from "../../draw/color_scale.js";
 import { choice, el, segments, tick } from "../../draw/dom.js";
 import { exact } from "../../draw/numbers.js";
 import { MapCamera } from "./map_camera.js";
+import { mapPicture, mapTable } from "./map_export.js";
+import { mapKeys } from "./map_keys.js";
 import { MapPanel } from "./map_panel.js";
 import { MapAside, POOLS } from "./map_sidebar.js";
 
+/** @type {View} */
 export const map = {
   name: "map",
   title: "Map",
   hint: "Every weight of a head: zoom from all of it down to single tokens",
   needs: "trace",
+  showsHead: true,
+  tour: {
+    title: "Read it like a map",
+    text: "The whole of one head. Zoom with the wheel or + and −, from the whole context down to single weights.",
+  },
   mount: (root, context) => new MapView(root, context),
 };
 
 class MapView {
   constructor(root, context) {
-    Object.assign(this, { context, cross: null, panels: [], shown: [] });
+    this.context = context;
+    this.cross = null;
+    this.panels = [];
+    this.shown = [];
     this.others = new Map(); // traces looked at beside the first, by id and entry
     this.controls = el("div.controls");
     this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
@@ -38,7 +48,7 @@ class MapView {
       (x, y) => this.camera.move({ ...this.camera.now, x, y }),
     );
     root.replaceChildren(this.controls, el("div.split", {}, ...this.columns, this.aside.root));
-    this.keys = this.bindings();
+    this.keys = mapKeys(this);
     this.update();
   }
 
@@ -57,7 +67,10 @@ class MapView {
     this.context.state.set({ map: Object.fromEntries(Object.entries(next).filter(([, value]) => value != null)) });
   }
 
-  /** {trace, call, head, entry} of the first or the second map; null while a second trace is on its way. */
+  /** What the first or the second map shows; null while a second trace is on its way.
+   *
+   * @returns {{trace: Trace, call: Call, head: number, entry: number} | null}
+   */
   target(at) {
     const state = this.context.state.get();
     const given = at === 0 ? state : { ...state, ...this.settings.other };
@@ -67,6 +80,11 @@ class MapView {
     const call = callOf(trace, given);
     const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
     return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
+  }
+
+  /** The same of a map that is shown. */
+  shownTarget(at) {
+    return /** @type {NonNullable<ReturnType<MapView["target"]>>} */ (this.target(at));
   }
 
   async fetchOther() {
@@ -100,8 +118,8 @@ class MapView {
   }
 
   show(at) {
-    const { trace, call, head, entry } = this.target(at);
-    const [title, stage] = this.columns[at].children;
+    const { trace, call, head, entry } = this.shownTarget(at);
+    const [title, stage] = /** @type {HTMLElement[]} */ ([...this.columns[at].children]);
     const own = `${isNumbered(trace) ? call.name : ownName(trace, call)} · head ${head}`;
     title.title = call.name;
     title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
@@ -127,7 +145,7 @@ class MapView {
   }
 
   byWords(call) {
-    return this.context.level === "word" && call.queries * call.keys <= MOST;
+    return this.context.level === "word" && call.queries * call.keys <= this.context.about.limits.cells;
   }
 
   /** What the panels and the aside draw. */
@@ -135,9 +153,9 @@ class MapView {
     const { pool, shade } = this.settings;
     const { palette } = this.context;
     const camera = this.camera.now;
-    const titles = this.panels.map((_, at) => this.columns[at].firstChild.textContent);
+    const titles = this.panels.map((_, at) => this.columns[at].children[0].textContent);
     const coarse =
-      this.context.level === "word" && !this.byWords(this.target(0).call)
+      this.context.level === "word" && !this.byWords(this.shownTarget(0).call)
         ? " Tokens: there are too many for words."
         : "";
     return {
@@ -195,55 +213,19 @@ class MapView {
     this.context.announce(`${names}: ${exact(reading.value)}${many}`);
   }
 
-  bindings() {
-    const arrows = [
-      ["ArrowLeft", -1, 0],
-      ["ArrowRight", 1, 0],
-      ["ArrowUp", 0, -1],
-      ["ArrowDown", 0, 1],
-    ];
-    const moves = arrows.flatMap(([key, across, down], at) => [
-      { key, shown: "arrows", text: at ? "" : "move, and read the middle", run: () => this.step(across, down, false) },
-      {
-        key,
-        shift: true,
-        shown: "arrows",
-        text: at ? "" : "move half a window",
-        run: () => this.step(across, down, true),
-      },
-    ]);
-    return [
-      ...moves,
-      { key: "+", text: "zoom in", run: () => this.camera.zoom(1.5) },
-      { key: "=", text: "", run: () => this.camera.zoom(1.5) },
-      { key: "-", text: "zoom out", run: () => this.camera.zoom(1 / 1.5) },
-      { key: "Home", text: "the whole head", run: () => this.camera.showAll() },
-      { key: "[", text: "the head before", run: () => this.nextHead(-1) },
-      { key: "]", text: "the next head", run: () => this.nextHead(1) },
-      { key: ",", text: "the layer before", run: () => this.nextCall(-1) },
-      { key: ".", text: "the next layer", run: () => this.nextCall(1) },
-      {
-        key: "p",
-        text: "largest or mean of a cell",
-        run: () => this.set({ pool: this.settings.pool === "max" ? "mean" : "max" }),
-      },
-      { key: "c", text: "two heads in step", run: () => this.compare(!this.settings.other) },
-    ];
-  }
-
   nextHead(by) {
-    const { call, head } = this.target(0);
+    const { call, head } = this.shownTarget(0);
     this.context.state.set({ head: (head + by + call.heads) % call.heads });
   }
 
   nextCall(by) {
     const { calls } = this.context.trace;
-    const at = calls.indexOf(this.target(0).call);
+    const at = calls.indexOf(this.shownTarget(0).call);
     this.context.state.set({ call: calls[(at + by + calls.length) % calls.length].id });
   }
 
   compare(on) {
-    const { trace, call, head } = this.target(0);
+    const { trace, call, head } = this.shownTarget(0);
     this.set({ other: on ? { trace: trace.id, call: call.id, head: (head + 1) % call.heads } : null });
   }
 
@@ -253,7 +235,7 @@ class MapView {
     const stamp = JSON.stringify([pool, shade, other, call, head, this.panels.length]);
     if (stamp === this.controlled) return; // made anew only where something changed: one of them may be in use
     this.controlled = stamp;
-    const all = () => [...this.controls.querySelectorAll("select, button, input")];
+    const all = () => /** @type {any[]} */ ([...this.controls.querySelectorAll("select, button, input")]);
     const held = all().indexOf(document.activeElement);
     const pools = [
       ["max", "Largest", "a cell shows the largest of its weights"],
@@ -291,61 +273,17 @@ class MapView {
   // What leaves the page
 
   picture() {
-    const sizes = this.panels.map((panel) => panel.board.size);
-    const { ink, paper, font } = inks(this.controls);
-    const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
-    const { titles } = this.look();
-    const draw = (pen) => {
-      pen.fillStyle = paper;
-      pen.fillRect(0, 0, width, height);
-      let x = 0;
-      this.panels.forEach((panel, at) => {
-        pen.save();
-        pen.translate(x, 20);
-        panel.picture(pen);
-        Object.assign(pen, { fillStyle: ink, font: `600 13px ${font}`, textAlign: "left" });
-        pen.fillText(titles[at], 16, 0);
-        pen.restore();
-        x += sizes[at].width;
-      });
-      Object.assign(pen, { fillStyle: ink, font: `12px ${font}`, textAlign: "left" });
-      pen.fillText(this.aside.caption.textContent, 16, height - 10);
-    };
-    return { width, height, draw };
+    return mapPicture(this);
+  }
+
+  table() {
+    return mapTable(this);
   }
 
   subject() {
     return this.panels.flatMap((_, at) => {
-      const { trace, call, head } = this.target(at);
+      const { trace, call, head } = this.shownTarget(at);
       return [trace === this.context.trace ? "" : trace.model, ...fileParts(trace, call, [head])];
-    });
-  }
-
-  /** The cells in sight, of every map shown. */
-  table() {
-    const { level, pool, titles } = this.look();
-    const cell = 2 ** level;
-    const inSight = (from, to, most) => {
-      const start = Math.max(0, Math.floor(from / cell)) * cell;
-      return Array.from(
-        { length: Math.max(0, Math.ceil((Math.min(to, most) - start) / cell)) },
-        (_, i) => start + i * cell,
-      );
-    };
-    const name = (tokens, i) => `${i} ${tokens[i]}`;
-    return this.panels.flatMap((panel, at) => {
-      const { area, call, sides } = panel;
-      const [from, to] = [panel.under(area.x, area.y), panel.under(area.x + area.width, area.y + area.height)];
-      const columns = inSight(from.column, to.column, call.keys);
-      const rows = inSight(from.row, to.row, call.queries);
-      return [
-        [`${titles[at]}, ${cell === 1 ? "weights" : `${POOLS[pool]} of ${cell} × ${cell}`}`],
-        ["", ...columns.map((column) => name(sides.key, column))],
-        ...rows.map((row) => [
-          name(sides.query, row),
-          ...columns.map((column) => panel.read({ row, column })?.value ?? ""),
-        ]),
-      ];
     });
   }
 

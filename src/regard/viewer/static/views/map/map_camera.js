@@ -6,7 +6,11 @@ export const LARGEST = 48; // pixels of a weight where zooming in ends
 /** `first()` is the panel whose window counts; `moved()` is called at every move, `rested(camera)` when they end. */
 export class MapCamera {
   constructor({ first, moved, rested, pointed }) {
-    Object.assign(this, { first, moved, rested, pointed });
+    this.first = first;
+    this.moved = moved;
+    this.rested = rested;
+    this.pointed = pointed;
+    /** @type {{x: number, y: number, scale: number} | null} */
     this.chosen = null; // null: the whole head, whatever the window's size
     this.pointers = new Map();
   }
@@ -44,13 +48,14 @@ export class MapCamera {
   }
 
   move(camera) {
-    this.chosen = this.inside(camera);
+    const chosen = this.inside(camera);
+    this.chosen = chosen;
     this.moved();
     clearTimeout(this.saving);
     this.saving = setTimeout(() => {
       this.saving = 0;
       const round = (value) => Number(value.toPrecision(7));
-      this.rested({ x: round(this.chosen.x), y: round(this.chosen.y), scale: round(this.chosen.scale) });
+      this.rested({ x: round(chosen.x), y: round(chosen.y), scale: round(chosen.scale) });
     }, 200);
   }
 
@@ -60,10 +65,10 @@ export class MapCamera {
   }
 
   /** Zoom so that what lies under (px, py) of a panel stays there; without them about the middle. */
-  zoom(factor, panel = this.first(), px = null, py = null) {
+  zoom(factor, panel = this.first(), px = NaN, py = NaN) {
     const { x, y, scale } = this.now;
     const { area } = panel;
-    const [dx, dy] = px === null ? [0, 0] : [px - area.x - area.width / 2, py - area.y - area.height / 2];
+    const [dx, dy] = Number.isNaN(px) ? [0, 0] : [px - area.x - area.width / 2, py - area.y - area.height / 2];
     const next = this.inside({ x, y, scale: scale * factor }).scale;
     this.move({ x: x + dx / scale - dx / next, y: y + dy / scale - dy / next, scale: next });
   }

@@ -1,8 +1,10 @@
 // One head as a map: tiles under a camera, tokens on the axes, a cross where one looks.
 
-import { levelAt, SIDE } from "../../data/tiles.js";
-import { inks, makeBoard, rotatedText } from "../../draw/canvas.js";
+import { TILE_SIDE } from "../../data/constants.js";
+import { levelAt } from "../../data/tiles.js";
+import { context2d, inks, makeBoard, rotatedText } from "../../draw/canvas.js";
 import { colored, shader } from "../../draw/color_scale.js";
+import { roundStep } from "../../draw/plot_axes.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
 const WORD = 13; // pixels a row needs to have its token written beside it
@@ -11,15 +13,22 @@ const LONGEST = 14; // letters of a token that are written
 
 /** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette}, asked for at every drawing. */
 export class MapPanel {
+  /** @type {{query: string[], key: string[]}} */
+  sides;
+
   constructor(host, look) {
-    Object.assign(this, { host, look, tiles: null });
+    this.host = host;
+    this.look = look;
+    this.tiles = null;
     this.board = makeBoard(host, { tabindex: "0", role: "application" }, (pen) => this.draw(pen));
   }
 
   /** Another head, pooling or level. `sides` are those of rows and columns; `tiles` answers for them. */
   show(tiles, sides) {
     this.tiles?.close();
-    Object.assign(this, { tiles, call: tiles.call, sides: { query: sides.query.labels, key: sides.key.labels } });
+    this.tiles = tiles;
+    this.call = tiles.call;
+    this.sides = { query: sides.query.labels, key: sides.key.labels };
   }
 
   /** Where the matrix is drawn. */
@@ -47,10 +56,13 @@ export class MapPanel {
     const [row, column] = [Math.floor(place.row), Math.floor(place.column)];
     if (row < 0 || column < 0 || row >= this.call.queries || column >= this.call.keys) return null;
     for (let level = levelAt(this.look().camera.scale); level <= this.tiles.top; level++) {
-      const tile = this.tiles.find(level, ...[row, column].map((x) => Math.floor(x / (SIDE * 2 ** level))));
+      const tile = this.tiles.find(level, ...[row, column].map((x) => Math.floor(x / (TILE_SIDE * 2 ** level))));
       if (!tile?.data) continue;
       const cell = 2 ** level;
-      const [r, c] = [Math.floor(row / cell) - tile.row * SIDE, Math.floor(column / cell) - tile.column * SIDE];
+      const [r, c] = [
+        Math.floor(row / cell) - tile.row * TILE_SIDE,
+        Math.floor(column / cell) - tile.column * TILE_SIDE,
+      ];
       const from = { row: Math.floor(row / cell) * cell, column: Math.floor(column / cell) * cell };
       const rows = Math.min(cell, this.call.queries - from.row);
       const columns = Math.min(cell, this.call.keys - from.column);
@@ -72,7 +84,7 @@ export class MapPanel {
     const area = this.area;
     const { camera } = this.look();
     const level = Math.min(levelAt(camera.scale), this.tiles.top);
-    const reach = SIDE * 2 ** level;
+    const reach = TILE_SIDE * 2 ** level;
     const [first, last] = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
     const rows = span(first.row, last.row, this.call.queries, reach);
     const columns = span(first.column, last.column, this.call.keys, reach);
@@ -99,12 +111,12 @@ export class MapPanel {
 
   /** One tile, or the part of a coarser one that stands in for it until it is here. */
   paint(pen, level, row, column) {
-    const reach = SIDE * 2 ** level;
+    const reach = TILE_SIDE * 2 ** level;
     for (let up = 0; level + up <= this.tiles.top; up++) {
       const tile = this.tiles.find(level + up, row >> up, column >> up);
       if (!tile?.data) continue;
       const image = this.image(tile);
-      const part = SIDE / 2 ** up;
+      const part = TILE_SIDE / 2 ** up;
       const [sx, sy] = [(column % 2 ** up) * part, (row % 2 ** up) * part];
       const [wide, high] = [Math.min(part, tile.width - sx), Math.min(part, tile.height - sy)];
       const cell = 2 ** (level + up);
@@ -140,7 +152,7 @@ export class MapPanel {
     pen.clip();
     pen.strokeRect(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1);
     pen.restore();
-    const step = camera.scale >= WORD ? 1 : nice(APART / camera.scale);
+    const step = camera.scale >= WORD ? 1 : roundStep(APART / camera.scale);
     const write = (text, here, x, y, angle) => {
       Object.assign(pen, { fillStyle: here ? ink : soft, font: `${here ? "600 " : ""}12px ${font}` });
       rotatedText(pen, text, x, y, angle);
@@ -202,7 +214,7 @@ export class MapPanel {
     const area = this.area;
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [area.width, area.height];
-    this.raster(canvas.getContext("2d"), area.x, area.y);
+    this.raster(context2d(canvas), area.x, area.y);
     pen.drawImage(canvas, area.x, area.y, area.width, area.height);
     this.axes(pen, inks(this.host));
   }
@@ -225,10 +237,4 @@ function counted(from, to, count, step) {
   const first = Math.max(0, Math.floor(from / step));
   const last = Math.min(Math.ceil(count / step) - 1, Math.floor(to / step));
   return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
-}
-
-/** The next of 2, 5, 10, 20, 50 … */
-function nice(least) {
-  const power = 10 ** Math.floor(Math.log10(least));
-  return [1, 2, 5, 10].map((x) => x * power).find((x) => x >= least);
 }

@@ -9,6 +9,9 @@ export const POOLS = { max: "largest", mean: "mean" };
 
 /** `look()` is {panels, titles, camera, cross, pool, shade, palette, level, coarse: why it is not by words}. */
 export class MapAside {
+  /** Pixels of a weight in the overview. @type {number} */
+  scale;
+
   constructor(look, jump) {
     this.look = look;
     this.reading = el("div.map-reading");

@@ -1,47 +1,42 @@
 // Model: every head of every layer as a small map, in place or sorted, with what it does; one of them large beside.
 
-import { callName, callPath, isNumbered, ownName } from "../../data/calls.js";
-import { AGAIN } from "../../data/tiles.js";
-import { colored } from "../../draw/color_scale.js";
+import { callName, isNumbered, ownName } from "../../data/calls.js";
+import { SMALL_MAP_SIDE } from "../../data/constants.js";
 import { choice, el, segments } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
+import { copy, HeadDetails, STATISTICS } from "./head_details.js";
 import { modelPicture } from "./model_export.js";
 import { badge, rank } from "./pattern_labels.js";
-
-const SIZE = 32; // cells along a small map
-const LARGE = 240; // pixels along the large one
-const STATISTICS = {
-  entropy: "entropy (nats)",
-  confidence: "confidence",
-  sink: "weight on the first",
-  prompt: "weight on the prompt",
-};
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
 
+/** @type {View} */
 export const model = {
   name: "model",
   title: "Model",
   hint: "Every head of every layer: choose one to see it large",
   needs: "trace",
   tokensOnly: true,
+  tour: {
+    title: "All heads at once",
+    text: "Every head as a small map, sorted by what it does. Click one to look closer.",
+  },
   mount: (root, context) => new Model(root, context),
 };
 
 class Model {
+  /** @type {State} */
+  state;
+
   constructor(root, context) {
-    Object.assign(this, { context, trace: context.trace, ending: new AbortController(), large: null });
+    this.context = context;
+    this.trace = context.trace;
+    this.ending = new AbortController();
     this.base = `/api/traces/${encodeURIComponent(this.trace.id)}`;
     this.cells = this.trace.calls.flatMap((call) =>
       Array.from({ length: call.heads }, (_, head) => ({ call, head, values: {}, labels: [], badges: [], p: {} })),
     );
-    this.build(root);
-    this.update(context.state.get());
-    this.load();
-  }
-
-  build(root) {
     this.sortBox = el("span");
     this.pools = segments(
       "Pooling",
@@ -55,13 +50,13 @@ class Model {
     this.note = el("p.quietly.small");
     this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
     this.grid.addEventListener("keydown", (event) => this.rove(event));
-    this.aside = el("aside.aside", { "aria-label": "The chosen head" });
+    this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
       el("div.controls", {}, this.sortBox, el("span.field", {}, el("span", {}, "Cells show the"), this.pools)),
-      el("div.split", {}, el("div.drawing.plain", {}, this.grid, this.note), this.aside),
+      el("div.split", {}, el("div.drawing.plain", {}, this.grid, this.note), this.details.root),
     );
     for (const cell of this.cells) {
-      cell.canvas = el("canvas", { width: SIZE, height: SIZE, "aria-hidden": "true" });
+      cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
       cell.name = `${ownName(this.trace, cell.call)}.${cell.head}`;
       cell.text = el("span.caption");
       cell.button = el(
@@ -71,6 +66,8 @@ class Model {
         cell.text,
       );
     }
+    this.update(context.state.get());
+    this.load();
   }
 
   async load() {
@@ -91,7 +88,7 @@ class Model {
 
   async loadThumbs() {
     const pool = this.state.pool ?? "max";
-    const params = { entry: this.state.entry ?? 0, size: SIZE, pool };
+    const params = { entry: this.state.entry ?? 0, size: SMALL_MAP_SIDE, pool };
     this.asked = pool;
     try {
       const found = await this.context.source.array(`${this.base}/thumbs`, params, this.ending.signal);
@@ -114,8 +111,8 @@ class Model {
   }
 
   addPatterns(found) {
-    this.thresholds = found.thresholds ?? {};
-    this.why = found.why;
+    this.details.thresholds = found.thresholds ?? {};
+    this.details.why = found.why;
     for (const head of found.heads) {
       const cell = this.cells.find((one) => one.call.id === head.call && one.head === head.head);
       if (cell) Object.assign(cell, { scores: head.scores, labels: head.labels, p: head.p });
@@ -156,9 +153,10 @@ class Model {
       cell.button.tabIndex = on || (!this.chosen && cell === this.order[0]) ? 0 : -1;
     }
     if (this.theme !== this.context.theme) this.paint();
-    if (!this.chosen) this.about();
-    else if (this.chosen !== this.shown || before.pool !== state.pool || before.entry !== state.entry) this.detail();
-    else this.describe();
+    if (!this.chosen) this.details.summary(this.cells.length);
+    else if (this.chosen !== this.details.shown || before.pool !== state.pool || before.entry !== state.entry)
+      this.details.show(this.chosen, state);
+    else this.details.describe(this.chosen);
   }
 
   score(cell, name) {
@@ -181,7 +179,9 @@ class Model {
     }
     this.place(sort);
     // Wide enough for the longest word below a map, which may reach into the gap: none is cut.
-    const words = [...this.grid.querySelectorAll(".label")].map((label) => label.offsetWidth);
+    const words = [...this.grid.querySelectorAll(".label")].map(
+      (label) => /** @type {HTMLElement} */ (label).offsetWidth,
+    );
     this.grid.style.setProperty("--least", `${Math.max(0, ...words) - 4}px`);
   }
 
@@ -248,7 +248,7 @@ class Model {
       const part = data.subarray(at * height * width, (at + 1) * height * width);
       copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
     });
-    if (this.large) this.paintLarge();
+    this.details.paint();
     this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell, by square roots.`;
   }
 
@@ -256,105 +256,12 @@ class Model {
   cellWords() {
     const { note } = this.thumbs;
     if (note) return note[0].toUpperCase() + note.slice(1);
-    const per = this.trace.calls.map(({ queries, keys }) => [queries, keys].map((x) => Math.ceil(x / SIZE)));
+    const per = this.trace.calls.map(({ queries, keys }) => [queries, keys].map((x) => Math.ceil(x / SMALL_MAP_SIDE)));
     const [high, wide] = [0, 1].map((side) => Math.max(...per.map((one) => one[side])));
     if (high * wide === 1) return "A cell is one weight";
     const same = per.every((one) => one[0] === high && one[1] === wide);
     const pool = this.state.pool === "mean" ? "mean" : "largest";
     return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
-  }
-
-  /** The chosen head, large: fetched as a tile, again and again while it is not computed whole. */
-  async detail() {
-    const cell = this.chosen;
-    this.shown = cell;
-    this.looking?.abort(); // another head or pooling
-    this.looking = new AbortController();
-    const { signal } = this.looking;
-    this.large = null;
-    this.describe();
-    this.bigCanvas.getContext("2d").clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
-    this.scale.textContent = "Computing …";
-    const { queries, keys } = cell.call;
-    const [height, width] = [Math.min(LARGE, queries), Math.min(LARGE, keys)];
-    const params = {
-      head: cell.head,
-      entry: this.state.entry ?? 0,
-      top: 0,
-      left: 0,
-      bottom: queries,
-      right: keys,
-      height,
-      width,
-      pool: this.state.pool ?? "max",
-    };
-    try {
-      while (!signal.aborted) {
-        const found = await this.context.source.array(`${callPath(this.trace, cell.call)}/tile`, params, signal);
-        if (signal.aborted) return;
-        this.large = found;
-        this.paintLarge();
-        if (found.computed >= 1) return;
-        await new Promise((resume) => setTimeout(resume, AGAIN));
-      }
-    } catch (error) {
-      this.context.fail(error);
-    }
-  }
-
-  paintLarge() {
-    const { data, shape, computed, note } = this.large;
-    const most = data.reduce((a, b) => Math.max(a, b), 0);
-    const tile = { data, width: shape[1], height: shape[0] };
-    copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
-    const parts = ["queries down, keys across", `0 to ${number(most)}, by square roots`];
-    if (note) parts.push(note);
-    if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
-    this.scale.textContent = parts.join("; ");
-  }
-
-  about() {
-    this.looking?.abort();
-    this.shown = null;
-    this.aside.replaceChildren(
-      el("h2", {}, this.trace.model || "Model"),
-      el("p", {}, `${this.trace.calls.length} layers, ${this.cells.length} heads.`),
-      el(
-        "p.quietly",
-        {},
-        "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads.",
-      ),
-    );
-  }
-
-  describe() {
-    const cell = this.chosen;
-    this.bigCanvas ??= el("canvas.big", { role: "img" });
-    this.scale ??= el("p.quietly.small");
-    this.bigCanvas.setAttribute("aria-label", `The weights of head ${cell.name}`);
-    const figures = Object.entries(STATISTICS).filter(([name]) => name in cell.values);
-    const scores = Object.entries(cell.scores ?? {}).filter(([name]) => !(name in STATISTICS));
-    const least = (name) => (this.thresholds?.[name] == null ? "" : number(this.thresholds[name]));
-    const open = ["heads", "map", "neuron"].map((view) =>
-      el("button", { type: "button", onclick: () => this.go(cell, view) }, view[0].toUpperCase() + view.slice(1)),
-    );
-    const statistics = figures.map(([name, words]) => row(words, [number(cell.values[name])]));
-    const patterns = scores.map(([name, score]) => {
-      const chance = cell.p[name] == null ? "" : number(cell.p[name]);
-      return row(name, [number(score), least(name), chance], cell.labels.includes(name));
-    });
-    const parts = [
-      el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
-      el("p.quietly", {}, cell.call.name),
-      this.bigCanvas,
-      this.scale,
-      el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
-    ];
-    if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
-    if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
-    if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
-    if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
-    this.aside.replaceChildren(...parts);
   }
 
   // Export and tests
@@ -388,7 +295,8 @@ class Model {
       values: cell.values,
       scores: cell.scores ?? null,
     }));
-    const { thumbs, large } = this;
+    const { thumbs } = this;
+    const { large } = this.details;
     return {
       sort: this.state.sort ?? null,
       cells,
@@ -398,30 +306,11 @@ class Model {
   }
 
   destroy() {
-    this.looking?.abort();
+    this.details.close();
     this.ending.abort();
   }
 }
 
 function labels(cell) {
   return cell.badges.map(({ label }) => label);
-}
-
-function copy(tile, shade, palette, canvas) {
-  [canvas.width, canvas.height] = [tile.width, tile.height];
-  canvas.getContext("2d").drawImage(colored(tile, shade, palette.bytes), 0, 0);
-}
-
-function row(first, cells, marked = false) {
-  return el(
-    "tr",
-    { "data-marked": marked },
-    el("th", { scope: "row" }, first),
-    ...cells.map((cell) => el("td.number", {}, cell)),
-  );
-}
-
-function table(titles, rows) {
-  const head = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
-  return el("table.figures", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
 }

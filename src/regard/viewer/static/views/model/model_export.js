@@ -43,11 +43,11 @@ function below({ score, badges }) {
 
 /** Lines of a name: broken after its dots, and inside a part only where that is longer than a line. */
 function wrapped(name) {
+  const parts = /** @type {string[]} */ (name.match(/[^.]*\.?/g));
   const lines = [""];
-  for (const part of name
-    .match(/[^.]*\.?/g)
-    .flatMap((piece) => piece.match(new RegExp(`.{1,${LETTERS}}`, "g")) ?? [])) {
-    if (lines.at(-1).length + part.length > LETTERS && lines.at(-1)) lines.push("");
+  for (const part of parts.flatMap((piece) => piece.match(new RegExp(`.{1,${LETTERS}}`, "g")) ?? [])) {
+    const last = lines[lines.length - 1];
+    if (last && last.length + part.length > LETTERS) lines.push("");
     lines[lines.length - 1] += part;
   }
   return lines;

@@ -5,13 +5,12 @@ import { callOf, callPath, fileParts } from "../../data/calls.js";
 import { LATER } from "../../data/source.js";
 import { sideOf } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, painter, shortened } from "../../draw/canvas.js";
+import { fit, inks, onPaper } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
-import { number } from "../../draw/numbers.js";
-import { bounded } from "../../shell/url_state.js";
+import { bounded, number } from "../../draw/numbers.js";
+import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
+import { columns, drawRow, drawTop, ROW, TOP } from "./neuron_drawing.js";
 
-const ROW = 24;
-const TOP = 78; // the query and the titles stay above the rows
 const BLOCK = 64; // keys in one answer
 
 const FORMULAS = {
@@ -22,6 +21,7 @@ const FORMULAS = {
 
 const UNKEPT = "the energies of this layer were kept, not the queries and keys they come from";
 
+/** @type {View} */
 export const neuron = {
   name: "neuron",
   title: "Neuron",
@@ -32,40 +32,49 @@ export const neuron = {
     "A single file holds weights, not the queries and keys they come from. To see those number by number, keep what was " +
     "watched with seen.save(folder) and run: regard view folder.",
   tokensOnly: true,
+  showsHead: true,
   mount: (root, context) => new Neuron(root, context),
 };
 
 class Neuron {
-  constructor(root, context) {
-    Object.assign(this, { context, trace: context.trace, hover: null, ending: new AbortController() });
-    this.aloud = false; // the next reading is announced: the keyboard asked for it
-    this.paint = painter(() => this.draw());
-    this.blocks = new Map();
-    this.build(root);
-    this.watcher = new ResizeObserver(() => this.paint());
-    this.watcher.observe(this.box);
-    this.update(context.state.get());
-    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * ROW;
-  }
+  /** @type {Call} */
+  call;
+  /** @type {ReturnType<typeof sideOf>} */
+  querySide;
+  /** @type {ReturnType<typeof sideOf>} */
+  keySide;
+  /** @type {Record<string, number>} */
+  peaks;
+  /** @type {number} */
+  query;
+  /** @type {number} */
+  head;
+  /** @type {{ key: number, energy: number | null, weight: number, block: any, at: number }[]} */
+  rows;
+  /** @type {State} */
+  state;
+  /** @type {string} */
+  asked;
 
-  build(root) {
+  constructor(root, context) {
+    this.context = context;
+    this.trace = context.trace;
+    this.hover = null;
+    this.ending = new AbortController();
+    this.aloud = false; // the next reading is announced: the keyboard asked for it
+    this.blocks = new Map();
     this.callBox = el("span");
     this.headBox = el("span");
     this.formula = el("p.hint.note");
-    this.canvas = el("canvas");
-    this.spacer = el("div.spacer");
-    this.pane = el("div.pane", {}, this.canvas);
-    this.box = el(
-      "div.drawing.scrolling",
-      {
-        tabIndex: 0,
-        role: "application",
-        "aria-label": "Query, keys, products and weights",
-        onscroll: () => this.scrolled(),
-      },
-      this.pane,
-      this.spacer,
-    );
+    this.scroll = scrollingCanvas({
+      label: "Query, keys, products and weights",
+      draw: () => this.draw(),
+      scrolled: () => this.scrolled(),
+    });
+    this.canvas = this.scroll.canvases[0];
+    this.box = this.scroll.box;
+    this.pane = this.scroll.pane;
+    this.paint = this.scroll.paint;
     this.line = el("p.footer");
     root.append(el("div.controls", {}, this.callBox, this.headBox, this.formula), this.box, this.line);
     this.pane.addEventListener("pointermove", (event) => this.point(this.under(event)));
@@ -74,6 +83,8 @@ class Neuron {
       const found = this.under(event);
       if (found?.part === "query") this.context.state.set({ query: found.row });
     });
+    this.update(context.state.get());
+    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * ROW;
   }
 
   update(state) {
@@ -86,7 +97,7 @@ class Neuron {
       this.querySide = sideOf(this.trace, call, "query", "token");
       this.keySide = sideOf(this.trace, call, "key", "token");
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
-      this.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
+      this.scroll.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
     }
     const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
     this.headBox.replaceChildren(
@@ -97,14 +108,12 @@ class Neuron {
       this.ending.abort();
       this.ending = new AbortController();
       this.blocks.clear();
-      Object.assign(this, {
-        asked,
-        head,
-        entry,
-        query,
-        rows: [],
-        peaks: { q: 0, k: 0, product: 0, modified: 0, weight: 0 },
-      });
+      this.asked = asked;
+      this.head = head;
+      this.entry = entry;
+      this.query = query;
+      this.rows = [];
+      this.peaks = { q: 0, k: 0, product: 0, modified: 0, weight: 0 };
     }
     this.paint();
   }
@@ -151,22 +160,11 @@ class Neuron {
 
   // Pointing
 
-  layout(width = this.box.clientWidth) {
-    const label = Math.max(80, Math.min(150, width * 0.12));
-    const bar = Math.max(86, Math.min(150, width * 0.12));
-    const strip = (width - 2 * label - 2 * bar - 6 * 16) / 2;
-    const key = label + 16;
-    const k = key + label + 16;
-    const product = k + strip + 16;
-    const energy = product + strip + 16;
-    return { width, label, bar, strip, key, k, product, energy, weight: energy + bar + 16 };
-  }
-
   under(event) {
     const bounds = this.pane.getBoundingClientRect();
     const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
     const row = Math.floor((y - TOP + this.box.scrollTop) / ROW);
-    const at = this.layout();
+    const at = columns(this.box.clientWidth);
     if (y < TOP || row < 0) return null;
     if (x < at.label) return row < this.call.queries ? { part: "query", row } : null;
     if (row >= this.call.keys) return null;
@@ -246,110 +244,21 @@ class Neuron {
 
   // Drawing
 
-  draw(ctx = null, colors = inks(this.box)) {
+  draw(pen = /** @type {Pen | null} */ (null), colors = inks(this.box)) {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     if (!width || !height) return;
-    const own = !ctx;
-    ctx ??= fit(this.canvas, width, height);
+    const ctx = pen ?? fit(this.canvas, width, height);
     ctx.clearRect(0, 0, width, height);
-    const at = this.layout(width);
+    const at = columns(width);
     const top = this.box.scrollTop;
     const first = Math.max(0, Math.floor(top / ROW));
     const last = Math.min(Math.max(this.call.queries, this.call.keys), Math.ceil((top + height - TOP) / ROW));
     this.rows = [];
-    for (let row = first; row < last; row++) this.drawRow(ctx, at, row, TOP + row * ROW - top, colors);
+    for (let row = first; row < last; row++) drawRow(ctx, this, at, row, TOP + row * ROW - top, colors);
     ctx.fillStyle = colors.paper;
     ctx.fillRect(0, 0, width, TOP);
-    this.drawTop(ctx, at, colors);
-    if (own) this.say();
-  }
-
-  drawTop(ctx, at, colors) {
-    ctx.textBaseline = "middle";
-    ctx.font = `12px ${colors.font}`;
-    ctx.fillStyle = colors.soft;
-    ctx.textAlign = "left";
-    const { peaks } = this;
-    const titles = {
-      k: `key kⱼ (±${number(peaks.k)})`,
-      product: `product (±${number(peaks.product)})`,
-      energy: "energy",
-      weight: `weight${this.normalizer ? ` (${this.normalizer})` : ""}`,
-    };
-    for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
-    ctx.textAlign = "right";
-    ctx.fillText("query i", at.label - 8, TOP - 14);
-    ctx.fillText("key j", at.key + at.label - 8, TOP - 14);
-    const found = this.key(0);
-    ctx.fillStyle = colors.ink;
-    ctx.font = `600 13px ${colors.font}`;
-    ctx.fillText(this.querySide.labels[this.query], at.key + at.label - 8, 24);
-    if (found) this.strip(ctx, found.block.q, at.k, 12, at.strip, ROW, peaks.q);
-    ctx.textAlign = "left";
-    ctx.font = `12px ${colors.font}`;
-    ctx.fillStyle = colors.soft;
-    ctx.fillText(`← its query qᵢ (±${number(peaks.q)})`, at.product, 24);
-    ctx.fillStyle = colors.line;
-    ctx.fillRect(0, TOP - 2, at.width, 1);
-  }
-
-  drawRow(ctx, at, row, y, colors) {
-    const middle = y + ROW / 2;
-    ctx.textBaseline = "middle";
-    ctx.textAlign = "right";
-    if (row < this.call.queries) {
-      const chosen = row === this.query;
-      if (chosen || (this.hover?.part === "query" && this.hover.row === row)) {
-        ctx.fillStyle = chosen ? colors.accent : colors.faint;
-        ctx.fillRect(0, y + 1, at.label, ROW - 2);
-      }
-      ctx.font = `${chosen ? "600 " : ""}13px ${colors.font}`;
-      ctx.fillStyle = chosen ? colors.onAccent : this.querySide.special[row] ? colors.soft : colors.ink;
-      ctx.fillText(shortened(ctx, this.querySide.labels[row], at.label - 16), at.label - 8, middle);
-    }
-    if (row >= this.call.keys) return;
-    const hovered = this.hover && this.hover.part !== "query" && this.hover.row === row;
-    if (hovered) {
-      ctx.fillStyle = colors.faint;
-      ctx.fillRect(at.key, y, at.width - at.key, ROW);
-    }
-    ctx.font = `${hovered ? "600 " : ""}13px ${colors.font}`;
-    ctx.fillStyle = this.keySide.special[row] ? colors.soft : colors.ink;
-    ctx.fillText(shortened(ctx, this.keySide.labels[row], at.label - 16), at.key + at.label - 8, middle);
-    const found = this.key(row);
-    if (!found) return;
-    const { block, at: n } = found;
-    const [energy, weight] = [block.modified[n], block.weight[n]]; // null where the mask closes it
-    this.rows.push({ key: row, energy, weight });
-    this.strip(ctx, block.k[n], at.k, y + 3, at.strip, ROW - 6, this.peaks.k);
-    if (block.product) this.strip(ctx, block.product[n], at.product, y + 3, at.strip, ROW - 6, this.peaks.product);
-    ctx.font = `12.5px ${colors.font}`;
-    if (energy != null) {
-      const half = (at.bar - 58) / 2;
-      const x = at.energy + half;
-      const length = (half * energy) / (this.peaks.modified || 1);
-      ctx.fillStyle = this.context.palette.signed(Math.sign(energy) * 0.62);
-      ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), ROW - 12);
-    }
-    ctx.fillStyle = this.context.palette.ramp(0.6);
-    ctx.fillRect(at.weight, y + 6, ((at.bar - 58) * weight) / (this.peaks.weight || 1), ROW - 12);
-    ctx.fillStyle = colors.ink;
-    ctx.textAlign = "right";
-    ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);
-    ctx.fillText(number(weight), at.weight + at.bar - 4, middle);
-  }
-
-  strip(ctx, values, x, y, width, height, peak) {
-    const w = width / values.length;
-    values.forEach((value, d) => {
-      ctx.fillStyle = this.context.palette.signed(value / (peak || 1));
-      ctx.fillRect(x + d * w, y, w > 4 ? w - 1 : w, height);
-    });
-    if (this.hover?.d != null) {
-      ctx.strokeStyle = this.context.palette.theme === "dark" ? "#ffffff" : "#000000";
-      ctx.lineWidth = 1;
-      ctx.strokeRect(x + this.hover.d * w, y - 1, Math.max(w - 1, 1), height + 2);
-    }
+    drawTop(ctx, this, at, colors);
+    if (!pen) this.say();
   }
 
   say() {
@@ -379,15 +288,7 @@ class Neuron {
   picture() {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     const colors = inks(this.box);
-    return {
-      width,
-      height,
-      draw: (ctx) => {
-        ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, height);
-        this.draw(ctx, colors);
-      },
-    };
+    return onPaper(width, height, colors.paper, (ctx) => this.draw(ctx, colors));
   }
 
   subject() {
@@ -405,8 +306,7 @@ class Neuron {
       ...dimensions.map((d) => `k${d}`),
       ...dimensions.map((d) => `product${d}`),
     ];
-    const rows = this.rows.map(({ key, energy, weight }) => {
-      const { block, at } = this.key(key);
+    const rows = this.rows.map(({ key, energy, weight, block, at }) => {
       return [key, this.keySide.labels[key], energy, weight, ...block.k[at], ...(block.product?.[at] ?? [])];
     });
     return [head, ...rows];
@@ -414,16 +314,14 @@ class Neuron {
 
   drawn() {
     const q = this.key(0)?.block.q ?? null;
-    const rows = this.rows.map(({ key, energy, weight }) => {
-      const { block, at } = this.key(key);
+    const rows = this.rows.map(({ key, energy, weight, block, at }) => {
       return { key, energy, weight, k: block.k[at], product: block.product?.[at] ?? null };
     });
     return { call: this.call.id, head: this.head, query: this.query, q, rows };
   }
 
   destroy() {
-    this.paint.cancel();
-    this.watcher.disconnect();
+    this.scroll.close();
     this.ending.abort();
   }
 }

@@ -6,13 +6,15 @@
 import { callPath, fileParts } from "../../data/calls.js";
 import { plain } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { inks, makeBoard, place } from "../../draw/canvas.js";
+import { context2d, inks, makeBoard, place } from "../../draw/canvas.js";
 import { choice, el, tick } from "../../draw/dom.js";
 import { makeDrop } from "../../draw/file_drop.js";
 import { drawOver, within } from "../../draw/image_overlay.js";
-import { exact } from "../../draw/numbers.js";
-import { bounded } from "../../shell/url_state.js";
+import { bounded, exact } from "../../draw/numbers.js";
+import { textLines } from "../../draw/text_lines.js";
+import { captionPicture, captionTable } from "./picture_export.js";
 
+/** @type {View} */
 export const picture = {
   name: "picture",
   title: "Picture",
@@ -29,7 +31,10 @@ const SCENES = "The captioner that ships knows scenes of shapes; this makes some
 
 class PictureView {
   constructor(root, context) {
-    Object.assign(this, { context, answer: null, image: null, hovered: null });
+    this.context = context;
+    this.answer = null;
+    this.image = null;
+    this.hovered = null;
     this.captioners = context.about.models.filter((model) => model.task === "caption");
     this.calls = (context.trace?.calls ?? []).filter((call) => call.grid);
     this.controls = el("div.controls");
@@ -65,7 +70,7 @@ class PictureView {
       ? makeDrop(root, {
           label: "Choose a picture, or drop one",
           accept: "image/*",
-          most: context.about.limits?.upload,
+          most: context.about.limits.upload,
           taken: (file) => this.caption(file),
           failed: context.fail,
         })
@@ -201,7 +206,7 @@ class PictureView {
       const canvas = el("canvas", { width: 96, height: 96, "aria-hidden": "true" });
       if (this.answer)
         drawOver(
-          canvas.getContext("2d"),
+          context2d(canvas),
           { x: 0, y: 0, width: 96, height: 96 },
           {
             image: this.image,
@@ -224,7 +229,7 @@ class PictureView {
       return button;
     });
     if (this.drop && !words.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
-    const held = [...this.strip.children].indexOf(document.activeElement);
+    const held = /** @type {any[]} */ ([...this.strip.children]).indexOf(document.activeElement);
     this.strip.replaceChildren(...buttons);
     buttons[held]?.focus();
   }
@@ -237,8 +242,7 @@ class PictureView {
     if (this.shown) this.context.announce(this.shown.name);
   }
 
-  box(width, height) {
-    const { grid } = this.shown;
+  box(width, height, { grid }) {
     const ratio = this.image ? this.image.width / this.image.height : grid[1] / grid[0];
     const inner = within(width - 40, height - 40, ratio);
     return { ...inner, x: inner.x + 20, y: inner.y + 20 };
@@ -250,10 +254,10 @@ class PictureView {
     if (!shown) {
       Object.assign(pen, { fillStyle: soft, font: `14px ${font}`, textAlign: "center" });
       const text = this.drop ? "Drop a picture here." : this.call ? "" : NOTHING;
-      lines(text, 60).forEach((line, i) => pen.fillText(line, width / 2, height / 2 + 22 * i));
+      textLines(text, 60).forEach((line, i) => pen.fillText(line, width / 2, height / 2 + 22 * i));
       return;
     }
-    const box = this.box(width, height);
+    const box = this.box(width, height, shown);
     drawOver(pen, box, { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette });
     const cell =
       this.hovered ?? (!this.answer && this.settings.query >= this.special ? this.settings.query - this.special : null);
@@ -272,7 +276,7 @@ class PictureView {
     const { shown } = this;
     if (!shown) return;
     const [rows, columns] = shown.grid;
-    const box = this.box(this.board.size.width, this.board.size.height);
+    const box = this.box(this.board.size.width, this.board.size.height, shown);
     const [column, row] = at
       ? [Math.floor(((at.x - box.x) / box.width) * columns), Math.floor(((at.y - box.y) / box.height) * rows)]
       : [-1, -1];
@@ -293,27 +297,11 @@ class PictureView {
   }
 
   picture() {
-    const { shown } = this;
-    const [width, height] = [640, 480];
-    const { paper, ink, font } = inks(this.stage);
-    const draw = (pen) => {
-      pen.fillStyle = paper;
-      pen.fillRect(0, 0, width, height);
-      if (!shown) return;
-      const inner = within(
-        width - 40,
-        height - 60,
-        this.image ? this.image.width / this.image.height : shown.grid[1] / shown.grid[0],
-      );
-      drawOver(
-        pen,
-        { ...inner, x: inner.x + 20, y: inner.y + 20 },
-        { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette },
-      );
-      Object.assign(pen, { fillStyle: ink, font: `14px ${font}`, textAlign: "center" });
-      pen.fillText(shown.name, width / 2, height - 14);
-    };
-    return { width, height, draw };
+    return captionPicture(this);
+  }
+
+  table() {
+    return captionTable(this);
   }
 
   subject() {
@@ -322,26 +310,13 @@ class PictureView {
     return [trace.model, ...fileParts(trace, this.call, [Math.min(state.get().head ?? 0, this.call.heads - 1)])];
   }
 
-  table() {
-    const all = this.answer
-      ? this.answer.words.map((word, at) => [word, this.answer.weights[at]])
-      : this.shown
-        ? [[this.shown.name, this.shown.weights]]
-        : [];
-    const { grid } = this.shown ?? { grid: [0, 0] };
-    const cells = Array.from(
-      { length: grid[0] * grid[1] },
-      (_, i) => `row ${Math.floor(i / grid[1]) + 1} column ${(i % grid[1]) + 1}`,
-    );
-    return [["", ...cells], ...all.map(([name, weights]) => [name, ...weights])];
-  }
-
   drawn() {
+    const { shown } = this;
     return (
-      this.shown && {
-        ...this.shown,
+      shown && {
+        ...shown,
         hovered: this.hovered,
-        box: this.box(this.board.size.width, this.board.size.height),
+        box: this.box(this.board.size.width, this.board.size.height, shown),
       }
     );
   }
@@ -358,15 +333,4 @@ async function loaded(url) {
   image.src = url;
   await image.decode();
   return image;
-}
-
-/** Text in lines of about so many letters. */
-function lines(text, most) {
-  const all = [""];
-  for (const word of text.split(" ")) {
-    const longer = all[all.length - 1] ? `${all[all.length - 1]} ${word}` : word;
-    if (longer.length <= most || longer === word) all[all.length - 1] = longer;
-    else all.push(word);
-  }
-  return all;
 }

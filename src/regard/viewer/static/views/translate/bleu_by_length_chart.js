@@ -3,7 +3,7 @@
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
 import { inks, makeBoard } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { ticks } from "../lookup/lookup_plot.js";
+import { polyline, ticks } from "../../draw/plot_axes.js";
 
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
@@ -61,7 +61,7 @@ export function makeCurves(host, context, curves) {
     pen.fillText(title, x0 + EDGE.left, 16);
     Object.assign(pen, { font: `12px ${font}`, fillStyle: soft, textAlign: "right" });
     for (const bleu of ticks(0, most)) {
-      stroke(pen, [
+      polyline(pen, [
         [X(first), Y(bleu)],
         [X(last), Y(bleu)],
       ]);
@@ -76,7 +76,7 @@ export function makeCurves(host, context, curves) {
     for (const { translator, points } of mine) {
       Object.assign(pen, { strokeStyle: color(translator), fillStyle: color(translator), lineWidth: 2.5 });
       pen.setLineDash?.(DASHES[translators.indexOf(translator) % DASHES.length]);
-      stroke(
+      polyline(
         pen,
         points.map(([words, bleu]) => [X(words), Y(bleu)]),
       );
@@ -106,10 +106,4 @@ function spread(labels) {
     if (i > 0) label.y = Math.max(label.y, sorted[i - 1].y + 18);
   });
   return sorted;
-}
-
-function stroke(pen, points) {
-  pen.beginPath();
-  points.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
-  pen.stroke();
 }

@@ -1,15 +1,20 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
-import { inks } from "../../draw/canvas.js";
+import { inks, onPaper } from "../../draw/canvas.js";
 import { el, segments, tick } from "../../draw/dom.js";
-import { bounded } from "../../shell/url_state.js";
+import { bounded } from "../../draw/numbers.js";
 import { makeCurves } from "./bleu_by_length_chart.js";
 import { TranslationCard } from "./translation_card.js";
 
+/** @type {View} */
 export const translate = {
   name: "translate",
   title: "Translate",
   hint: "Point at a word on either side to see where the model looked for it",
   needs: "translate",
+  tour: {
+    title: "Where a translator looks",
+    text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step.",
+  },
   mount: (root, context) => new TranslateView(root, context),
 };
 
@@ -18,39 +23,17 @@ const EXAMPLE = "My sister has a small black dog.";
 
 class TranslateView {
   constructor(root, context) {
-    Object.assign(this, { context, cards: [], answers: [], asked: "" });
+    this.context = context;
+    this.cards = [];
+    this.answers = [];
+    this.asked = "";
     this.models = context.about.models.filter((model) => model.task === "translate");
-    this.build(root);
-    this.update();
-    this.drawLengths();
-  }
-
-  /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
-  get settings() {
-    const given = this.context.state.get().translate ?? {};
-    const every = this.models.map((model) => model.name);
-    const known = Array.isArray(given.models) ? given.models.filter((name) => every.includes(name)) : every;
-    const { models = 4, beams = 16 } = this.context.about.limits ?? {};
-    return {
-      ...given,
-      text: typeof given.text === "string" ? given.text : EXAMPLE,
-      beams: Math.trunc(bounded(given.beams, 1, beams, 5)),
-      step: Math.trunc(bounded(given.step, 0, Infinity)),
-      models: known.slice(0, models),
-    };
-  }
-
-  set(patch) {
-    this.context.state.set({ translate: { ...this.context.state.get().translate, ...patch } });
-  }
-
-  build(root) {
     const { text, beams } = this.settings;
     this.input = el("textarea", {
       rows: 1,
       value: text,
       "aria-label": "Sentence to translate",
-      maxlength: this.context.about.limits?.text,
+      maxlength: this.context.about.limits.text,
       oninput: () => this.typed(),
     });
     this.ticks = this.models.map((model) => [
@@ -60,7 +43,7 @@ class TranslateView {
     this.beams = el("input", {
       type: "number",
       min: 1,
-      max: this.context.about.limits?.beams ?? 16,
+      max: this.context.about.limits.beams,
       value: beams,
       onchange: () => this.set({ beams: Number(this.beams.value) || 1 }),
     });
@@ -85,6 +68,27 @@ class TranslateView {
     );
     this.figure = el("div.length-figure");
     root.replaceChildren(el("div.translate", {}, this.input, controls, this.columns, this.figure));
+    this.update();
+    this.drawLengths();
+  }
+
+  /** This view's part of the state: {text, models, beams, pins: {side, list}, step, pieces}. */
+  get settings() {
+    const given = this.context.state.get().translate ?? {};
+    const every = this.models.map((model) => model.name);
+    const known = Array.isArray(given.models) ? given.models.filter((name) => every.includes(name)) : every;
+    const { models, beams } = this.context.about.limits;
+    return {
+      ...given,
+      text: typeof given.text === "string" ? given.text : EXAMPLE,
+      beams: Math.trunc(bounded(given.beams, 1, beams, 5)),
+      step: Math.trunc(bounded(given.step, 0, Infinity)),
+      models: known.slice(0, models),
+    };
+  }
+
+  set(patch) {
+    this.context.state.set({ translate: { ...this.context.state.get().translate, ...patch } });
   }
 
   async drawLengths() {
@@ -196,8 +200,6 @@ class TranslateView {
     );
     const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
     const draw = (pen) => {
-      pen.fillStyle = paper;
-      pen.fillRect(0, 0, width, height);
       let x = 0;
       cards.forEach((card, at) => {
         pen.save();
@@ -212,7 +214,7 @@ class TranslateView {
         x += sizes[at].width;
       });
     };
-    return { width, height, draw };
+    return onPaper(width, height, paper, draw);
   }
 
   table() {

@@ -32,8 +32,18 @@ export function gathered(answer, level) {
 
 /** `pointed(side, list)`: words under the pointer, "source" or "target"; `pinned(side, index)`: one was clicked. */
 export class TranslationCard {
+  /** @type {Alignment} */
+  alignment;
+  /** @type {ReturnType<typeof gathered>} */
+  table;
+  /** @type {any} */
+  scrubber;
+
   constructor(context, { pointed, pinned, stepped }) {
-    Object.assign(this, { context, pointed, pinned, stepped });
+    this.context = context;
+    this.pointed = pointed;
+    this.pinned = pinned;
+    this.stepped = stepped;
     this.title = el("h2");
     this.lines = { source: el("p.sentence"), target: el("p.sentence.target") };
     this.stage = el("div.alignment");
@@ -82,6 +92,7 @@ export class TranslationCard {
   light(chosen) {
     const { weights } = this.table;
     const buttons = { source: [...this.lines.source.children], target: [...this.lines.target.children] };
+    /** @type {Record<string, (at: number) => number>} */
     const share = { source: () => 0, target: () => 0 };
     const own = chosen?.list?.filter((at) => at < buttons[chosen.side]?.length) ?? [];
     if (own.length && weights && chosen.side === "source")

@@ -1,0 +1,6 @@
+// Numbers shared with Python. Written by tools/viewer_javascript.py: change them there.
+
+export const TILE_SIDE = 256; // cells along a tile of the map
+export const SMALL_MAP_SIDE = 32; // cells along a small map of the Model view
+export const LARGE_MAP_SIDE = 240; // cells along its large map
+export const NEAR = 8.673617379884035e-19; // distances below this count as equal

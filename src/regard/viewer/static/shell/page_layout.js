@@ -1,0 +1,70 @@
+// The elements of the page: the header with tabs and tools, the bar below it, and the place of the view.
+import { el, segments } from "../draw/dom.js";
+import { views } from "../views/index.js";
+import { proofButton } from "./fidelity_button.js";
+import { menu } from "./menu.js";
+
+/** Build them into the shell's root; what they do is asked of `shell`. */
+export function pageLayout(shell) {
+  const tabs = views.map((view, at) =>
+    el(
+      "button.tab",
+      {
+        type: "button",
+        role: "tab",
+        id: `tab-${view.name}`,
+        title: `${view.hint} (${(at + 1) % 10})`,
+        "aria-controls": "regard-view",
+        onclick: () => shell.state.set({ view: view.name }),
+      },
+      view.title,
+    ),
+  );
+  const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...tabs);
+  list.addEventListener("keydown", (event) => shell.rove(event));
+  const themeButton = el("button.quiet", { type: "button", onclick: () => shell.theme.next() });
+  const exportMenu = menu("Export", [
+    ["Picture as SVG", () => shell.export("svg")],
+    ["Picture as PNG", () => shell.export("png")],
+    ["Numbers as CSV", () => shell.export("csv")],
+    ["Copy a link to this", () => shell.copyLink()],
+  ]);
+  const helpButton = el(
+    "button.quiet",
+    {
+      type: "button",
+      "aria-label": "Keyboard shortcuts",
+      title: "Keyboard shortcuts (?)",
+      onclick: () => shell.keyboard.help(),
+    },
+    "?",
+  );
+  const tourButton = el(
+    "button.quiet",
+    { type: "button", title: "A short tour", onclick: () => shell.tour.start() },
+    "Tour",
+  );
+  const tools = el("div.tools", {}, exportMenu, tourButton, themeButton, helpButton);
+  const picker = el("select", { "aria-label": "Trace", onchange: () => shell.pick(picker.value) });
+  const levels = segments(
+    "Level",
+    [
+      ["token", "Tokens"],
+      ["word", "Words"],
+    ],
+    "token",
+    (level) => shell.state.set({ level: level === "word" ? "word" : null }),
+  );
+  const entryBox = el("span");
+  const proof = proofButton();
+  const hint = el("p.hint");
+  const bar = el("div.bar", {}, el("label.field", {}, el("span", {}, "Trace"), picker), entryBox, levels, proof, hint);
+  const alert = el("div.alert", { role: "alert", hidden: true });
+  const stage = el("div.stage", { role: "tabpanel", id: "regard-view", tabIndex: -1 });
+  // In a notebook the headings and landmarks are the notebook's.
+  const [brand, header, main] = shell.page
+    ? ["h1.brand", "header.top", "main.rest"]
+    : ["span.brand", "div.top", "div.rest"];
+  shell.root.replaceChildren(el(header, {}, el(brand, {}, "regard"), list, tools), el(main, {}, bar, alert, stage));
+  return { tabs, themeButton, exportMenu, picker, levels, entryBox, proof, hint, bar, alert, stage };
+}

@@ -1,0 +1,26 @@
+// What tests and benchmarks ask of the page, as `window.regard`.
+import { views } from "../views/index.js";
+import { svgOf } from "./file_export.js";
+
+/** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
+export function testHooks(shell) {
+  return {
+    state: shell.state,
+    source: shell.source,
+    views: views.map((view) => view.name),
+    drawn: () => shell.view?.drawn?.() ?? null,
+    picture: async () => svgOf(await shell.view?.picture?.()),
+    table: () => shell.view?.table?.(),
+    /** Milliseconds between the frames of the next so many. */
+    frames: (count) =>
+      new Promise((resolve) => {
+        const times = [];
+        const step = (now) => {
+          times.push(now);
+          if (times.length <= count) requestAnimationFrame(step);
+          else resolve(times.slice(1).map((time, at) => time - times[at]));
+        };
+        requestAnimationFrame(step);
+      }),
+  };
+}

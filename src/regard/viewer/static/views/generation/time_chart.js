@@ -1,0 +1,33 @@
+// The chart of the Generation view: a column for each token written, a row for each token it could see.
+
+export const CHART = 120; // pixels
+
+/** `weightsOf(step)` are the weights of one step, or null while they are fetched; `now` is the step that is shown.
+ *
+ * @param {Pen} ctx
+ * @param {{width: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
+ *   palette: Palette, accent: string}} chart
+ */
+export function drawChart(ctx, { width, steps, labels, now, weightsOf, palette, accent }) {
+  ctx.fillStyle = palette.ramp(0);
+  ctx.fillRect(0, 0, width, CHART);
+  const across = width / steps;
+  const bins = Math.min(labels, CHART);
+  for (let step = 0; step < steps; step++) {
+    const weights = weightsOf(step);
+    if (!weights) continue;
+    const most = new Float32Array(bins);
+    weights.forEach((weight, at) => {
+      const bin = Math.floor((at * bins) / labels);
+      most[bin] = Math.max(most[bin], weight);
+    });
+    most.forEach((weight, bin) => {
+      if (weight < 0.001) return;
+      ctx.fillStyle = palette.ramp(Math.sqrt(weight));
+      ctx.fillRect(step * across, (bin * CHART) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), CHART / bins);
+    });
+  }
+  ctx.strokeStyle = accent;
+  ctx.lineWidth = 2;
+  ctx.strokeRect(now * across, 1, across, CHART - 2);
+}

@@ -1,0 +1,59 @@
+// The controls of the Heads view, and its keys.
+import { el, slider, tick } from "../../draw/dom.js";
+import { headButtons } from "../../draw/head_buttons.js";
+
+export const LEAST = 0.05; // of the weight
+
+/** `mute(name, on)` leaves "first" or "special" keys out. @param {StateStore} state */
+export function headsControls(state, mute) {
+  const callBox = el("span");
+  const buttons = headButtons((chosen) => state.set({ heads: chosen }));
+  const mass = slider(
+    "Mass",
+    [LEAST, 1, 0.05],
+    1,
+    (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
+    (mass) => state.set({ mass: mass >= 1 ? null : mass }),
+    "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
+  );
+  const sink = tick(
+    "Mute first",
+    false,
+    (on) => mute("first", on),
+    "Leave the first token out: it is often a sink (m)",
+  );
+  const special = tick("Mute special", false, (on) => mute("special", on), "Leave [CLS], [SEP] and their like out (s)");
+  const partBox = el("span");
+  const root = el("div.controls", {}, callBox, buttons, mass, sink, special, partBox);
+  return { root, callBox, buttons, mass, sink, special, partBox };
+}
+
+/** @returns {KeyBinding[]} */
+export function headsKeys(view) {
+  const set = (patch) => view.context.state.set(patch);
+  return [
+    { key: "ArrowDown", text: "next token", run: () => view.step(1) },
+    { key: "ArrowUp", text: "previous token", run: () => view.step(-1) },
+    { key: "ArrowLeft", text: "the queries’ column", run: () => view.cross("query") },
+    { key: "ArrowRight", text: "the keys’ column", run: () => view.cross("key") },
+    { key: "Enter", text: "pin the token", run: () => view.hover && view.toggle(view.hover) },
+    { key: "Escape", text: "unpin all", run: () => view.unpin() },
+    { key: "]", text: "next layer", run: () => view.layer(1) },
+    { key: "[", text: "previous layer", run: () => view.layer(-1) },
+    { key: ".", text: "next head alone", run: () => view.isolate(1) },
+    { key: ",", text: "previous head alone", run: () => view.isolate(-1) },
+    { key: "a", text: "all heads", run: () => set({ heads: null }) },
+    {
+      key: "m",
+      text: "mute the first token",
+      run: () => view.mute("first", !view.mutes.includes("first")),
+    },
+    {
+      key: "s",
+      text: "mute special tokens",
+      run: () => view.mute("special", !view.mutes.includes("special")),
+    },
+    { key: "ArrowDown", shift: true, text: "keys down", run: () => view.moveKeys(3) },
+    { key: "ArrowUp", shift: true, text: "keys up", run: () => view.moveKeys(-3) },
+  ];
+}

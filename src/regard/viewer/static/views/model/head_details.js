@@ -1,0 +1,152 @@
+// The sidebar of the Model view: the chosen head as a large map, with its statistics and patterns.
+
+import { callPath } from "../../data/calls.js";
+import { LARGE_MAP_SIDE } from "../../data/constants.js";
+import { AGAIN } from "../../data/tiles.js";
+import { context2d } from "../../draw/canvas.js";
+import { colored } from "../../draw/color_scale.js";
+import { el } from "../../draw/dom.js";
+import { counted, number } from "../../draw/numbers.js";
+import { badge } from "./pattern_labels.js";
+
+export const STATISTICS = {
+  entropy: "entropy (nats)",
+  confidence: "confidence",
+  sink: "weight on the first",
+  prompt: "weight on the prompt",
+};
+
+export class HeadDetails {
+  /** `go(cell, view)` opens the head in another view. @param {Context} context */
+  constructor(context, go) {
+    this.context = context;
+    this.go = go;
+    this.root = el("aside.aside", { "aria-label": "The chosen head" });
+    this.bigCanvas = el("canvas.big", { role: "img" });
+    this.scale = el("p.quietly.small");
+    /** @type {ArrayAnswer | null} */
+    this.large = null;
+    this.shown = null;
+    this.why = "";
+    /** @type {Record<string, number>} */
+    this.thresholds = {};
+  }
+
+  /** The chosen head, large: fetched as a tile, again and again while it is not computed whole. */
+  async show(cell, { entry = 0, pool = "max" }) {
+    this.shown = cell;
+    this.looking?.abort(); // another head or pooling
+    this.looking = new AbortController();
+    const { signal } = this.looking;
+    this.large = null;
+    this.describe(cell);
+    context2d(this.bigCanvas).clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
+    this.scale.textContent = "Computing …";
+    const { queries, keys } = cell.call;
+    const [height, width] = [Math.min(LARGE_MAP_SIDE, queries), Math.min(LARGE_MAP_SIDE, keys)];
+    const params = {
+      head: cell.head,
+      entry,
+      top: 0,
+      left: 0,
+      bottom: queries,
+      right: keys,
+      height,
+      width,
+      pool,
+    };
+    try {
+      while (!signal.aborted) {
+        const found = await this.context.source.array(
+          `${callPath(this.context.trace, cell.call)}/tile`,
+          params,
+          signal,
+        );
+        if (signal.aborted) return;
+        this.large = found;
+        this.paint();
+        if (found.computed >= 1) return;
+        await new Promise((resume) => setTimeout(resume, AGAIN));
+      }
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
+  paint() {
+    if (!this.large) return;
+    const { data, shape, computed, note } = this.large;
+    const most = Float32Array.from(data).reduce((a, b) => Math.max(a, b), 0);
+    const tile = { data, width: shape[1], height: shape[0] };
+    copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
+    const parts = ["queries down, keys across", `0 to ${number(most)}, by square roots`];
+    if (note) parts.push(note);
+    if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
+    this.scale.textContent = parts.join("; ");
+  }
+
+  summary(heads) {
+    this.close();
+    this.shown = null;
+    this.root.replaceChildren(
+      el("h2", {}, this.context.trace.model || "Model"),
+      el("p", {}, `${counted(this.context.trace.calls.length, "layer")}, ${counted(heads, "head")}.`),
+      el(
+        "p.quietly",
+        {},
+        "Choose a head to see it large, with its statistics and patterns. A double click opens it in Heads.",
+      ),
+    );
+  }
+
+  describe(cell) {
+    this.bigCanvas.setAttribute("aria-label", `The weights of head ${cell.name}`);
+    const figures = Object.entries(STATISTICS).filter(([name]) => name in cell.values);
+    const scores = Object.entries(cell.scores ?? {}).filter(([name]) => !(name in STATISTICS));
+    const least = (name) => (this.thresholds[name] == null ? "" : number(this.thresholds[name]));
+    const open = this.context.headViews.map(({ name, title }) =>
+      el("button", { type: "button", onclick: () => this.go(cell, name) }, title),
+    );
+    const statistics = figures.map(([name, words]) => row(words, [number(cell.values[name])]));
+    const patterns = scores.map(([name, score]) => {
+      const chance = cell.p[name] == null ? "" : number(cell.p[name]);
+      return row(name, [number(score), least(name), chance], cell.labels.includes(name));
+    });
+    const parts = [
+      el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
+      el("p.quietly", {}, cell.call.name),
+      this.bigCanvas,
+      this.scale,
+      el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
+    ];
+    if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
+    if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
+    if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
+    if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
+    this.root.replaceChildren(...parts);
+  }
+
+  close() {
+    this.looking?.abort();
+  }
+}
+
+/** Draw a tile in the colours of a palette. */
+export function copy(tile, shade, palette, canvas) {
+  [canvas.width, canvas.height] = [tile.width, tile.height];
+  context2d(canvas).drawImage(colored(tile, shade, palette.bytes), 0, 0);
+}
+
+function row(first, cells, marked = false) {
+  return el(
+    "tr",
+    { "data-marked": marked },
+    el("th", { scope: "row" }, first),
+    ...cells.map((cell) => el("td.number", {}, cell)),
+  );
+}
+
+function table(titles, rows) {
+  const head = titles.map((title, at) => el(at ? "th.number" : "th", { scope: "col" }, title));
+  return el("table.figures", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
+}

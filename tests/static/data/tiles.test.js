@@ -1,0 +1,29 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { bounds, levelAt } from "../../../src/regard/viewer/static/data/tiles.js";
+
+test("a cell of the level is between one and two pixels wide", () => {
+  for (const scale of [48, 1, 0.9, 0.5, 0.3, 0.01, 1 / 4096]) {
+    const width = scale * 2 ** levelAt(scale);
+    assert(scale >= 1 ? levelAt(scale) === 0 : width >= 1 - 1e-9 && width < 2, `${scale}: ${width}`);
+  }
+});
+
+test("tiles of a level cover the matrix once", () => {
+  const [queries, keys] = [1000, 700];
+  for (const level of [0, 1, 2]) {
+    const seen = new Uint8Array(queries * keys);
+    const reach = 256 * 2 ** level;
+    for (let row = 0; row * reach < queries; row++)
+      for (let column = 0; column * reach < keys; column++) {
+        const { top, left, bottom, right, height, width } = bounds(level, row, column, queries, keys);
+        assert.equal(height, Math.ceil((bottom - top) / 2 ** level));
+        assert.equal(width, Math.ceil((right - left) / 2 ** level));
+        for (let i = top; i < bottom; i++) for (let j = left; j < right; j++) seen[i * keys + j] += 1;
+      }
+    assert(
+      seen.every((times) => times === 1),
+      `level ${level}`,
+    );
+  }
+});

@@ -1,0 +1,22 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { marks, shader } from "../../../src/regard/viewer/static/draw/color_scale.js";
+import { close } from "../expected.js";
+
+test("linear and root", () => {
+  close([0, 0.25, 1].map(shader("linear", 10)), [0, 0.25, 1]);
+  close([0, 0.25, 1].map(shader("root", 10)), [0, 0.5, 1]);
+});
+
+test("the logarithmic scale begins at a quarter of even attention, or a thousandth", () => {
+  close([1, 0.1, 0.01].map(shader("log", 10)), [1, 2 / 3, 1 / 3], 1e-12);
+  close([0, 1e-9].map(shader("log", 10)), [0, 0.02]); // what is not exactly zero can be seen
+  close([shader("log", 2500)(1e-4)], [0.02]); // 1 / (4 · 2500) = 1e-4
+  close([shader("log", 2500)(1e-2)], [0.5]);
+});
+
+test("marks of the scale", () => {
+  assert.deepEqual(marks("linear", 10), [0, 0.25, 0.5, 1]);
+  assert.deepEqual(marks("root", 10), [0, 0.01, 0.1, 0.25, 0.5, 1]);
+  close(marks("log", 10), [1, 0.1, 0.01], 1e-12);
+});

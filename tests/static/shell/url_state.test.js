@@ -1,0 +1,21 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { decode, encode } from "../../../src/regard/viewer/static/shell/url_state.js";
+
+test("a state survives its link", () => {
+  const states = [
+    { view: "heads", trace: "a b/c:1", heads: [0, 3], mass: 0.25, shift: -4 },
+    { text: "é & = # % ü 🙂 [0]", pins: ["q3", "k10"], lookup: { query: "1, 2", rows: [] } },
+    { trace: "12", call: "0", level: "word" },
+  ];
+  for (const state of states) assert.deepEqual(decode(`#${encode(state)}`), state);
+});
+
+test("links are short and readable", () => {
+  assert.equal(encode({ view: "heads", heads: [0, 3], none: null }), "view=heads&heads=[0,3]");
+});
+
+test("what cannot be read in a link, or is of another kind, is left out", () => {
+  assert.equal(decode("#a=%E0%A4%A&b=1&&=&c").b, 1);
+  assert.deepEqual(decode('#head=-1&entry=1.5&heads=3&level=odd&pool=max&mass=2&lookup=[1]&view={"a":1}'), {});
+});

@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { linksFrom, linksTo, muted, visible } from "../../../src/regard/viewer/static/views/heads/link_lines.js";
+import { close } from "../expected.js";
+
+const side = { labels: ["a", "b", "c"], parts: [0, 0, 1], special: [true, false, false] };
+const links = {
+  from: () => ({ keys: [0, 1, 2], weights: [0.6, 0.3, 0.1] }),
+  to: () => Float32Array.from([0.5, 0.25, 0.0001]),
+  total: () => 1,
+};
+const scene = { active: [0], links, muted: new Set(), mass: 1, part: null, querySide: side, keySide: side };
+
+test("muted keys are left out, and the rest are shares of what remains", () => {
+  const left = muted(side, ["first"]);
+  assert.deepEqual([...left], [0]);
+  const shown = linksFrom({ ...scene, muted: left }, 0);
+  assert.deepEqual(
+    shown.map((link) => link.key),
+    [1, 2],
+  );
+  close(
+    shown.map((link) => link.alpha),
+    [0.75, 0.25],
+  );
+});
+
+test("only the strongest links are drawn, up to the chosen mass", () => {
+  const keys = (mass) => linksFrom({ ...scene, mass }, 0).map((link) => link.key);
+  assert.deepEqual([keys(0.5), keys(0.7), keys(1)], [[0], [0, 1], [0, 1, 2]]);
+});
+
+test("links between two sentences, and links to a key", () => {
+  assert.deepEqual(
+    linksFrom({ ...scene, part: "0-1" }, 0).map((link) => link.key),
+    [2],
+  );
+  assert.deepEqual(
+    linksTo({ ...scene, top: 0, height: 100 }, 0).map((link) => [link.query, link.weight]),
+    [
+      [0, 0.5],
+      [1, 0.25],
+    ],
+  );
+});
+
+test("queries in view", () => {
+  assert.deepEqual(visible({ top: 22, height: 44, querySide: { labels: Array(10) } }), [1, 2]);
+});

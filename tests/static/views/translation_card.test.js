@@ -1,0 +1,33 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { gathered } from "../../../src/regard/viewer/static/views/translate/translation_card.js";
+import { close } from "../expected.js";
+
+const answer = {
+  source: ["▁my", "▁sis", "ter", "</s>"],
+  source_words: [0, 1, 1, 2],
+  target: ["▁meine", "▁Schw", "ester"],
+  target_words: [0, 1, 1],
+  weights: [
+    [0.7, 0.1, 0.1, 0.1],
+    [0.1, 0.6, 0.2, 0.1],
+    [0.0, 0.3, 0.5, 0.2],
+  ],
+};
+
+test("pieces are gathered into words: to a word the sum, from a word the mean", () => {
+  const table = gathered(answer, "word");
+  assert.deepEqual(
+    [table.rows, table.columns],
+    [
+      ["meine", "Schwester"],
+      ["my", "sister", "</s>"],
+    ],
+  );
+  close(table.weights.flat(), [0.7, 0.2, 0.1, 0.05, 0.8, 0.15]);
+  assert.deepEqual([0, 1, 2].map(table.rowOf), [0, 1, 1]);
+});
+
+test("by token nothing is gathered", () => {
+  assert.deepEqual(gathered(answer, "token").weights, answer.weights);
+});

@@ -1,0 +1,48 @@
+"""Static files: what the page, the widget and the single file are made of, and what JavaScript takes from Python."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from regard.viewer.static_files import STATIC, files, styles, view_names
+from tools import viewer_javascript
+
+
+def test_every_view_exports_itself_under_its_name() -> None:
+    table = (STATIC / "views" / "index.js").read_text()
+    for name in view_names():
+        path = re.search(rf'import {{ {name} }} from "\./([\w/]+\.js)";', table)
+        assert path is not None, name
+        module = (STATIC / "views" / path[1]).read_text()
+        assert re.search(rf'^export const {name} = {{\n  name: "{name}",$', module, re.MULTILINE), path[1]
+
+
+def test_every_style_sheet_is_served_the_shells_first() -> None:
+    sheets = [STATIC / name for name in files() if name.endswith(".css")]
+    assert len(styles()) == sum(len(path.read_text()) for path in sheets) + len(sheets) - 1
+    assert styles().startswith((STATIC / "shell" / "shell.css").read_text())
+
+
+def test_shared_numbers_are_current() -> None:
+    assert viewer_javascript.CONSTANTS.read_text() == viewer_javascript.constants()
+
+
+def test_expected_numbers_are_current() -> None:
+    def compare(kept: object, now: object) -> None:
+        if isinstance(now, dict):
+            assert isinstance(kept, dict)
+            assert kept.keys() == now.keys()
+            for key in now:
+                compare(kept[key], now[key])
+        elif isinstance(now, list):
+            assert isinstance(kept, list)
+            assert len(kept) == len(now)
+            for a, b in zip(kept, now, strict=True):
+                compare(a, b)
+        else:
+            assert kept == (pytest.approx(now, abs=1e-9) if isinstance(now, float) else now)
+
+    compare(json.loads(viewer_javascript.EXPECTED.read_text()), viewer_javascript.expected())

@@ -1,0 +1,171 @@
+// Types of the viewer's JavaScript, by name in every module. The API's own come from its schema (api.d.ts).
+import type { components } from "./api";
+
+declare global {
+  type About = components["schemas"]["ServerInfo"];
+  type ModelAbout = components["schemas"]["ModelSummary"];
+
+  /** How far weights times values are from what the model computed. */
+  interface Fidelity {
+    error?: number | null;
+    budget?: number | null;
+    kept?: boolean | null;
+    word?: string;
+  }
+
+  /** One call of attention in a trace. */
+  interface Call {
+    id: string;
+    name: string;
+    layer: number | null;
+    kind: string;
+    heads: number;
+    queries: number;
+    keys: number;
+    query_side: string;
+    key_side: string;
+    steps: number[];
+    origin: string;
+    grid?: [number, number] | null;
+    fidelity: Fidelity;
+  }
+
+  interface Trace {
+    id: string;
+    title: string;
+    model: string;
+    batch: number;
+    prompt: number;
+    faithful: boolean | null;
+    calls: Call[];
+    sides: Record<string, string[]>;
+    side_words: Record<string, (number | null)[]>;
+    side_special: Record<string, boolean[]>;
+    side_sentences?: Record<string, number[]>;
+  }
+
+  interface ArrayAnswer {
+    data: Float32Array | Uint8Array;
+    shape: number[];
+    type: string;
+    peaks?: number[];
+    computed: number;
+    note: string;
+  }
+
+  type QueryParameters = Record<string, string | number | null | undefined>;
+
+  /** Where the page gets its data (data/source.js). */
+  interface Source {
+    get(path: string, params?: QueryParameters, signal?: AbortSignal): Promise<any>;
+    array(path: string, params?: QueryParameters, signal?: AbortSignal): Promise<ArrayAnswer>;
+    post(path: string, body: object | Blob, signal?: AbortSignal): Promise<any>;
+    /** Whether a path can be answered; a source without it answers all. */
+    holds?(path: string): boolean;
+    close?(): void;
+  }
+
+  interface Palette {
+    theme: string;
+    ramp(x: number): string;
+    over(x: number): string;
+    signed(x: number): string;
+    bytes: Uint8ClampedArray;
+    signedBytes: Uint8ClampedArray;
+    head(index: number, count: number): string;
+    overHead(index: number, count: number): string;
+  }
+
+  /** What is looked at, as in the link. */
+  type State = Record<string, any>;
+
+  interface StateStore {
+    get(): State;
+    set(patch: State): void;
+    on(listener: (now: State, before: State) => void): () => void;
+    link(): string;
+    close(): void;
+  }
+
+  type Level = "token" | "word";
+  type Pen = CanvasRenderingContext2D;
+  type Picture =
+    | { width: number; height: number; draw(pen: Pen): void }
+    | { svg: string }
+    | { canvas: HTMLCanvasElement };
+  type Cell = string | number | null | undefined;
+
+  interface KeyBinding {
+    key: string;
+    text: string;
+    shift?: boolean;
+    shown?: string;
+    run(event: KeyboardEvent): void;
+  }
+
+  /** What a view gets. Theme, level and palette are those of the moment. */
+  interface Context {
+    source: Source;
+    about: About;
+    trace: Trace;
+    state: StateStore;
+    readonly theme: "light" | "dark";
+    readonly level: Level;
+    readonly palette: Palette;
+    /** Views that can show one head. */
+    headViews: { name: string; title: string }[];
+    announce(text: string): void;
+    /** Open the dialog for another text; null where no model can read one. */
+    read: (() => void) | null;
+    fail(error: Error): void;
+  }
+
+  interface MountedView {
+    /** The state, the level or the theme changed: draw again. */
+    update(state: State): void;
+    /** End every request and listener. */
+    destroy(): void;
+    /** For export, unless there is nothing to show. */
+    picture?(): Picture | Promise<Picture>;
+    table?(): Cell[][] | Promise<Cell[][]>;
+    /** What is shown, for the names of files: ["layer3", "head7"]. */
+    subject?(): string[];
+    /** What was drawn, as numbers, for tests. */
+    drawn?(): unknown;
+    keys?: KeyBinding[];
+  }
+
+  /** A view as its module describes it; views/index.js lists them. */
+  interface View {
+    /** The name in links, and of the exported constant. */
+    name: string;
+    title: string;
+    /** One sentence: beside the tabs and in their tooltips. */
+    hint: string;
+    /** "trace", "nothing", or the task that a model must have. */
+    needs: "trace" | "nothing" | ModelAbout["task"];
+    /** The sentence shown where no model has that task. */
+    without?: string;
+    /** The part of a call in the API that the view cannot do without. */
+    asks?: string;
+    /** The sentence shown where a single file does not hold that part. */
+    unheld?: string;
+    tokensOnly?: boolean;
+    /** It can show one head: other views offer to open it. */
+    showsHead?: boolean;
+    /** Its card in the tour. */
+    tour?: { title: string; text: string };
+    mount(root: HTMLElement, context: Context): MountedView;
+  }
+
+  /** The element that el("button.primary") makes. */
+  type ElementOf<Name extends string> = Name extends `${infer Tag}.${string}`
+    ? ElementOf<Tag>
+    : Name extends keyof HTMLElementTagNameMap
+      ? HTMLElementTagNameMap[Name]
+      : HTMLElement;
+
+  interface Window {
+    regard: object;
+  }
+}
