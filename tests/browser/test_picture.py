@@ -155,7 +155,7 @@ def test_what_is_no_picture_is_told(browser: Browser, own: tuple[Server, str], t
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", tmp_path / "no.png")
     page.wait_for_selector(".alert:not([hidden])")
-    assert "is not a picture that can be read" in page.inner_text(".alert")
+    assert "not a picture that can be read" in page.inner_text(".alert")
     page.close()
 
 

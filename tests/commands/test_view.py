@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", 
 @pytest.mark.parametrize(
     ("given", "word"),
     [
-        ({"what": "{there}"}, "neither trace.json nor config.json"),
+        ({"what": "{there}"}, "no trace.json and no config.json"),
         ({"what": "{there}/no-such-model", "text": ["text"]}, "there is no folder"),
         ({"what": "{trace}", "text": ["text"]}, "leave out the text"),
         ({"what": "minilm", "text": ["the cat", "a dog"]}, "2 are given, 'the cat' first: .* goes after --with"),

@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="needs the extra `view`")
 from regard.viewer.data.library import Library
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.application import create_app
-from regard.viewer.http.in_process_client import ask
+from regard.viewer.http.in_process_client import request
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -78,11 +78,11 @@ def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
 
 
 def get(app: FastAPI, path: str) -> ClientResponse:
-    return answered(ask(app, "GET", path))
+    return answered(request(app, "GET", path))
 
 
 def post(app: FastAPI, path: str, body: Any) -> ClientResponse:
-    return answered(ask(app, "POST", path, json.dumps(body).encode()))
+    return answered(request(app, "POST", path, json.dumps(body).encode()))
 
 
 def json_of(answer: ClientResponse) -> Any:

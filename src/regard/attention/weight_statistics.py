@@ -6,11 +6,13 @@ One pass over the blocks serves any number of them. A statistic nobody asked for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
@@ -153,44 +155,66 @@ class On:
         self.result[block.n, block.rows] = (block.w @ chosen[..., None]).squeeze(-1)
 
 
+class Cells:
+    """One dimension divided into cells, for pooling: cell c covers positions `edges[c]` up to `edges[c + 1]`."""
+
+    def __init__(self, edges: Sequence[int], device: torch.device) -> None:
+        self.count, length, size = len(edges) - 1, edges[-1] - edges[0], edges[1] - edges[0]
+        # Cells of one size, the last perhaps smaller, are a view of the tensor; others are gathered.
+        self._size = size if list(edges[:-1]) == list(range(edges[0], edges[-1], size)) else 0
+        self._missing = self.count * self._size - length  # positions by which the last is smaller
+        if not self._size:
+            begin, end = (torch.tensor(x, device=device)[:, None] - edges[0] for x in (edges[:-1], edges[1:]))
+            reach = begin + torch.arange(int((end - begin).max()), device=device)  # [cells, largest]
+            self._positions = torch.minimum(reach, end - 1)  # a smaller cell repeats its last position
+            self._once = reach < end
+
+    @staticmethod
+    def edges(length: int, count: int) -> list[int]:
+        """Cell c of C covers ⌊cT/C⌋ up to ⌊(c+1)T/C⌋ of T positions."""
+        return [cell * length // count for cell in range(count + 1)]
+
+    @classmethod
+    def blocks(cls, length: int, size: int, device: torch.device) -> Cells:
+        """Cells of one size; the last may be smaller."""
+        return cls([*range(0, length, size), length], device)
+
+    def pool(self, x: Tensor, dim: Literal[-1, -2], pool: str, empty: float = 0.0) -> Tensor:
+        """The maximum ("max") or the sum of every cell; `empty` fills up a smaller last cell."""
+        if self._size == 1:
+            return x
+        if self._size:
+            if self._missing:
+                padding = (0, self._missing) if dim == -1 else (0, 0, 0, self._missing)
+                x = torch.nn.functional.pad(x, padding, value=empty)
+            x = x.unflatten(dim, (self.count, self._size))
+        else:
+            x = x[..., self._positions] if dim == -1 else x[..., self._positions, :]
+            if pool != "max":
+                x = x * (self._once if dim == -1 else self._once[..., None])
+        return x.amax(dim) if pool == "max" else x.sum(dim)
+
+
 class Map:
-    """The matrix pooled to rows × cols cells. Cell r of R covers rows ⌊rT/R⌋ up to ⌊(r+1)T/R⌋; columns likewise."""
+    """The matrix pooled to rows × cols cells, which `Cells.edges` divides it into."""
 
     def __init__(self, count: int, queries: int, keys: int, size: tuple[int, int], pool: str, like: Tensor) -> None:
-        rows, cols = size
-        self.pool, self.cols, self.keys = pool, cols, keys
-        self.cell = _cell(torch.arange(queries, device=like.device), rows, queries)  # the cell of each row
-        edges = torch.arange(cols + 1, device=like.device) * keys // cols
-        self.width = edges.diff()
-        # Column indices of every cell, as many as the widest has; a narrower cell repeats its last column.
-        reach = torch.arange(int(self.width.max()), device=like.device)
-        self.columns = torch.minimum(edges[:-1, None] + reach, edges[1:, None] - 1)  # [cols, widest]
-        self.once = edges[:-1, None] + reach < edges[1:, None]
-        self.height = torch.bincount(self.cell, minlength=rows)
-        # Weights are ≥ 0, so zero is where a maximum begins, too.
-        self.cells = like.new_zeros(count, rows, cols)
+        self.pool, rows, cols = pool, Cells.edges(queries, size[0]), Cells.edges(keys, size[1])
+        self.cols = Cells(cols, like.device)
+        height, width = (torch.tensor(edges, device=like.device).diff() for edges in (rows, cols))
+        self.cell = torch.arange(size[0], device=like.device).repeat_interleave(height)  # the cell of each row
+        self.area = height[:, None] * width
+        # Weights are ≥ 0, so a maximum can start at zero, too.
+        self.cells = like.new_zeros(count, *size)
 
     def add(self, block: Block) -> None:
-        cell = self.cell[block.rows]
-        if self.keys % self.cols == 0:
-            parts = block.w.unflatten(-1, (self.cols, -1))  # every cell equally wide: a view
-            pooled = parts.amax(-1) if self.pool == "max" else parts.sum(-1)
-        else:
-            parts = block.w[..., self.columns]  # [n, rows, cols, widest]
-            pooled = parts.amax(-1) if self.pool == "max" else (parts * self.once).sum(-1)
-        reduce = "amax" if self.pool == "max" else "sum"
+        pooled = self.cols.pool(block.w, -1, self.pool)
+        cell, reduce = self.cell[block.rows], "amax" if self.pool == "max" else "sum"
         self.cells[block.n].scatter_reduce_(1, cell[:, None].expand(pooled.shape), pooled, reduce)
 
     @property
     def result(self) -> Tensor:
-        if self.pool == "max":
-            return self.cells
-        return self.cells / (self.height[:, None] * self.width)
-
-
-def _cell(position: Tensor, cells: int, length: int) -> Tensor:
-    """Which of `cells` cells a position lies in: the r with ⌊rT/R⌋ ≤ t < ⌊(r+1)T/R⌋."""
-    return ((position + 1) * cells - 1) // length
+        return self.cells if self.pool == "max" else self.cells / self.area
 
 
 class Fidelity:

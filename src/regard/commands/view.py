@@ -73,7 +73,7 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
             library.read(model.name, EXAMPLE).pinned = True
         # SmolLM2 is slow, so it runs only on request.
         able = [x for x in library.models.values() if x.task in EXAMPLES and x.name != "smollm2"]
-        library.coming = [(x.name, *EXAMPLES[x.task]) for x in able]
+        library.pending = [(x.name, *EXAMPLES[x.task]) for x in able]
         return library
     if (Path(what) / "trace.json").is_file():
         if text is not None:

@@ -84,7 +84,7 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
     try:
         with _opened(source) as file, warnings.catch_warnings():
             if not file.peek(1):
-                raise UnreadablePictureError("is empty: it holds not one byte")
+                raise UnreadablePictureError("the file is empty")
             # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             Image.init()  # all formats are known from here on; an older Pillow has no AVIF
@@ -93,12 +93,12 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
     except UnreadablePictureError as error:
         why = str(error)
     except UnidentifiedImageError:
-        why = f"is not a picture that can be read ({', '.join(FORMATS)})"
+        why = f"not a picture that can be read ({', '.join(FORMATS)})"
     except Image.DecompressionBombError:
-        why = f"has far more than {MOST:,} pixels: make it smaller"
+        why = f"it has far more than {MOST:,} pixels: make it smaller"
     except Exception as error:  # damaged files make Pillow raise almost anything
         missing_file = isinstance(error, OSError) and error.filename is not None
-        why = str(error.strerror) if missing_file else f"is damaged or cut short: {error}"  # type: ignore[attr-defined]
+        why = str(error.strerror) if missing_file else f"the file is damaged or cut short: {error}"  # type: ignore[attr-defined]
     raise ValueError(f"{source}: {why}")
 
 
@@ -108,14 +108,14 @@ def _several(image: Any) -> bool:
 
 
 class UnreadablePictureError(ValueError):
-    """Why a picture cannot be taken, without its name."""
+    """Why a picture cannot be read; its name is added by the caller."""
 
 
 def _opened(source: str) -> Any:
     """The file, or the file in an archive, opened for reading."""
     path = Path(source)
     if path.is_dir():
-        raise UnreadablePictureError("is a folder; name the pictures in it one by one")
+        raise UnreadablePictureError("this is a folder; name the pictures in it one by one")
     archive = next((parent for parent in path.parents if parent.suffix == ".zip" and parent.is_file()), None)
     if archive is None:
         return path.open("rb")
@@ -133,7 +133,7 @@ def _plain(image: Any) -> Any:
 
     width, height = image.size
     if width * height > MOST:  # known from the header, before anything is unpacked
-        raise UnreadablePictureError(f"is {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
+        raise UnreadablePictureError(f"it has {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise UnreadablePictureError("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")

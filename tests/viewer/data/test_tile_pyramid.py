@@ -12,7 +12,7 @@ import regard
 from regard.viewer.data import tile_pyramid
 from regard.viewer.data.tile_pyramid import Tile, TilePyramid
 from regard.viewer.http import jobs
-from regard.viewer.http.in_process_client import ask
+from regard.viewer.http.in_process_client import request
 from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def pooled(w: torch.Tensor, edges: tuple[list[int], list[int]], pool: str) -> to
 
 
 def walked(head: TilePyramid) -> TilePyramid:
-    for band in range(len(head.done)):
-        head.walk(band)
+    for band in range(len(head.pooled)):
+        head.pool_band(band)
     return head
 
 
@@ -68,7 +68,7 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
     w = seen[0].weights.dense()[0, 1]
     head = walked(TilePyramid(seen[0].head(1)))
-    assert (head.block, head.band, len(head.done)) == (4, 8, 13)
+    assert (head.block, head.band, len(head.pooled)) == (4, 8, 13)
     for tile in (
         Tile(0, 0, 101, 101, 1, 1),
         Tile(0, 0, 101, 101, 13, 13),  # cells of 8, the last of 5
@@ -124,10 +124,10 @@ def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch
         model(q, k, v)
     app, root = app_of(seen)
     head = TilePyramid(seen[0].head(0))
-    assert head.unknown(range(101)) == list(range(13))
+    assert head.bands_without_states(range(101)) == list(range(13))
     for band in range(13):
-        head.know(band)
-    assert head.unknown(range(101)) == []
+        head.compute_states(band)
+    assert head.bands_without_states(range(101)) == []
     found = head.weights(range(101), range(101))
     torch.testing.assert_close(found[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
     for path in ("weights", "top"):
@@ -140,8 +140,8 @@ def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
-    app.state.jobs.maps.limit = 0
-    found = array_of(answered(ask(app, "GET", f"{root}/calls/0/weights"), 20))
+    app.state.jobs.pyramids.limit = 0
+    found = array_of(answered(request(app, "GET", f"{root}/calls/0/weights"), 20))
     torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
 
 
@@ -150,11 +150,11 @@ def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
     seen = seen_of(length=5000, heads=1, width=4, batch=1)
     head = TilePyramid(seen[0].head(0))
     tile = Tile(4000, 0, 4016, 16, 16, 16)
-    assert head.missing(tile) == []
+    assert head.missing_bands(tile) == []
     wanted = seen[0].head(0).tile(slice(4000, 4016), slice(0, 16))
     torch.testing.assert_close(head.tile(tile, "max"), wanted, atol=1e-6, rtol=1e-5)
-    assert not bool(head.done.any())
-    assert head.missing(Tile(0, 0, 5000, 5000, 250, 250)) == list(range(len(head.done)))
+    assert not bool(head.pooled.any())
+    assert head.missing_bands(Tile(0, 0, 5000, 5000, 250, 250)) == list(range(len(head.pooled)))
 
 
 def test_what_takes_long_is_given_as_far_as_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,21 +190,21 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
     """A pass of many bands is asked for, and left after a few: no band is walked after that."""
     monkeypatch.setattr(tile_pyramid, "BASE", 64)
     monkeypatch.setattr(tile_pyramid, "BAND", 64_000)
-    walk, count = TilePyramid.walk, 0
+    walk, count = TilePyramid.pool_band, 0
 
     def counted(self: TilePyramid, band: int) -> None:
         nonlocal count
         count += 1
         walk(self, band)
 
-    monkeypatch.setattr(TilePyramid, "walk", counted)
+    monkeypatch.setattr(TilePyramid, "pool_band", counted)
     app, root = app_of(seen_of(length=4000, heads=1, batch=1))
     worker = app.state.jobs.worker
 
     async def leave() -> None:
         gone = asyncio.Event()
         path = f"{root}/calls/0/tile?top=0&left=0&bottom=4000&right=4000&height=250&width=250"
-        asked = asyncio.ensure_future(ask(app, "GET", path, gone=gone))
+        asked = asyncio.ensure_future(request(app, "GET", path, disconnected=gone))
         while count < 3:
             await asyncio.sleep(0.001)
         gone.set()

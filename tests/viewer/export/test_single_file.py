@@ -104,7 +104,7 @@ class Spoken:
             self.said[message["id"]] = message, buffers
             self.new.notify_all()
 
-    def ask(self, number: str, method: str, path: str, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
+    def request(self, number: str, method: str, path: str, **more: Any) -> tuple[dict[str, Any], list[bytes]]:
         self.widget._hear(None, {"id": number, "method": method, "path": path, **more}, [])
         return self.heard(number)
 
@@ -117,16 +117,16 @@ class Spoken:
 def test_a_widget_answers_as_the_server_does() -> None:
     spoken = Spoken()
     app, root = app_of(seen_of())
-    told, _ = spoken.ask("a:1", "GET", root)
+    told, _ = spoken.request("a:1", "GET", root)
     assert told["json"] == json_of(get(app, root))
-    told, buffers = spoken.ask("a:2", "GET", f"{root}/calls/0/weights?heads=1")
+    told, buffers = spoken.request("a:2", "GET", f"{root}/calls/0/weights?heads=1")
     answer = get(app, f"{root}/calls/0/weights?heads=1")
     assert (told["shape"], told["type"], buffers) == ([1, 13, 13], "float32", [answer.body])
-    told, _ = spoken.ask("a:3", "GET", "/api/traces/0/stats")
+    told, _ = spoken.request("a:3", "GET", "/api/traces/0/stats")
     assert "no trace" in told["error"]
-    told, _ = spoken.ask("a:4", "POST", "/api/traces", body={"model": "x", "text": "y"})
+    told, _ = spoken.request("a:4", "POST", "/api/traces", body={"model": "x", "text": "y"})
     assert "none is installed" in told["error"]
-    told, _ = spoken.ask("a:5", "DELETE", "/etc/passwd")
+    told, _ = spoken.request("a:5", "DELETE", "/etc/passwd")
     assert "not DELETE /etc/passwd" in told["error"]
     spoken.widget._hear(None, {"id": "a:6", "method": "CANCEL"}, [])  # of nothing: no harm
     spoken.widget._hear(None, {"method": "GET", "path": root}, [])

@@ -13,7 +13,7 @@ from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http import limits
 from regard.viewer.http.lru_cache import LRUCache
 from regard.viewer.http.server import Server, loopback, serving
-from regard.viewer.http.worker import URGENT, QueueFull, Worker
+from regard.viewer.http.worker import HIGH, QueueFull, Worker
 from tests.support.viewer_client import answered, seen_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.Monk
     for path in ("/api/traces", "/api/translate", "/api/caption"):
         answer = client.post(path, content=endless(), headers={"Content-Type": "application/json"})
         assert answer.status_code == 413
-        assert "past 131,072 bytes" in answer.json()["error"]
+        assert "more than 131,072 bytes" in answer.json()["error"]
     assert client.get("/api/about").status_code == 200
 
 
@@ -157,13 +157,13 @@ def test_the_desk_refuses_when_too_much_waits(monkeypatch: pytest.MonkeyPatch) -
     while not first.running():
         pass
     waiting = [worker.submit(lambda: 1) for _ in range(3)]
-    with pytest.raises(QueueFull, match="3 requests wait"):
+    with pytest.raises(QueueFull, match="3 requests are waiting"):
         worker.submit(lambda: 1)
     assert waiting[1].cancel()
     assert worker.waiting == 2
-    assert worker.submit(lambda: 2, URGENT).cancel()  # who no longer waits takes nobody's place
+    assert worker.submit(lambda: 2, HIGH).cancel()  # a cancelled job takes no place in the queue
     last = worker.submit(lambda: 3)
-    with pytest.raises(QueueFull, match="3 requests wait"):
+    with pytest.raises(QueueFull, match="3 requests are waiting"):
         worker.submit(lambda: 1)
     go.set()
     assert (waiting[0].result(5), waiting[2].result(5), last.result(5)) == (1, 1, 3)
@@ -174,12 +174,12 @@ def test_the_cache_holds_so_many_bytes() -> None:
     cache: LRUCache[str] = LRUCache(10)
     cache.put("a", "A", 4)
     cache.put("b", "B", 4)
-    assert cache.get("a") == "A"  # wanted last, so b goes first
+    assert cache.get("a") == "A"  # the most recently used: b is evicted first
     cache.put("c", "C", 5)
     assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.bytes) == ("A", None, "C", 9)
     cache.put("d", "D", 11)
     assert cache.get("d") is None
     cache.put("a", "AA", 5)
     assert cache.bytes == 10
-    cache.drop(lambda key: key == "a")
+    cache.remove(lambda key: key == "a")
     assert (cache.get("a"), cache.get("c"), cache.bytes) == (None, "C", 5)

@@ -153,14 +153,14 @@ def test_one_query_meets_its_keys(energy: str) -> None:
     ("path", "status", "word"),
     [
         ("/api/traces/abc", 404, "no trace 'abc'"),
-        ("{root}/calls/2/top", 404, "has 2, from 0"),
+        ("{root}/calls/2/top", 404, "has 2, counted from 0"),
         ("{root}/calls/0/weights?entry=2", 404, "batch has 2"),
         ("{root}/calls/0/weights?heads=0,3", 404, "no head 3"),
-        ("{root}/calls/0/weights?rows=9:3", 422, "rows 9:3 are none"),
+        ("{root}/calls/0/weights?rows=9:3", 422, "rows 9:3 is an empty range"),
         ("{root}/calls/0/weights?rows=a:b", 422, "rows"),
         ("{root}/calls/0/tile?top=0&left=0&bottom=5&right=5&height=513&width=1", 422, "height"),
         ("{root}/calls/0/tile?top=0&left=0&bottom=5&right=5&height=6&width=1", 422, "cannot be pooled"),
-        ("{root}/calls/0/tile?top=5&left=0&bottom=5&right=5&height=1&width=1", 422, "are none"),
+        ("{root}/calls/0/tile?top=5&left=0&bottom=5&right=5&height=1&width=1", 422, "an empty rectangle"),
         ("{root}/calls/0/neuron?query=13", 404, "no query 13"),
         ("/api/nowhere", 404, "openapi.json"),
         ("/static/../app.py", 404, ""),
@@ -182,7 +182,7 @@ def test_too_much_at_once_is_refused() -> None:
 
 def test_the_largest_are_looked_for_a_few_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each a job of its own, so that a request that is left ends; and no more than somebody would wait for."""
-    monkeypatch.setattr(call_routes, "FEW", 13 * 5)
+    monkeypatch.setattr(call_routes, "CHUNK", 13 * 5)
     seen = seen_of()
     app, root = app_of(seen)
     worker, jobs = app.state.jobs.worker, 0
@@ -200,7 +200,7 @@ def test_the_largest_are_looked_for_a_few_rows_at_a_time(monkeypatch: pytest.Mon
         wanted = seen[1].head(head).top(3)
         torch.testing.assert_close(torch.tensor(top["values"][at]), wanted.values, atol=1e-5, rtol=0)
         assert [row[0] for row in top["indices"][at]] == wanted.indices[:, 0].tolist()
-    monkeypatch.setattr(call_routes, "WAITED", 3 * 13 * 13 - 1)
+    monkeypatch.setattr(call_routes, "MOST_WEIGHTS", 3 * 13 * 13 - 1)
     assert "3 × 13 × 13 weights" in error_of(get(app, f"{root}/calls/1/top?k=1"), 413)
 
 
@@ -244,13 +244,13 @@ def test_two_sides_of_a_translator(tmp_path: Path) -> None:
     library = Library(models=models)
     read = library.read(models[0].name, "The dog sleeps.")
     read.seen.save(tmp_path / "trace")
-    told = TraceView.of(load_trace(tmp_path / "trace")).about()
+    told = TraceView.of(load_trace(tmp_path / "trace")).describe()
     assert told["sides"]["source"][-1] == "</s>"
     assert told["sides"]["read"][0] == "<s>"
     kinds = {(call["kind"], call["query_side"], call["key_side"]) for call in told["calls"]}
     assert kinds == {("self", "source", "source"), ("self", "target", "read"), ("cross", "target", "source")}
     assert told["calls"] == [
-        call | {"fidelity": told["calls"][at]["fidelity"]} for at, call in enumerate(read.about()["calls"])
+        call | {"fidelity": told["calls"][at]["fidelity"]} for at, call in enumerate(read.describe()["calls"])
     ]
 
 

@@ -1,1 +1,1 @@
-"""Data: what the page shows of a trace, and the models and traces that can be opened."""
+"""Data behind the page: the library of models and traces, views of a trace, tiles, and results of models."""

@@ -1,4 +1,4 @@
-"""Neuron: how one query meets its keys, number by number: q, k, the terms of their energy, the sum, the weight."""
+"""The Neuron view: for one query and its keys the vectors q and k, the terms of the energy, their sum, the weight."""
 
 from __future__ import annotations
 
@@ -11,47 +11,49 @@ from ...attention.energy_forms import DotForm, TanhForm
 if TYPE_CHECKING:
     from ...attention import Weights
 
-WIDEST = 512
-"""Keys of one answer."""
+MOST_KEYS = 512
+"""Keys of one response."""
 
 
 @torch.no_grad()
-def neuron(weights: Weights, query: int, cols: range) -> dict[str, Any]:
-    """Of one head, [T_q, T_k].
+def neuron_view(weights: Weights, query: int, cols: range) -> dict[str, Any]:
+    """For one head, [T_q, T_k].
 
-    `energy` is Σ_d product_d: scale · q_d k_d of a dot product, w_d tanh(q_d + k_d) of an additive energy. `modified`
-    is the energy after biases, caps and the mask, null where the mask closes it; `weight` is what the normalizer makes
-    of it. An energy that is any function of (q, k) has no terms.
+    `energy` is Σ_d product_d: scale · q_d k_d for a dot product, w_d tanh(q_d + k_d) for an additive energy. `modified`
+    is the energy after biases, caps and the mask, null where it is masked; `weight` is that energy normalized. An
+    energy that is any function of (q, k) has no terms.
     """
-    scores = weights.flat()
-    n, form = weights.entries[0], scores.form
-    q, k = scores.a[n, query].float(), scores.b[n, cols.start : cols.stop].float()  # [D], [cols, D]
-    told: dict[str, Any] = {"query": query, "cols": [cols.start, cols.stop], "q": _numbers(q), "k": _numbers(k)}
-    one, some = slice(query, query + 1), slice(cols.start, cols.stop)
+    energies = weights.flat()
+    n, form = weights.entries[0], energies.form
+    entry, row, span = slice(n, n + 1), slice(query, query + 1), slice(cols.start, cols.stop)
+    q, k = energies.a[n, query].float(), energies.b[n, span].float()  # [D], [cols, D]
     if isinstance(form, DotForm):
-        product = form.scale * q * k
-        told |= {"kind": "dot", "scale": form.scale, "product": _numbers(product), "energy": _numbers(product.sum(-1))}
+        kind, scale, product = "dot", form.scale, form.scale * q * k
     elif isinstance(form, TanhForm):
-        product = form.weight.float() * torch.tanh(q + k)
-        told |= {"kind": "tanh", "scale": 1.0, "product": _numbers(product), "energy": _numbers(product.sum(-1))}
+        kind, scale, product = "tanh", 1.0, form.weight.float() * torch.tanh(q + k)
     else:
-        energy = form(scores.a[n : n + 1, one], scores.b[n : n + 1, some])[0, 0]
-        told |= {"kind": "function", "scale": 1.0, "product": None, "energy": _numbers(energy)}
-    modified = scores.block(slice(n, n + 1), one, some, -torch.inf)[0, 0]
-    told["modified"] = [None if e == -torch.inf else _short(e) for e in modified.tolist()]
-    told["weight"] = _numbers(weights.tile(query, some)[0])
-    told["normalizer"] = type(weights.normalize).__name__
-    return told
+        kind, scale, product = "function", 1.0, None
+    energy = form(energies.a[entry, row], energies.b[entry, span])[0, 0] if product is None else product.sum(-1)
+    modified = energies.block(entry, row, span, -torch.inf)[0, 0]
+    return {
+        "query": query,
+        "cols": [cols.start, cols.stop],
+        "q": _numbers(q),
+        "k": _numbers(k),
+        "kind": kind,
+        "scale": scale,
+        "product": None if product is None else _numbers(product),
+        "energy": _numbers(energy),
+        "modified": [None if e == -torch.inf else _round(e) for e in modified.tolist()],
+        "weight": _numbers(weights.tile(query, span)[0]),
+        "normalizer": type(weights.normalize).__name__,
+    }
 
 
 def _numbers(x: torch.Tensor) -> Any:
-    return _rounded(x.float().cpu().tolist())
+    return _round(x.float().cpu().tolist())
 
 
-def _rounded(x: Any) -> Any:
-    return [_rounded(one) for one in x] if isinstance(x, list) else _short(x)
-
-
-def _short(x: float) -> float:
-    """Seven digits: what a float32 holds."""
-    return float(f"{x:.7g}")
+def _round(x: Any) -> Any:
+    """Seven digits, the precision of float32; for lists of numbers, too."""
+    return [_round(value) for value in x] if isinstance(x, list) else float(f"{x:.7g}")

@@ -1,4 +1,4 @@
-"""TokenLabels: which word each token is part of, and which tokens are special, as far as tokens alone tell."""
+"""Token labels: the word that each token is part of, and the special tokens, as far as the tokens alone tell."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class TokenLabels:
 
     @classmethod
     def of(cls, tokens: Sequence[str]) -> TokenLabels:
-        """By the marks tokenizers leave: ## before a piece that goes on, ▁ or Ġ before one that begins."""
+        """By the marks of tokenizers: ## before a piece that continues a word, ▁ or Ġ before one that begins a word."""
         special = [SPECIAL.fullmatch(token) is not None for token in tokens]
-        goes_on = any(token.startswith("##") for token in tokens)
+        continues = any(token.startswith("##") for token in tokens)
         begins = any(token[:1] in WORD_START[:2] for token in tokens if token)
         words, word = [], -1
         for at, token in enumerate(tokens):
-            if goes_on:
+            if continues:
                 new = not token.startswith("##")
             elif begins:
                 new = token[:1] in WORD_START[:2] and (at == 0 or tokens[at - 1] not in WORD_START)
@@ -47,18 +47,18 @@ class TokenLabels:
 
     @classmethod
     def of_text(cls, text: TokenizedText) -> TokenLabels:
-        """By what the tokenizer said."""
+        """By the word numbers of the tokenizer, where they are known."""
         if text.words is None:
             return cls.of(text.tokens)
         return cls(text.tokens, group_pieces(text)[0], [word is None for word in text.words])
 
     @classmethod
-    def numbers(cls, count: int) -> TokenLabels:
-        """Where nobody gave tokens: their places."""
+    def positions(cls, count: int) -> TokenLabels:
+        """Position numbers, for where the tokens are not known."""
         return cls([str(at) for at in range(count)], list(range(count)), [False] * count)
 
     def fit(self, count: int) -> TokenLabels:
-        """For so many rows: a search may look one step further than it keeps, and padding has no names."""
+        """Cut or padded to `count` labels: a search may run one step more than it keeps, and padding has no tokens."""
         more = count - len(self.tokens)
         if more <= 0:
             return TokenLabels(self.tokens[:count], self.words[:count], self.special[:count])
@@ -70,12 +70,14 @@ class TokenLabels:
         )
 
     def text(self) -> TokenizedText:
-        """What head patterns are about, where only the tokens are known: equal tokens get equal numbers."""
+        """The text for head patterns where only the tokens are known: equal tokens get equal ids."""
         numbers = {token: at for at, token in enumerate(dict.fromkeys(self.tokens))}
         plain = TokenizedText.from_ids([numbers[token] for token in self.tokens], self.tokens)
         delimiters = torch.tensor(self.special)
         delimiters[0] = False
-        words: list[int | None] = [None if odd else word for odd, word in zip(self.special, self.words, strict=True)]
+        words: list[int | None] = [
+            None if special else word for special, word in zip(self.special, self.words, strict=True)
+        ]
         return TokenizedText(
             plain.ids, plain.tokens, delimiters, plain.punctuation & ~torch.tensor(self.special), words=words
         )

@@ -1,4 +1,4 @@
-"""TraceView: one trace as the page asks for it: what was called, its tokens, and numbers about its heads."""
+"""TraceView: one trace as the page shows it: its calls, their tokens, and statistics of their heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...seeing.analysis import THRESHOLDS, Patterns
-from ...seeing.capture.even_sample import evenly_spaced
 from ...seeing.capture.tokenized_text import WORD_START
 from ..http import limits
 from .token_labels import TokenLabels
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from ...seeing.analysis import TokenizedText
 
 SAMPLED = 1 << 24
-"""Weights of a call that its statistics are taken from; of a longer text, from queries evenly spread."""
-THUMBS = 1 << 27
-"""Weights up to which thumbnails pool all of them; beyond, one query stands for each row of cells."""
+"""Weights of a call that its statistics use; for a longer text, those of evenly spread queries."""
+THUMBNAILS = 1 << 27
+"""Weights of a call up to which thumbnails pool all of them; beyond, each row of cells shows one query."""
 
 
 @dataclass(eq=False)
 class TraceView:
-    """`sides` are the tokens along queries and keys, one `TokenLabels` for each entry of the batch."""
+    """`sides` are the token labels along queries and keys, one for each entry of the batch."""
 
     seen: Seen
     title: str
@@ -38,28 +37,27 @@ class TraceView:
     text: TokenizedText | None = None
     grid: tuple[int, int] | None = None
     prompt: int = 0
-    """Queries before the generated ones; those of the first forward pass, unless given."""
+    """Queries before the generated ones; by default those of the first forward pass."""
     pinned: bool = False
-    """It stays however many others are read."""
+    """Whether it stays in the library however many traces are added."""
     id: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
-    _about: dict[str, Any] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not len(self.seen):
-            raise ValueError(f"{self.title}: {self.seen.advice or 'no attention was seen'}")
+            raise ValueError(f"{self.title}: {self.seen.advice or 'no attention was watched'}")
         for call in self.seen:
             _check(call)
-        # The same trace gets the same name, so that a link to it still holds when the server is started again.
-        told = [self.seen.model, self.title, [[call.name, *call.shape] for call in self.seen], self.seen.tokens]
+        # The same trace gets the same id, so that a link to it still works after the server is restarted.
+        content = [self.seen.model, self.title, [[call.name, *call.shape] for call in self.seen], self.seen.tokens]
         first = self.seen[0].weights.detached.a.flatten()[:256].double().sum().item()
-        self.id = hashlib.blake2b(json.dumps([*told, first]).encode(), digest_size=6).hexdigest()
+        self.id = hashlib.blake2b(json.dumps([*content, first]).encode(), digest_size=6).hexdigest()
 
     @classmethod
     def of(
         cls, seen: Seen, title: str = "", sides: dict[str, list[TokenLabels]] | None = None, **more: Any
     ) -> TraceView:
-        """What `watch` saw, or `load_trace` read. Without `sides` all that is known are `seen.tokens`."""
+        """The view of what `watch` or `load_trace` gave. `sides` default to those of the trace, else to its tokens."""
         if sides is None and seen.sides:
             sides = {name: [TokenLabels.of(tokens)] for name, tokens in seen.sides.items()}
         if sides is None:
@@ -69,8 +67,6 @@ class TraceView:
             sides = {"text": entries} if entries else {}
         words = " ".join(token.strip(WORD_START) for token in (seen.tokens or [[]])[0][:12] if token.strip(WORD_START))
         return cls(seen, title or " · ".join(x for x in (seen.model, words) if x) or "trace", sides, seen.text, **more)
-
-    # What there is
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -90,21 +86,22 @@ class TraceView:
     def batch(self) -> int:
         return max(call.shape[-4] if len(call.shape) > 3 else 1 for call in self.seen)
 
-    def about(self, entry: int = 0) -> dict[str, Any]:
+    def describe(self, entry: int = 0) -> dict[str, Any]:
+        """The calls, and the tokens along their sides, of one batch entry."""
         with self._lock:
-            calls = [self._told(at, call) for at, call in enumerate(self.seen)]
-            sides = {name: found[min(entry, len(found) - 1)] for name, found in self.sides.items()}
-            for call in calls:  # a matrix longer than its tokens, or without any, is named by places
-                for way, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
-                    name = call[way]
+            calls = [self._describe_call(at, call) for at, call in enumerate(self.seen)]
+            sides = {name: entries[min(entry, len(entries) - 1)] for name, entries in self.sides.items()}
+            for call in calls:  # a side whose tokens are not known, or too few, is labelled by positions
+                for side, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
+                    name = call[side]
                     fits = name in sides and 0 <= length - len(sides[name].tokens) <= 1
-                    if not fits and length != len(sides.get(name, TokenLabels.numbers(0)).tokens):
+                    if not fits and length != len(sides.get(name, TokenLabels.positions(0)).tokens):
                         name = f"{length} places"
-                        sides.setdefault(name, TokenLabels.numbers(length))
+                        sides.setdefault(name, TokenLabels.positions(length))
                     elif len(sides[name].tokens) < length:
                         sides[name] = sides[name].fit(length)
-                    call[way] = name
-            first = next(iter(self.sides.values()), [TokenLabels.numbers(0)])
+                    call[side] = name
+            first = next(iter(self.sides.values()), [TokenLabels.positions(0)])
             return {
                 **self.summary,
                 "batch": self.batch,
@@ -122,13 +119,13 @@ class TraceView:
             }
 
     def _sentences(self, entry: int) -> dict[str, list[int]]:
-        """Which of two sentences each token is of, −1 for special ones, where the model read a pair."""
+        """The sentence of each token (0 or 1, −1 for special tokens), where the model read a pair."""
         if self.text is None or self.text.segments is None or entry:
             return {}
         return {next(iter(self.sides)): self.text.segments.tolist()}
 
-    def _told(self, at: int, call: Call) -> dict[str, Any]:
-        faith = call.fidelity()
+    def _describe_call(self, at: int, call: Call) -> dict[str, Any]:
+        fidelity = call.fidelity()
         *_, queries, keys = call.shape
         names = list(self.sides) or ["text"]
         query_side = key_side = names[0]
@@ -139,7 +136,7 @@ class TraceView:
                 query_side, key_side = "target", "read"
             else:
                 query_side = key_side = "source"
-        told = {
+        description = {
             "id": str(at),
             "name": call.name,
             "layer": call.layer,
@@ -150,95 +147,91 @@ class TraceView:
             "steps": call.steps,
             "origin": call.origin,
             "fidelity": {
-                "error": _finite(faith.error),
-                "budget": _finite(faith.budget),
-                "kept": faith.kept,
-                "word": faith.word,
+                "error": _finite(fidelity.error),
+                "budget": _finite(fidelity.budget),
+                "kept": fidelity.kept,
+                "word": fidelity.word,
             },
             "query_side": query_side,
             "key_side": key_side,
         }
         if self.grid is not None and keys >= self.grid[0] * self.grid[1]:
-            told["grid"] = list(self.grid)
-        return told
-
-    # Numbers
+            description["grid"] = list(self.grid)
+        return description
 
     def weights(self, number: int, entry: int) -> Weights:
-        """Every head of one entry, [heads, T_q, T_k]."""
+        """The weights of every head of one entry, [heads, T_q, T_k]."""
         call = self.call(number)
         with self._lock:
             weights = call.weights
         lead = len(weights.shape) - 2
         if lead == 0:
-            raise ValueError(f"{call.name} has no heads to choose from")
+            raise ValueError(f"{call.name} has no dimension of heads")
         return weights[(*(0,) * (lead - 2), entry)] if lead > 1 else weights
 
     @torch.no_grad()
-    def thumb(self, number: int, entry: int, size: int, pool: str) -> tuple[torch.Tensor, bool]:
-        """[heads, size, size] of one call, and whether single queries stand for several."""
+    def thumbnails(self, number: int, entry: int, size: int, pool: str) -> tuple[torch.Tensor, bool]:
+        """[heads, size, size] of one call, and whether each row of cells shows a single query."""
         weights = self.weights(number, entry)
         heads, queries, keys = weights.shape
-        sampled = heads * queries * keys > THUMBS
+        sampled = heads * queries * keys > THUMBNAILS
         if sampled:
             weights = weights.rows([(2 * at + 1) * queries // (2 * size) for at in range(size)])
         cells = weights.map((size, size), pool).float().cpu()  # type: ignore[arg-type]
-        rows, cols = (torch.arange(size) * n // size for n in cells.shape[-2:])  # fewer tokens than cells: repeated
+        rows, cols = (
+            torch.arange(size) * n // size for n in cells.shape[-2:]
+        )  # with fewer tokens than cells they are repeated
         return cells[:, rows][..., cols], sampled
 
     @torch.no_grad()
     def statistics(self, number: int, entry: int) -> dict[str, Any]:
-        """Of every head: mean entropy in nats, mean largest weight, mean weight on the first key, on the prompt."""
+        """For every head: mean entropy in nats, mean largest weight, mean weight on the first key and on the prompt."""
         weights, prompt = self.weights(number, entry), self.prompt or self.call(number).steps[0]
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:
             weights = weights.rows(evenly_spaced(queries, rows).tolist())
-        found = weights.stats(entropy=True, top=1, received=True)
-        assert found.entropy is not None
-        assert found.top is not None
-        assert found.received is not None
-        told: dict[str, Any] = {
+        stats = weights.stats(entropy=True, top=1, received=True)
+        assert stats.entropy is not None
+        assert stats.top is not None
+        assert stats.received is not None
+        content: dict[str, Any] = {
             "id": str(number),
             "rows": rows,
             "of": queries,
-            "entropy": _list(found.entropy.mean(-1)),
-            "confidence": _list(found.top.values[..., 0].mean(-1)),
-            "sink": _list(found.received[:, 0] / rows),
+            "entropy": _list(stats.entropy.mean(-1)),
+            "confidence": _list(stats.top.values[..., 0].mean(-1)),
+            "sink": _list(stats.received[:, 0] / rows),
         }
-        if prompt < queries:  # generated tokens: how much of each looks back at the prompt
+        if prompt < queries:  # for generated tokens: how much of their weight is on the prompt
             later = self.weights(number, entry).rows(slice(max(prompt, queries - rows), queries))
-            told["prompt"] = _list(later.on(range(min(prompt, keys))).mean(-1))
-        return told
+            content["prompt"] = _list(later.on(range(min(prompt, keys))).mean(-1))
+        return content
 
     def patterns(self, entry: int) -> dict[str, Any]:
-        """Scores and labels of every head, by the published definitions; or why there are none."""
+        """Pattern scores and labels of every head, or the reason why there are none."""
         first = next(iter(self.sides.values()), [])
         if entry >= len(first):
-            return {"heads": [], "thresholds": THRESHOLDS, "why": "the tokens of this trace are not known"}
+            return _no_patterns("the tokens of this trace are not known")
         labels = first[entry]
         square = [call for call in self.seen if call.kind == "self" and call.shape[-2] == call.shape[-1]]
         cells = sum(call.heads * call.shape[-1] ** 2 for call in square)
         if cells > 1 << 28:
-            return {
-                "heads": [],
-                "thresholds": THRESHOLDS,
-                "why": f"{cells:,} weights are more than patterns are looked for in while you wait",
-            }
+            return _no_patterns(f"{cells:,} weights take too long")
         text = self.text if self.text is not None and entry == 0 else labels.text()
         patterns = Patterns()
         try:
             with self._lock:
-                found = patterns.add(self.seen, text, entry)
+                names = patterns.add(self.seen, text, entry)
         except ValueError as error:
-            return {"heads": [], "thresholds": THRESHOLDS, "why": str(error)}
-        numbers: dict[str, str] = {}
+            return _no_patterns(str(error))
+        ids: dict[str, str] = {}
         for at, call in enumerate(self.seen):
-            if call in square and call.name in found:
-                numbers.setdefault(call.name, str(at))
-        names = [numbers.get(name, name) for name in patterns.names]
+            if call in square and call.name in names:
+                ids.setdefault(call.name, str(at))
+        calls = [ids.get(name, name) for name in patterns.names]
         heads = [
-            {"call": names[x.layer], "head": x.head, "scores": x.scores, "p": x.p, "labels": x.labels}
+            {"call": calls[x.layer], "head": x.head, "scores": x.scores, "p": x.p, "labels": x.labels}
             for x in patterns.heads()
         ]
         return {"heads": heads, "thresholds": THRESHOLDS, "why": ""}
@@ -246,20 +239,23 @@ class TraceView:
 
 @torch.no_grad()
 def _check(call: Call) -> None:
-    """Refuse what cannot be asked: a trace from a stranger may say one thing and hold another."""
+    """Raise where a trace is too large or contradicts itself: its file may come from anybody."""
     try:
         *batch, queries, keys = call.shape
-        scores = call.weights.detached
-        widest = max(queries, keys) * scores.a.shape[-1] * 4
+        nbytes = math.prod(batch) * max(queries, keys) * call.weights.detached.a.shape[-1] * 4
         if max(queries, keys) > limits.PLACES:
-            raise ValueError(f"{max(queries, keys):,} places; at most {limits.PLACES:,} can be shown")
-        if not batch or math.prod(batch) > limits.MATRICES or math.prod(batch) * widest > limits.VECTORS:
-            raise ValueError(f"{batch} matrices of {queries:,} × {keys:,} are none, or more than can be shown")
+            raise ValueError(f"{max(queries, keys):,} positions; at most {limits.PLACES:,} can be shown")
+        if not batch or math.prod(batch) > limits.MATRICES or nbytes > limits.VECTORS:
+            raise ValueError(f"it has {batch} matrices of {queries:,} × {keys:,}: none, or more than can be shown")
         if sum(call.steps) != queries or min(call.steps) < 1:
-            raise ValueError(f"its forward passes brought {sum(call.steps):,} queries, and there are {queries:,}")
-        call.weights.rows([0, queries - 1]).tile(slice(None), [0, keys - 1])  # a look at its corners
+            raise ValueError(f"its forward passes have {sum(call.steps):,} queries, but the call has {queries:,}")
+        call.weights.rows([0, queries - 1]).tile(slice(None), [0, keys - 1])  # computes the corners
     except Exception as error:
         raise ValueError(f"{call.name[:80]} cannot be shown: {str(error)[:300]}") from None
+
+
+def _no_patterns(why: str) -> dict[str, Any]:
+    return {"heads": [], "thresholds": THRESHOLDS, "why": why}
 
 
 def _finite(x: float | None) -> float | None:
@@ -267,4 +263,4 @@ def _finite(x: float | None) -> float | None:
 
 
 def _list(x: torch.Tensor) -> list[float]:
-    return [round(one, 6) for one in x.float().cpu().nan_to_num(0).tolist()]
+    return [round(value, 6) for value in x.float().cpu().nan_to_num(0).tolist()]

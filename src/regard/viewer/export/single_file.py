@@ -20,7 +20,7 @@ from ...files import write_text
 from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
-from ..http.in_process_client import ask
+from ..http.in_process_client import request
 from ..static_files import STATIC, styles
 from .javascript_bundle import bundle
 
@@ -117,7 +117,7 @@ async def _held(app: Any, trace: TraceView, size: int) -> dict[str, Any]:
 
     async def keep(path: str, asked: str | None = None) -> None:
         while True:
-            answer = await ask(app, "GET", asked or path)
+            answer = await request(app, "GET", asked or path)
             if answer.status >= 400:
                 raise ValueError(json.loads(answer.body)["error"])
             beside = answer.array

@@ -12,7 +12,7 @@ import anywidget
 from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
-from ..http.in_process_client import ask
+from ..http.in_process_client import request
 from ..static_files import styles
 from .javascript_bundle import bundle
 
@@ -82,7 +82,7 @@ class Widget(anywidget.AnyWidget):
             return {"error": f"the widget answers GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
         body = bytes(buffers[0]) if buffers else json.dumps(message.get("body")).encode() if method == "POST" else b""
         kind = "application/octet-stream" if buffers else "application/json"
-        answer = await ask(self._app, method, path, body, kind, gone)
+        answer = await request(self._app, method, path, body, kind, gone)
         array = answer.array
         if array is not None:
             return array, [answer.body]

@@ -1,4 +1,4 @@
-"""App: the HTTP API of the viewer, and its page."""
+"""The FastAPI application: the page at `/`, the HTTP API at `/api/…`, and the responses to errors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ NO_CACHE = {"Cache-Control": "no-cache"}
 
 
 def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
-    """The application: `/` is the page, `/api/…` what it asks, described at `/api/openapi.json`."""
+    """The application; `/api/openapi.json` describes its API."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        for _ in library.coming:
-            app.state.jobs.models.submit(library.catch_up)
+        for _ in library.pending:
+            app.state.jobs.models.submit(library.read_next_pending)
         yield
         app.state.jobs.close()
 
@@ -42,7 +42,7 @@ def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | 
         version=__version__,
         description="The attention of models: traces, calls, tiles, statistics, patterns, translations.",
         openapi_url="/api/openapi.json",
-        docs_url=None,  # both come with scripts from elsewhere
+        docs_url=None,  # both pages load scripts from other hosts
         redoc_url=None,
         lifespan=lifespan,
         separate_input_output_schemas=False,
@@ -50,64 +50,65 @@ def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | 
     app.state.jobs = Jobs(library)
     for routes in (trace_routes, call_routes, model_routes):
         app.include_router(routes.router, prefix="/api")
-    app.add_exception_handler(RequestError, _refused)
-    app.add_exception_handler(ClientDisconnected, _gone)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _status)
-    app.add_exception_handler(Exception, _broken)
-    app.add_api_route("/", _page, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/static/{name:path}", _file, methods=["GET"], include_in_schema=False)
+    app.add_exception_handler(RequestError, _request_error)
+    app.add_exception_handler(ClientDisconnected, _disconnected)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _server_error)
+    app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
     app.add_middleware(Guard, hosts=hosts, token=token)
     return app
 
 
-async def _page() -> Response:
-    return _sent(STATIC / "index.html")
+async def _index() -> Response:
+    return _file_response(STATIC / "index.html")
 
 
-async def _file(name: str) -> Response:
+async def _static_file(name: str) -> Response:
     if name == STYLES:
         return Response(styles(), media_type=MEDIA_TYPES[".css"], headers=NO_CACHE)
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")
-    return _sent(path)
+    return _file_response(path)
 
 
-def _sent(path: Path) -> Response:
+def _file_response(path: Path) -> Response:
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=NO_CACHE)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _request_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
     return json_response({"error": str(error)}, request, error.status)
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
+async def _disconnected(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nginx's code for a closed connection
 
 
-async def _status(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    why = {404: f"there is nothing at {request.url.path[:80]!r}; GET /api/openapi.json says what there is"}
-    told = why.get(error.status_code, f"{request.method} {request.url.path[:80]}: {error.detail}")
-    answer = json_response({"error": told}, request, error.status_code)
+    if error.status_code == 404:
+        reason = f"there is no route {request.url.path[:80]!r}; GET /api/openapi.json lists the routes"
+    else:
+        reason = f"{request.method} {request.url.path[:80]}: {error.detail}"
+    response = json_response({"error": reason}, request, error.status_code)
     for name, value in (error.headers or {}).items():
-        answer.headers[name] = value
-    return answer
+        response.headers[name] = value
+    return response
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    """What nobody foresaw. Where it happened is in the server's log, not in the answer."""
-    return json_response(
-        {"error": f"the server made a mistake: {type(error).__name__}; its log says where"}, request, 500
-    )
+async def _server_error(request: Request, error: Exception) -> Response:
+    """An unexpected exception. Its traceback is in the server's log, not in the response."""
+    reason = f"internal server error: {type(error).__name__}; the traceback is in the server's log"
+    return json_response({"error": reason}, request, 500)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    said = []
-    for one in error.errors()[:5]:
-        where = ".".join(str(x) for x in one["loc"][1:]) or "the request"
-        said.append(f"{where}: {re.sub(r'^Value error, ', '', one['msg'])}")
-    return json_response({"error": "; ".join(said)}, request, 422)
+    problems = []
+    for problem in error.errors()[:5]:
+        field = ".".join(str(x) for x in problem["loc"][1:]) or "the request"
+        problems.append(f"{field}: {re.sub(r'^Value error, ', '', problem['msg'])}")
+    return json_response({"error": "; ".join(problems)}, request, 422)

@@ -1,8 +1,8 @@
-"""Guard: who may ask, and what a browser may do with the answers. Stands before every route.
+"""Guard: middleware before every route that checks Host, Origin, token and body size, and adds security headers.
 
-A page on the internet can make a browser send requests to this machine. It cannot read the answers (no CORS headers
-are ever sent), but it must not start work either: so the Host has to be ours (or a name that resolves to this machine
-could be used to read, DNS rebinding), and a request that another site caused is refused.
+A page on the internet can make a browser send requests to this machine. It cannot read the responses (no CORS headers
+are ever sent), but it must not start computations either. So the Host header must be one of ours (against DNS
+rebinding), and a cross-site request is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 class Guard:
-    """`hosts` are the names this server may be called by; with a `token` nobody is answered without it."""
+    """`hosts` are the allowed Host headers (empty: any); with a `token`, every request must carry it."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None = None) -> None:
         self.app, self.hosts, self.token = app, hosts, token
@@ -47,79 +47,81 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        refused = self._refusal(scope, headers)
-        if refused is not None:
-            await _answer(send, *refused)
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _respond(send, *refusal)
             return
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
-        if self.token is not None and given and scope["path"] == "/":  # out of the address bar, into a cookie
-            await _answer(send, 303, "", {"Location": _without_token(scope), "Set-Cookie": self._cookie()})
+        if self.token is not None and _query_token(scope) and scope["path"] == "/":  # from the address bar to a cookie
+            await _respond(send, 303, "", {"Location": _without_token(scope), "Set-Cookie": self._cookie()})
             return
-        await self.app(scope, _bounded(receive, scope["path"]), _with_headers(send))
+        await self.app(scope, _limited(receive, scope["path"]), _with_headers(send))
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if self.hosts and name.lower() not in self.hosts:
-            return (
-                421,
-                f"this server is not {host or 'without a name'}; open it by the address that regard view printed",
-            )
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _navigates(headers):
-            return 403, "this request was caused by another site, and is not answered"
+            return 421, f"this server is not called {host!r:.80}; open the address that regard view printed"
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _is_navigation(headers):
+            return 403, "cross-site requests are refused"
         origin = headers.get("origin")
         if origin is not None and origin.split("://", 1)[-1] != host:
-            return 403, f"requests from {origin} are not answered; this is {host}"
-        if self.token is not None and not self._known(scope, headers):
-            return 401, "this server wants its token; open it by the whole address that regard view printed"
+            return 403, f"requests from the origin {origin} are refused; this server is {host}"
+        if self.token is not None and not self._has_token(scope, headers):
+            return 401, "the token is missing or wrong; open the whole address that regard view printed"
         size = headers.get("content-length", "0")
-        most = _most(scope["path"])
-        if not size.isdigit() or int(size) > most:
-            return 413, f"the request has {size} bytes; at most {most:,} are taken"
+        limit = _body_limit(scope["path"])
+        if not size.isdigit() or int(size) > limit:
+            return 413, f"the request has {size} bytes; at most {limit:,} are allowed"
         return None
 
-    def _known(self, scope: Scope, headers: dict[str, str]) -> bool:
+    def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
         assert self.token is not None
         try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
-            kept = None
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+            cookie = None
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        told = (kept.value if kept is not None else "", asked, bearer)
-        return any(hmac.compare_digest(one.encode(), self.token.encode()) for one in told)
+        tokens = (cookie.value if cookie is not None else "", _query_token(scope), bearer)
+        return any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens)
 
     def _cookie(self) -> str:
-        # Lax, not Strict: a link to this server on another site would come back from the 303 without its cookie. What
-        # other sites may cause is in `_refusal`.
+        # Lax, not Strict: with Strict the cookie would be missing after the 303 when the link was on another site.
+        # Cross-site requests are refused in `_refusal`.
         return f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Lax"
 
 
-def _navigates(headers: dict[str, str]) -> bool:
-    """Following a link to the page from anywhere is no attack."""
+def _is_navigation(headers: dict[str, str]) -> bool:
+    """Whether somebody follows a link to the page: allowed from any site."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 
-def _most(path: str) -> int:
+def _query(scope: Scope) -> dict[str, list[str]]:
+    return parse_qs(scope["query_string"].decode("latin-1"))
+
+
+def _query_token(scope: Scope) -> str:
+    return _query(scope).get("token", [""])[-1]
+
+
+def _body_limit(path: str) -> int:
     return limits.UPLOAD if path in ("/api/caption", "/api/listen") else limits.BODY
 
 
 def _without_token(scope: Scope) -> str:
-    rest = [(k, v) for k, several in parse_qs(scope["query_string"].decode("latin-1")).items() for v in several]
-    query = urlencode([(k, v) for k, v in rest if k != "token"])
+    query = urlencode({name: values for name, values in _query(scope).items() if name != "token"}, doseq=True)
     return "/" + (f"?{query}" if query else "")
 
 
-def _bounded(receive: Receive, path: str) -> Receive:
-    """A body that goes on past its limit is refused there: a chunked one does not say how long it is."""
-    count, most = 0, _most(path)
+def _limited(receive: Receive, path: str) -> Receive:
+    """Stop reading a body at its limit: a chunked body does not say its length."""
+    count, limit = 0, _body_limit(path)
 
     async def read() -> Message:
         nonlocal count
         message = await receive()
         count += len(message.get("body", b""))
-        if count > most:  # this exception, since FastAPI makes a 400 of every other
-            raise HTTPException(413, f"the request goes on past {most:,} bytes; at most so many are taken")
+        if count > limit:  # FastAPI turns every other exception into a 400
+            raise HTTPException(413, f"the request has more than {limit:,} bytes, which is the limit")
         return message
 
     return read
@@ -128,17 +130,20 @@ def _bounded(receive: Receive, path: str) -> Receive:
 def _with_headers(send: Send) -> Send:
     async def write(message: Message) -> None:
         if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message["headers"]}
-            more = [(k.lower().encode(), v.encode()) for k, v in HEADERS.items() if k.lower().encode() not in there]
-            message["headers"] = [*message["headers"], *more]
+            present = {name.lower() for name, _ in message["headers"]}
+            added = [(name, value) for name, value in _encoded(HEADERS) if name not in present]
+            message["headers"] = [*message["headers"], *added]
         await send(message)
 
     return write
 
 
-async def _answer(send: Send, status: int, why: str, more: dict[str, str] | None = None) -> None:
-    body = json.dumps({"error": why}, ensure_ascii=False).encode() if why else b""
+def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
+async def _respond(send: Send, status: int, error: str, more: dict[str, str] | None = None) -> None:
+    body = json.dumps({"error": error}, ensure_ascii=False).encode() if error else b""
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **HEADERS, **(more or {})}
-    start = {"type": "http.response.start", "status": status}
-    await send({**start, "headers": [(k.lower().encode(), v.encode()) for k, v in headers.items()]})
+    await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
     await send({"type": "http.response.body", "body": body})

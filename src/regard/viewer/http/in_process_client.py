@@ -1,4 +1,4 @@
-"""Ask: the HTTP API without a network, for the notebook and the single file, so that there is one API and not three."""
+"""Requests to the HTTP API without a network: the notebook widget and the single file use the same API as the page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Message
 
-KEPT = {"x-shape": "shape", "x-type": "type", "x-peaks": "peaks", "x-computed": "computed", "x-note": "note"}
+ARRAY_HEADERS = {
+    "x-shape": "shape",
+    "x-type": "type",
+    "x-peaks": "peaks",
+    "x-computed": "computed",
+    "x-note": "note",
+}
 
 
 @dataclass(slots=True)
@@ -22,25 +28,27 @@ class ClientResponse:
 
     @property
     def array(self) -> dict[str, Any] | None:
-        """What stands beside the numbers, where the answer is an array."""
+        """Shape, type and the other metadata of an array; None where the body is not an array."""
         if "x-shape" not in self.headers:
             return None
-        told: dict[str, Any] = {KEPT[name]: value for name, value in self.headers.items() if name in KEPT}
-        told["shape"] = [int(x) for x in told["shape"].split(",")]
-        told["peaks"] = [float(x) for x in told.get("peaks", "").split(",") if x]
-        told["computed"] = float(told.get("computed", 1))
-        return told
+        metadata: dict[str, Any] = {
+            ARRAY_HEADERS[name]: value for name, value in self.headers.items() if name in ARRAY_HEADERS
+        }
+        metadata["shape"] = [int(x) for x in metadata["shape"].split(",")]
+        metadata["peaks"] = [float(x) for x in metadata.get("peaks", "").split(",") if x]
+        metadata["computed"] = float(metadata.get("computed", 1))
+        return metadata
 
 
-async def ask(
+async def request(
     app: FastAPI,
     method: str,
     url: str,
     body: bytes = b"",
-    kind: str = "application/json",
-    gone: asyncio.Event | None = None,
+    content_type: str = "application/json",
+    disconnected: asyncio.Event | None = None,
 ) -> ClientResponse:
-    """One request; once `gone` is set, nobody waits for the answer."""
+    """Send one request; setting `disconnected` cancels it."""
     parts = urlsplit(url)
     scope = {
         "type": "http",
@@ -54,20 +62,20 @@ async def ask(
         "query_string": parts.query.encode(),
         "headers": [
             (b"host", b"localhost"),
-            (b"content-type", kind.encode()),
+            (b"content-type", content_type.encode()),
             (b"content-length", str(len(body)).encode()),
         ],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 80),
     }
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
     start: dict[str, Any] = {}
     chunks: list[bytes] = []
 
     async def receive() -> Message:
-        if waiting:
-            return waiting.pop()
-        await (gone or asyncio.Event()).wait()
+        if messages:
+            return messages.pop()
+        await (disconnected or asyncio.Event()).wait()
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Work: a request's computations, done at the worker while somebody waits for them; when nobody does, they end."""
+"""Jobs: the computations behind requests, run by worker threads, cancelled when the client disconnects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..data.tile_pyramid import TilePyramid
 from . import limits
 from .lru_cache import LRUCache
 from .responses import ClientDisconnected, EncodedArray, RequestError
-from .worker import URGENT, USUAL, QueueFull, Worker
+from .worker import HIGH, NORMAL, QueueFull, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -25,132 +25,133 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PATIENCE = 0.5
-"""Seconds after which a tile is given as far as it is computed."""
+"""Seconds after which a tile is sent as far as it is computed."""
 
 
 @dataclass
 class Jobs:
-    """What the routes share."""
+    """What the routes share: the library, a worker for numbers and one for models, and caches of what was computed."""
 
     library: Library
     worker: Worker = field(default_factory=lambda: Worker("numbers"))
     models: Worker = field(default_factory=lambda: Worker("models"))
-    maps: LRUCache[TilePyramid] = field(default_factory=lambda: LRUCache(limits.MEMORY))
-    answers: LRUCache[EncodedArray] = field(default_factory=lambda: LRUCache(limits.MEMORY // 4))
+    pyramids: LRUCache[TilePyramid] = field(default_factory=lambda: LRUCache(limits.MEMORY))
+    arrays: LRUCache[EncodedArray] = field(default_factory=lambda: LRUCache(limits.MEMORY // 4))
 
     def __post_init__(self) -> None:
-        self.library.on_drop = self._forget
+        self.library.on_remove = self._remove_trace
 
     def close(self) -> None:
         self.worker.close()
         self.models.close()
 
-    async def do(
-        self, request: Request, work: Callable[[], T], urgency: int = USUAL, worker: Worker | None = None
+    async def run(
+        self, request: Request, function: Callable[[], T], priority: int = NORMAL, worker: Worker | None = None
     ) -> T:
-        """Wait for its turn and for the result; if the client goes first, its turn never comes."""
+        """Run a function on a worker and wait for its result; if the client disconnects first, it never starts."""
         try:
-            future = (worker or self.worker).submit(work, urgency)
+            future = (worker or self.worker).submit(function, priority)
         except QueueFull as error:
             raise RequestError(503, str(error)) from None
-        waited: asyncio.Future[T] = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(request))
+        result: asyncio.Future[T] = asyncio.wrap_future(future)
+        disconnect = asyncio.ensure_future(_disconnect(request))
         try:
-            both: set[asyncio.Future[Any]] = {waited, gone}
+            both: set[asyncio.Future[Any]] = {result, disconnect}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if not waited.done():
+            if not result.done():
                 raise ClientDisconnected
-            return waited.result()
+            return result.result()
         finally:
-            gone.cancel()
+            disconnect.cancel()
             future.cancel()
-            waited.cancel()  # what comes of it after all nobody need look at
+            result.cancel()  # or an exception that nobody reads would be logged
 
-    async def run(self, request: Request, work: Callable[[], T]) -> T:
-        """The same for what a model does, which ends too; what it cannot do is the request's mistake."""
-        left = threading.Event()
+    async def run_model(self, request: Request, function: Callable[[], T]) -> T:
+        """The same for a model, which also stops while it runs; a ValueError or OSError becomes a 422."""
+        cancelled = threading.Event()
 
-        def tried() -> T:
-            self.library.left = left
+        def run() -> T:
+            self.library.cancelled = cancelled
             try:
-                return work()
+                return function()
             except RequestError:
                 raise
             except (ValueError, OSError) as error:
                 raise RequestError(422, " ".join(str(error).split())) from None
             finally:
-                self.library.left = None
+                self.library.cancelled = None
 
         try:
-            return await self.do(request, tried, worker=self.models)
+            return await self.run(request, run, worker=self.models)
         finally:
-            left.set()
+            cancelled.set()
 
-    def map(self, trace: TraceView, call: int, entry: int, head: int) -> TilePyramid:
-        """What is known of one head; at the worker only."""
+    def pyramid(self, trace: TraceView, call: int, entry: int, head: int) -> TilePyramid:
+        """The tile pyramid of one head, from the cache where it is there; only for the worker's thread."""
         key = trace.id, call, entry, head
-        found = self.maps.get(key)
-        if found is None:
-            found = TilePyramid(trace.weights(call, entry)[head])
-            self.keep(self.maps, key, found, found.nbytes)
-        return found
+        pyramid = self.pyramids.get(key)
+        if pyramid is None:
+            pyramid = TilePyramid(trace.weights(call, entry)[head])
+            self.store(self.pyramids, key, pyramid, pyramid.nbytes)
+        return pyramid
 
-    def keep(self, cache: LRUCache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
-        """As long as there is the trace it is of: a map holds its queries and keys."""
+    def store(self, cache: LRUCache[T], key: tuple[str, *tuple[Hashable, ...]], value: T, size: int) -> None:
+        """Cache a value as long as its trace exists: a pyramid holds the trace's queries and keys."""
         cache.put(key, value, size)
-        if key[0] not in self.library.traces:  # looked at last: it may go meanwhile
-            self._forget(key[0])
+        if key[0] not in self.library.traces:  # checked after `put`: the trace may be removed meanwhile
+            self._remove_trace(key[0])
 
-    def _forget(self, id: str) -> None:
-        for cache in (self.maps, self.answers):
-            cache.drop(lambda key: key[0] == id)
+    def _remove_trace(self, id: str) -> None:
+        for cache in (self.pyramids, self.arrays):
+            cache.remove(lambda key: key[0] == id)
 
-    async def know(
+    async def compute_row_states(
         self, request: Request, trace: TraceView, call: int, entry: int, heads: list[int], rows: range
     ) -> None:
-        """Find the row states of these heads a band at a time, so that it can end between them."""
+        """Compute the row states of these heads one band at a time, so that the request can be cancelled in between."""
         for head in heads:
 
-            def look(head: int = head) -> tuple[TilePyramid, list[int]]:
-                found = self.map(trace, call, entry, head)
-                # Fewer are found quickly with the weights themselves.
-                return found, found.unknown(rows) if len(rows) > found.band else []
+            def missing(head: int = head) -> tuple[TilePyramid, list[int]]:
+                pyramid = self.pyramid(trace, call, entry, head)
+                # Up to one band they are computed together with the weights.
+                return pyramid, pyramid.bands_without_states(rows) if len(rows) > pyramid.band else []
 
-            found, unknown = await self.do(request, look)  # held, since what is kept may be dropped meanwhile
-            for band in unknown:
-                await self.do(request, partial(found.know, band))
+            pyramid, bands = await self.run(request, missing)  # referenced here: the cache may drop it meanwhile
+            for band in bands:
+                await self.run(request, partial(pyramid.compute_states, band))
 
     async def tile(
         self, request: Request, trace: TraceView, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
     ) -> EncodedArray:
+        """A tile, from the cache or computed band by band; after `PATIENCE` seconds, as far as it is computed."""
         key = (trace.id, call, entry, head, tile, pool, type)
-        kept = self.answers.get(key)
-        if kept is not None:
-            return kept
+        cached = self.arrays.get(key)
+        if cached is not None:
+            return cached
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE
 
         def step(last: bool) -> EncodedArray | None:
-            found = self.map(trace, call, entry, head)
-            missing = found.missing(tile)
+            pyramid = self.pyramid(trace, call, entry, head)
+            missing = pyramid.missing_bands(tile)
             if missing and not last:
-                found.walk(missing[0])
-                self.keep(self.maps, (trace.id, call, entry, head), found, found.nbytes)
+                pyramid.pool_band(missing[0])
+                self.store(self.pyramids, (trace.id, call, entry, head), pyramid, pyramid.nbytes)
                 return None
-            edges = found.edges(tile)
-            note = "" if edges == tile.edges else f"cells moved to multiples of {found.block}"
-            share = 1 - len(missing) / len(found.bands(tile.rows))
-            return EncodedArray.of(found.tile(tile, pool), type, share, note)
+            edges = pyramid.edges(tile)
+            note = "" if edges == tile.edges else f"cells moved to multiples of {pyramid.block}"
+            computed = 1 - len(missing) / len(pyramid.bands(tile.rows))
+            return EncodedArray.of(pyramid.tile(tile, pool), type, computed, note)
 
-        answer = await self.do(request, lambda: step(False), URGENT)
-        while answer is None:
+        array = await self.run(request, lambda: step(False), HIGH)
+        while array is None:
             last = loop.time() > until
-            answer = await self.do(request, lambda last=last: step(last), URGENT if last else USUAL)  # type: ignore[misc]
-        if answer.computed == 1:
-            self.keep(self.answers, key, answer, len(answer.data))
-        return answer
+            array = await self.run(request, lambda last=last: step(last), HIGH if last else NORMAL)  # type: ignore[misc]
+        if array.computed == 1:
+            self.store(self.arrays, key, array, len(array.data))
+        return array
 
 
-async def _gone(request: Request) -> None:
+async def _disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

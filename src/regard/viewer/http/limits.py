@@ -1,38 +1,38 @@
-"""Limits: how much one request may ask for. What is beyond them is refused with a reason, never cut silently."""
+"""Limits of one request and of the caches. A request beyond them is refused with a reason, never cut silently."""
 
 from __future__ import annotations
 
 TEXT = 20_000
-"""Characters of a text that is read or translated."""
+"""Characters of an input text."""
 BODY = 1 << 17
-"""Bytes of a request's JSON."""
+"""Bytes of a JSON request."""
 UPLOAD = 16 << 20
-"""Bytes of a picture or a sound."""
+"""Bytes of an uploaded picture or sound."""
 CELLS = 1 << 22
-"""Weights in one answer."""
+"""Numbers in one response."""
 SIDE = 512
-"""Rows, and columns, of a tile."""
+"""Cells along one side of a tile."""
 GENERATED = 256
-"""Tokens that a language model may add."""
+"""New tokens of a language model."""
 BEAMS = 16
 MODELS = 4
-"""Translators asked side by side."""
+"""Models of one request, compared side by side."""
 TRACES = 16
-"""Traces kept of texts that were read here; the oldest go first. Those the server was started with stay."""
+"""Traces of texts read through the page; the oldest is removed first. Pinned traces are not counted."""
 WAITING = 512
-"""Requests that wait for their turn."""
+"""Jobs in a worker's queue."""
 PLACES = 1 << 20
-"""Tokens of a trace."""
+"""Queries, or keys, of a call."""
 MATRICES = 1 << 16
-"""Heads of all entries of a batch, of one call."""
+"""Batch entries × heads of one call."""
 VECTORS = 1 << 33
-"""Bytes of one call's queries or keys, every head with its own."""
+"""Bytes of one call's queries, or keys, over all heads."""
 MEMORY = 512 << 20
-"""Bytes of tiles and maps kept to be asked for again."""
+"""Bytes of the pyramid cache; the cache of encoded arrays has a quarter of it."""
 
 
 def public() -> dict[str, int]:
-    """What the page is told."""
+    """The limits that `GET /api/about` reports."""
     return {
         "text": TEXT,
         "upload": UPLOAD,

@@ -1,4 +1,4 @@
-"""LRUCache: answers kept to be given again, the least recently wanted dropped first, counted in bytes."""
+"""A thread-safe LRU cache that is limited by the bytes of its values."""
 
 from __future__ import annotations
 
@@ -15,38 +15,36 @@ V = TypeVar("V")
 class LRUCache(Generic[V]):
     def __init__(self, limit: int) -> None:
         self.limit, self.bytes = limit, 0
-        self._kept: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> V | None:
         with self._lock:
-            found = self._kept.get(key)
-            if found is None:
+            if key not in self._entries:
                 return None
-            self._kept.move_to_end(key)
-            return found[0]
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
     def put(self, key: Hashable, value: V, size: int) -> None:
-        """Keep it, unless it is larger than all there may be."""
+        """Store a value of `size` bytes; one larger than the whole cache is not stored."""
         if size > self.limit:
             return
         with self._lock:
-            self._drop(key)
-            self._kept[key] = value, size
+            self._remove(key)
+            self._entries[key] = value, size
             self.bytes += size
             while self.bytes > self.limit:
-                self._drop(next(iter(self._kept)))
+                self._remove(next(iter(self._entries)))
 
-    def drop(self, which: Callable[[Any], bool]) -> None:
-        """All with such keys."""
+    def remove(self, matches: Callable[[Any], bool]) -> None:
+        """Remove all entries whose key matches."""
         with self._lock:
-            for key in [key for key in self._kept if which(key)]:
-                self._drop(key)
+            for key in [key for key in self._entries if matches(key)]:
+                self._remove(key)
 
-    def _drop(self, key: Hashable) -> None:
-        found = self._kept.pop(key, None)
-        if found is not None:
-            self.bytes -= found[1]
+    def _remove(self, key: Hashable) -> None:
+        if key in self._entries:
+            self.bytes -= self._entries.pop(key)[1]
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)

@@ -1,4 +1,4 @@
-"""Answers: arrays as the page takes them, little-endian bytes with their shape beside them, and errors as one line."""
+"""Responses: arrays as little-endian bytes with their shape in headers, JSON, and the errors of requests."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SMALL = 1024
-"""Bytes below which nothing is gained by packing."""
+"""Bytes below which compression does not pay."""
 
 
 class RequestError(ValueError):
-    """A request that cannot be answered, and why."""
+    """A request that cannot be answered: the HTTP status and the reason."""
 
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
 class ClientDisconnected(Exception):
-    """Nobody waits for the answer any more."""
+    """The client closed the connection before the response was ready."""
 
 
 @dataclass(slots=True)
 class EncodedArray:
-    """Numbers on their way to the page.
+    """A tensor as bytes, with the metadata that goes into headers.
 
     As "uint8" a weight w is round(255·√(w / peak)), with one peak for each leading index: small weights stay visible,
-    and the page gets w back to within 1/255 of the square root.
+    and the square root of w / peak is exact to 1/255.
     """
 
     data: bytes
@@ -45,9 +45,9 @@ class EncodedArray:
     type: str
     peaks: list[float] = field(default_factory=list)
     computed: float = 1.0
-    """How much of it is computed; the rest is zero yet."""
+    """The fraction that is computed; the rest is zero so far."""
     note: str = ""
-    """What the numbers are, where they are not all there is."""
+    """How the numbers were reduced, where they are not exactly what was requested."""
 
     @classmethod
     def of(cls, x: Tensor, type: str = "float32", computed: float = 1.0, note: str = "") -> EncodedArray:
@@ -65,37 +65,37 @@ class EncodedArray:
 
     @property
     def headers(self) -> dict[str, str]:
-        found = {"X-Shape": ",".join(map(str, self.shape)), "X-Type": self.type}
+        headers = {"X-Shape": ",".join(map(str, self.shape)), "X-Type": self.type}
         if self.peaks:
-            found["X-Peaks"] = ",".join(f"{peak:.6g}" for peak in self.peaks)
+            headers["X-Peaks"] = ",".join(f"{peak:.6g}" for peak in self.peaks)
         if self.computed < 1:
-            found["X-Computed"] = f"{self.computed:.4f}"
+            headers["X-Computed"] = f"{self.computed:.4f}"
         if self.note:
-            found["X-Note"] = self.note
-        return found
+            headers["X-Note"] = self.note
+        return headers
 
     def response(self, request: Request) -> Response:
-        """202 while a part of it is still to be computed: ask again, and the rest is computed meanwhile."""
+        """200, 304 for a matching ETag, or 202 while a part is not computed yet: request it again for the rest."""
         headers = self.headers
-        done = self.computed >= 1
-        headers["Cache-Control"] = "private, no-cache" if done else "no-store"
-        if done:
+        complete = self.computed >= 1
+        headers["Cache-Control"] = "private, no-cache" if complete else "no-store"
+        if complete:
             headers["ETag"] = f'"{hashlib.blake2b(self.data, digest_size=12).hexdigest()}"'
             if request.headers.get("if-none-match") == headers["ETag"]:
                 return Response(status_code=304, headers=headers)
         data = self.data
         if self.type == "uint8":
-            data, packed = _packed(data, request)
-            headers |= packed
-        return Response(data, 200 if done else 202, headers, "application/octet-stream")
+            data, encoding = _compress(data, request)
+            headers |= encoding
+        return Response(data, 200 if complete else 202, headers, "application/octet-stream")
 
 
 def json_response(value: Any, request: Request, status: int = 200) -> Response:
     try:
         data = _json(value)
-    except ValueError:  # a model's numbers may be anything, JSON's may not
+    except ValueError:  # NaN or infinity, which JSON does not have
         data = _json(_finite(value))
-    data, headers = _packed(data, request)
+    data, headers = _compress(data, request)
     return Response(data, status, {"Cache-Control": "no-store", **headers}, "application/json")
 
 
@@ -104,15 +104,15 @@ def _json(value: Any) -> bytes:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for what is no finite number."""
+    """The same value with null for NaN and infinity."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(x) for key, x in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(x) for x in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _packed(data: bytes, request: Request) -> tuple[bytes, dict[str, str]]:
+def _compress(data: bytes, request: Request) -> tuple[bytes, dict[str, str]]:
     if len(data) < SMALL or "gzip" not in request.headers.get("accept-encoding", ""):
         return data, {"Vary": "Accept-Encoding"}
     return gzip.compress(data, 1), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}

@@ -1,4 +1,4 @@
-"""Server: the viewer on this machine, for one person and a browser; or for others, with a token."""
+"""The viewer's web server: on the loopback address, or on another one with a token."""
 
 from __future__ import annotations
 
@@ -22,43 +22,42 @@ if TYPE_CHECKING:
 
     from ..data.library import Library
 
-HERE = "127.0.0.1"
-STOP = 2
-"""Seconds that open requests are given when the server ends."""
+SHUTDOWN = 2
+"""Seconds that open requests get when the server stops."""
 
 
 class Server:
-    """Listens from the moment it is made, so that its address is known; answers once `run` is called."""
+    """Binds its socket at once, so that its address is known; answers requests once `run` is called."""
 
-    def __init__(self, library: Library, host: str = HERE, port: int = 0, view: str = "") -> None:
-        self.view = view  # to open the page at; its own choice where there is none
+    def __init__(self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "") -> None:
+        self.view = view  # the view that the page opens; "": the page chooses
         self.token = None if loopback(host) else secrets.token_urlsafe(24)
-        every = host in ("0.0.0.0", "::")
-        hosts = frozenset() if every else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
+        any_address = host in ("0.0.0.0", "::")
+        hosts = frozenset() if any_address else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
         self.app = create_app(library, hosts, self.token)
-        self._socket = _bound(host, port)
-        name = socket.gethostname() if every else host
-        shown = f"[{name}]" if ":" in name else name
-        self.address = f"http://{shown}:{self._socket.getsockname()[1]}"
+        self._socket = _listen(host, port)
+        name = socket.gethostname() if any_address else host
+        name = f"[{name}]" if ":" in name else name  # IPv6
+        self.address = f"http://{name}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
-            self.app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=STOP
+            self.app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SHUTDOWN
         )
         self._server = uvicorn.Server(config)
 
     @property
     def url(self) -> str:
-        """What to open, with the token where one is wanted, and at a view where one was chosen."""
+        """The address to open: with the token, where there is one, and the view, where one was chosen."""
         token = f"?token={quote(self.token)}" if self.token else ""
         return f"{self.address}/{token}" + (f"#view={self.view}" if self.view else "")
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
-        """Answer until interrupted; `ready` is called once the first request would be answered."""
+        """Serve until interrupted; `ready` is called once requests are accepted."""
         if ready is not None:
-            threading.Thread(target=self._tell, args=(ready,), daemon=True).start()
+            threading.Thread(target=self._call_when_started, args=(ready,), daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             self._server.run(sockets=[self._socket])
 
-    def _tell(self, ready: Callable[[], None]) -> None:
+    def _call_when_started(self, ready: Callable[[], None]) -> None:
         while not self._server.started:
             if self._server.should_exit:
                 return
@@ -66,7 +65,7 @@ class Server:
         ready()
 
     def open(self) -> None:
-        """In the person's browser, where there is one."""
+        """Open the page in the default browser."""
         webbrowser.open(self.url)
 
     def stop(self) -> None:
@@ -75,7 +74,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving(library: Library) -> Iterator[Server]:
-    """A server in a thread of its own while the block runs."""
+    """Run a server in a thread of its own while the block runs."""
     server = Server(library)
     started = threading.Event()
     thread = threading.Thread(target=server.run, args=(started.set,), daemon=True)
@@ -86,11 +85,11 @@ def serving(library: Library) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-        thread.join(STOP + 5)
+        thread.join(SHUTDOWN + 5)
 
 
 def loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the address."""
     if host.lower() == "localhost":
         return True
     with contextlib.suppress(ValueError):
@@ -98,15 +97,15 @@ def loopback(host: str) -> bool:
     return False
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(where)
-        found.listen(2048)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
     except OSError as error:
         raise ValueError(
-            f"cannot listen at {host}, port {port}: {error.strerror or error}; choose another --port, or none"
+            f"cannot listen at {host}, port {port}: {error.strerror or error}; choose another --port, or leave it out"
         ) from None
-    return found
+    return listener

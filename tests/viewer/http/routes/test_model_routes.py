@@ -25,7 +25,7 @@ from regard.viewer.data.library import Library, ModelEntry, installed_models, mo
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http import limits
 from regard.viewer.http.application import create_app
-from regard.viewer.http.in_process_client import ask
+from regard.viewer.http.in_process_client import request
 from regard.viewer.http.server import serving
 from tests.support.viewer_client import answered, error_of, get, json_of, post, seen_of
 
@@ -87,8 +87,8 @@ def test_a_trail_ends_in_what_the_search_finds() -> None:
         ("/api/translate", {"text": " ", "models": ["x"]}, 422, "text"),
         ("/api/translate", {"text": "a", "models": ["x"], "beams": 17}, 422, "beams"),
         ("/api/classify", {"text": "a", "models": ["x"]}, 404, "none is installed"),
-        ("/api/caption", {}, 404, "no model here can caption"),
-        ("/api/listen", {}, 404, "no model here can listen"),
+        ("/api/caption", {}, 404, "no model for 'caption'"),
+        ("/api/listen", {}, 404, "no model for 'listen'"),
     ],
 )
 def test_what_no_model_can_do_is_refused(path: str, body: object, status: int, word: str) -> None:
@@ -104,7 +104,7 @@ def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
         "listen",
         "generate",
     }
-    with pytest.raises(ValueError, match="neither trace"):
+    with pytest.raises(ValueError, match="neither a trace nor a model"):
         model_at(str(tmp_path))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     assert model_at(str(tmp_path)) == ModelEntry(tmp_path.name, "read", tmp_path.name, str(tmp_path))
@@ -122,7 +122,7 @@ def shipped(task: str) -> ModelEntry:
 
 def upload(model: ModelEntry, path: str, content: bytes) -> ClientResponse:
     app = create_app(Library(models=[model]))
-    return answered(ask(app, "POST", path, content, "application/octet-stream"))
+    return answered(request(app, "POST", path, content, "application/octet-stream"))
 
 
 def test_a_text_is_named_as_the_library_names_it() -> None:
@@ -149,7 +149,7 @@ def test_a_picture_is_told_as_the_library_tells_it() -> None:
     assert all(len(row) == told["grid"][0] * told["grid"][1] for row in told["weights"])
     assert told["picture"].startswith("data:image/png;base64,")
     said = error_of(upload(model, "/api/caption", b"no picture"), 422)
-    assert said.startswith("what was sent: is not a picture")
+    assert said.startswith("the uploaded file: not a picture")
 
 
 def test_a_sound_is_heard_as_the_library_hears_it() -> None:
@@ -163,7 +163,7 @@ def test_a_sound_is_heard_as_the_library_hears_it() -> None:
     assert sum(told["probabilities"].values()) == pytest.approx(1.0)
     assert told["label"] == max(told["probabilities"], key=told["probabilities"].__getitem__)
     assert sum(told["weights"]) == pytest.approx(1.0, abs=1e-3)
-    assert "what was sent" in error_of(upload(model, "/api/listen", b"no sound"), 422)
+    assert "the uploaded file" in error_of(upload(model, "/api/listen", b"no sound"), 422)
 
 
 def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
@@ -192,8 +192,8 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
         count += 1
         if count == 3:
             third.set()
-            assert library.left is not None
-            assert library.left.wait(20)
+            assert library.cancelled is not None
+            assert library.cancelled.wait(20)
         return step(*given, **more)
 
     monkeypatch.setattr(decoder, "step", counted)
@@ -201,7 +201,7 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
     async def leave() -> ClientResponse:
         gone = asyncio.Event()
         body = json.dumps({"text": SENTENCE, "models": [model.name]}).encode()
-        asked = asyncio.ensure_future(ask(app, "POST", "/api/translate", body, gone=gone))
+        asked = asyncio.ensure_future(request(app, "POST", "/api/translate", body, disconnected=gone))
         assert await asyncio.to_thread(third.wait, 20)
         gone.set()
         return await asked
@@ -226,12 +226,12 @@ def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: py
         for path in ("weights", "tile?top=0&left=0&bottom=13&right=13&height=4&width=4"):
             assert get(app, f"/api/traces/{trace}/calls/0/{path}").status == 200
         assert get(app, f"/api/traces/{trace}/thumbs").status == 200
-    assert (len(jobs.maps), len(jobs.answers)) == (6, 4)
+    assert (len(jobs.pyramids), len(jobs.arrays)) == (6, 4)
     library.add(second)
     assert list(library.traces.values())[1:] == [second]
-    assert (len(jobs.maps), len(jobs.answers)) == (3, 2)
-    jobs.map(first, 0, 0, 0)  # one that was computed while it went
-    assert len(jobs.maps) == 3
+    assert (len(jobs.pyramids), len(jobs.arrays)) == (3, 2)
+    jobs.pyramid(first, 0, 0, 0)  # one that was computed while it went
+    assert len(jobs.pyramids) == 3
     del first
     gc.collect()
     assert kept() is None
@@ -249,7 +249,7 @@ def test_an_example_read_again_stays() -> None:
 def test_examples_come_while_the_page_is_there_already() -> None:
     model = shipped("translate")
     library = Library(models=[model])
-    library.coming = [("no such model", "", 0), (model.name, SENTENCE, 0)]
+    library.pending = [("no such model", "", 0), (model.name, SENTENCE, 0)]
     with serving(library) as server, httpx.Client(base_url=server.address) as client:
         until = time.monotonic() + 30
         while (about := client.get("/api/about").json())["coming"]:

@@ -1,1 +1,1 @@
-"""Routes: what can be asked over HTTP, one file for each thing that is asked about."""
+"""Routes of the HTTP API: about traces, about one call of a trace, and for running models."""

@@ -1,4 +1,4 @@
-"""Models at work: translations with their alignments, texts and sounds named, pictures told."""
+"""Routes that run models: translate and classify a text, caption a picture, classify or transcribe a sound."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from ...data.media_results import heard, named, told
-from ...data.translation_view import translated
+from ...data import model_results
 from .. import limits
 from ..responses import json_response
 from .route_parameters import BYTES, ERRORS, jobs_of
 
 router = APIRouter()
-
-
-FILE = {"requestBody": {"required": True, "content": BYTES}}
-"""The body is a file as it is, of whatever content type."""
+UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
+"""The body is the file itself, of any content type."""
+BLEU_BY_LENGTH = Path(__file__).parents[2] / "data" / "bleu_by_length.json"
+"""Written by tools/results_page.py from the runs of docs/results.md."""
 
 
 class TextRequest(BaseModel):
-    """A text for some of the models there are."""
+    """A text, and the models to run on it."""
 
     model_config = {"extra": "forbid"}
     text: str = Field(min_length=1, max_length=limits.TEXT, pattern=r"\S")
@@ -35,53 +34,48 @@ class TranslateRequest(TextRequest):
     beams: int = Field(default=5, ge=1, le=limits.BEAMS)
 
 
-LENGTH = Path(__file__).parents[2] / "data" / "bleu_by_length.json"
-"""Written by tools/results_page.py from the runs of docs/results.md."""
-
-
 @router.get("/length", responses=ERRORS, response_model=dict[str, Any])
 async def length(request: Request) -> Response:
-    """BLEU by the length of the sentence, with and without attention (Bahdanau et al. 2015, figure 2).
+    """BLEU by sentence length, with and without attention (Bahdanau et al. 2015, figure 2).
 
-    `curves`, each of one translator on one corpus: its points are (words in the source, BLEU, sentences).
+    `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
     """
-    return json_response(json.loads(LENGTH.read_text(encoding="utf-8")), request)
+    return json_response(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")), request)
 
 
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
-async def translate(request: Request, asked: TranslateRequest) -> Response:
-    """Each model's translation, the weights behind it, and the beam at every step."""
-    library = jobs_of(request).library
-    answers = []
-    for model in [library.model(name, "translate") for name in dict.fromkeys(asked.models)]:
-        run = partial(translated, library, model, asked.text, asked.beams)
-        answers.append(await jobs_of(request).run(request, run))
-    return json_response({"translations": answers}, request)
+async def translate(request: Request, body: TranslateRequest) -> Response:
+    """The translation of each model, its alignment weights, and the beam at every step."""
+    jobs, results = jobs_of(request), []
+    for model in [jobs.library.model(name, "translate") for name in dict.fromkeys(body.models)]:
+        function = partial(model_results.translation, jobs.library, model, body.text, body.beams)
+        results.append(await jobs.run_model(request, function))
+    return json_response({"translations": results}, request)
 
 
 @router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
-async def classify(request: Request, asked: TextRequest) -> Response:
-    """What each model calls a text, and the weight of every token."""
-    library = jobs_of(request).library
-    answers = []
-    for model in [library.model(name, "classify") for name in dict.fromkeys(asked.models)]:
-        answers.append(await jobs_of(request).run(request, partial(named, library, model, asked.text)))
-    return json_response({"classifications": answers}, request)
+async def classify(request: Request, body: TextRequest) -> Response:
+    """The label of each model for a text, and the weight of every token."""
+    jobs, results = jobs_of(request), []
+    for model in [jobs.library.model(name, "classify") for name in dict.fromkeys(body.models)]:
+        function = partial(model_results.text_classification, jobs.library, model, body.text)
+        results.append(await jobs.run_model(request, function))
+    return json_response({"classifications": results}, request)
 
 
-@router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
+@router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=UPLOAD)
 async def caption(request: Request) -> Response:
-    """What a picture (PNG, JPEG, WebP, …) shows, in the words of the first captioner, and where it looked for each."""
-    library, picture = jobs_of(request).library, await request.body()
-    model = library.able("caption")[0]
-    return json_response(await jobs_of(request).run(request, partial(told, library, model, picture)), request)
+    """The caption of a picture (PNG, JPEG, WebP, …) by the first captioner, and its weights for each word."""
+    jobs, picture = jobs_of(request), await request.body()
+    model = jobs.library.models_for("caption")[0]
+    function = partial(model_results.caption, jobs.library, model, picture)
+    return json_response(await jobs.run_model(request, function), request)
 
 
-@router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=FILE)
+@router.post("/listen", responses=ERRORS, response_model=dict[str, Any], openapi_extra=UPLOAD)
 async def listen(request: Request) -> Response:
-    """What a sound (WAV, FLAC, OGG) is called, spelled where a model spells; and when each listened to what."""
-    library, sound = jobs_of(request).library, await request.body()
-    models = library.able("listen")[: limits.MODELS]
-    return json_response(
-        await jobs_of(request).run(request, lambda: heard(map(library.loaded, models), sound)), request
-    )
+    """The label of a sound (WAV, FLAC, OGG), its letters where a model transcribes, and the weights over time."""
+    jobs, sound = jobs_of(request), await request.body()
+    models = jobs.library.models_for("listen")[: limits.MODELS]
+    function = partial(model_results.sound_classification, jobs.library, models, sound)
+    return json_response(await jobs.run_model(request, function), request)

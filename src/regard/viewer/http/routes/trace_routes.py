@@ -1,7 +1,8 @@
-"""What was watched, as a whole: its calls and tokens, thumbnails, statistics and patterns of all heads."""
+"""Routes of whole traces: the list, making one, its calls and tokens, thumbnails, statistics and head patterns."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -11,14 +12,14 @@ from pydantic import BaseModel, Field
 from .... import __version__
 from ...static_files import view_names
 from .. import limits
-from ..responses import EncodedArray, RequestError, json_response
-from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, chosen, jobs_of
+from ..responses import EncodedArray, json_response
+from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, call_shape, check_entry, jobs_of
 
 router = APIRouter()
 
 
 class ReadRequest(BaseModel):
-    """A text for a model to read while it is watched."""
+    """A text that a model reads while its attention is watched."""
 
     model_config = {"extra": "forbid"}
     model: str = Field(max_length=200)
@@ -51,13 +52,13 @@ class ServerInfo(BaseModel):
     models: list[ModelSummary]
     traces: list[TraceSummary]
     coming: int
-    """Traces that are being made; ask again."""
+    """Traces that are still being made."""
     views: list[str]
     limits: dict[str, int]
 
 
 class HeadStatistics(BaseModel):
-    """Of each call: entropies and the like of its heads, from `rows` of its queries."""
+    """For each call: statistics of its heads over `rows` of its queries."""
 
     calls: list[dict[str, Any]]
 
@@ -70,13 +71,13 @@ class HeadPatterns(BaseModel):
 
 @router.get("/about", responses=ERRORS)
 async def about(request: Request) -> ServerInfo:
-    """What there is to look at."""
+    """The version, models, traces, views and limits of this server."""
     jobs = jobs_of(request)
-    listed = [ModelSummary(name=x.name, task=x.task, title=x.title) for x in jobs.library.models.values()]  # type: ignore[arg-type]
+    models = [ModelSummary(name=x.name, task=x.task, title=x.title) for x in jobs.library.models.values()]  # type: ignore[arg-type]
     return ServerInfo(
         version=__version__,
-        models=listed,
-        coming=len(jobs.library.coming),
+        models=models,
+        coming=len(jobs.library.pending),
         traces=await traces(request),
         views=view_names(),
         limits=limits.public(),
@@ -86,28 +87,26 @@ async def about(request: Request) -> ServerInfo:
 @router.get("/traces", responses=ERRORS)
 async def traces(request: Request) -> list[TraceSummary]:
     jobs = jobs_of(request)
-    found = list(jobs.library.traces.values())
-    return [TraceSummary(**one) for one in await jobs.do(request, lambda: [trace.summary for trace in found])]
+    views = list(jobs.library.traces.values())
+    return [TraceSummary(**x) for x in await jobs.run(request, lambda: [view.summary for view in views])]
 
 
 @router.post("/traces", responses=ERRORS, status_code=201)
-async def read(request: Request, asked: ReadRequest) -> TraceCreated:
-    """Run a model over a text and watch it. One at a time; others wait."""
+async def read(request: Request, body: ReadRequest) -> TraceCreated:
+    """Run a model over a text and watch it. Models run one at a time."""
     jobs = jobs_of(request)
-    jobs.library.model(asked.model)
-
-    read = await jobs.run(request, lambda: jobs.library.read(asked.model, asked.text, asked.second, asked.generate))
-    return TraceCreated(id=read.id)
+    jobs.library.model(body.model)
+    function = partial(jobs.library.read, body.model, body.text, body.second, body.generate)
+    return TraceCreated(id=(await jobs.run_model(request, function)).id)
 
 
 @router.get("/traces/{trace}", responses=ERRORS, response_model=dict[str, Any])
 async def trace(request: Request, trace: TraceId, entry: Entry = 0) -> Response:
-    """Its calls, in order, and the tokens along their sides."""
+    """The calls of a trace, in order, and the tokens along their sides."""
     jobs = jobs_of(request)
-    found = jobs.library.trace(trace)
-    if entry >= found.batch:
-        raise RequestError(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
-    return json_response(await jobs.do(request, lambda: found.about(entry)), request)
+    view = jobs.library.trace(trace)
+    check_entry(entry, view.batch)
+    return json_response(await jobs.run(request, partial(view.describe, entry)), request)
 
 
 @router.get("/traces/{trace}/thumbs", responses=ARRAY, response_class=Response)
@@ -115,46 +114,45 @@ async def thumbs(
     request: Request,
     trace: TraceId,
     entry: Entry = 0,
-    size: Annotated[int, Query(ge=1, le=128, description="Cells along a side")] = 32,
+    size: Annotated[int, Query(ge=1, le=128, description="Cells along one side")] = 32,
     pool: Pooling = "max",
 ) -> Response:
-    """Every head of every call as a small picture: uint8 [heads of all calls, size, size], a peak for each.
+    """Thumbnails of every head of every call: uint8 [heads of all calls, size, size], one peak for each.
 
-    Of long texts each row of cells shows a single query, and X-Note says so.
+    For long texts each row of cells shows a single query, and X-Note says so.
     """
     jobs = jobs_of(request)
-    found = jobs.library.trace(trace)
-    key = found.id, "thumbs", entry, size, pool
-    kept = jobs.answers.get(key)
-    if kept is None:
+    view = jobs.library.trace(trace)
+    key = view.id, "thumbs", entry, size, pool
+    array = jobs.arrays.get(key)
+    if array is None:
         parts, sampled = [], False
-        for call in range(len(found.seen)):
-            chosen(found, call, entry)
-            part, some = await jobs.do(request, lambda call=call: found.thumb(call, entry, size, pool))  # type: ignore[misc]
+        for call in range(len(view.seen)):
+            call_shape(view, call, entry)
+            part, part_sampled = await jobs.run(request, partial(view.thumbnails, call, entry, size, pool))
             parts.append(part)
-            sampled |= some
-        kept = EncodedArray.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
-        jobs.keep(jobs.answers, key, kept, len(kept.data))
-    return kept.response(request)
+            sampled |= part_sampled
+        array = EncodedArray.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")
+        jobs.store(jobs.arrays, key, array, len(array.data))
+    return array.response(request)
 
 
 @router.get("/traces/{trace}/stats", responses=ERRORS)
 async def stats(request: Request, trace: TraceId, entry: Entry = 0) -> HeadStatistics:
-    """Of every head: entropy, confidence (mean largest weight), sink (mean weight on the first key), prompt."""
+    """For every head: entropy, confidence (mean largest weight), sink (mean weight on the first key), prompt."""
     jobs = jobs_of(request)
-    found = jobs.library.trace(trace)
+    view = jobs.library.trace(trace)
     calls = []
-    for call in range(len(found.seen)):
-        chosen(found, call, entry)
-        calls.append(await jobs.do(request, lambda call=call: found.statistics(call, entry)))  # type: ignore[misc]
+    for call in range(len(view.seen)):
+        call_shape(view, call, entry)
+        calls.append(await jobs.run(request, partial(view.statistics, call, entry)))
     return HeadStatistics(calls=calls)
 
 
 @router.get("/traces/{trace}/patterns", responses=ERRORS)
 async def patterns(request: Request, trace: TraceId, entry: Entry = 0) -> HeadPatterns:
-    """What each head does, by the published definitions: scores, labels, p; or why nothing can be said."""
+    """The pattern scores, labels and p-values of each head, or why there are none."""
     jobs = jobs_of(request)
-    found = jobs.library.trace(trace)
-    if entry >= found.batch:
-        raise RequestError(404, f"there is no entry {entry}; the batch has {found.batch}, from 0")
-    return HeadPatterns(**await jobs.do(request, lambda: found.patterns(entry)))
+    view = jobs.library.trace(trace)
+    check_entry(entry, view.batch)
+    return HeadPatterns(**await jobs.run(request, partial(view.patterns, entry)))
