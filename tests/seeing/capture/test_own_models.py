@@ -21,7 +21,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.viewer.data.neuron_view import neuron
+from regard.viewer.data.neuron_view import neuron_view
 from tests.support.small_models import DECODERS as SMALL_DECODERS
 from tests.support.small_models import ENCODERS as SMALL_ENCODERS
 from tests.support.small_models import VOCABULARY, batch
@@ -94,7 +94,7 @@ def test_a_shipped_recurrent_translator_shows_queries_and_keys(tmp_path: Path) -
     assert error < 1e-5
     rows = found.weights.shape[1]
     torch.testing.assert_close(call.weights.dense()[:, :rows], found.weights, atol=1e-5, rtol=1e-4)
-    terms = neuron(call.head(0), 1, range(call.shape[-1]))
+    terms = neuron_view(call.head(0), 1, range(call.shape[-1]))
     assert terms["kind"] == "tanh"
     torch.testing.assert_close(
         torch.tensor(terms["product"]).sum(-1), torch.tensor(terms["modified"]), atol=1e-4, rtol=1e-4
