@@ -198,7 +198,7 @@ def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["erro
     """The pairs whose target can be written; of labels, only those there are."""
     if not isinstance(target, LabelSet):
         return pairs
-    found = []
+    known = []
     for pair in pairs:
         try:
             target.encode_batch([pair.target])
@@ -208,8 +208,8 @@ def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["erro
                 raise UnknownLabelError(message) from None
             bad.append(message)
         else:
-            found.append(pair)
-    return found
+            known.append(pair)
+    return known
 
 
 class _Sources:

@@ -125,8 +125,8 @@ def _chosen(
             yield where, cells
         elif max(places) >= len(cells):
             has = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-            asked = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
-            yield where, RowProblem("missing column", f"the line has {has}, and {asked}")
+            wanted = f"column {max(places)} was asked for (they count from 0, and {separators} separate them)"
+            yield where, RowProblem("missing column", f"the line has {has}, and {wanted}")
         else:
             yield where, [cells[place] for place in places]
 
@@ -190,13 +190,13 @@ def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     except ModuleNotFoundError as missing:
         raise ValueError(f"{path}: reading a folder of `datasets` needs it: pip install 'regard[formats]'") from missing
     try:
-        found = datasets.load_from_disk(str(path))
+        dataset = datasets.load_from_disk(str(path))
     except FileNotFoundError as error:
         raise ValueError(f"{path} is not a folder that `save_to_disk` of `datasets` wrote") from error
-    if isinstance(found, datasets.DatasetDict):
-        raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in found)}")
-    _known(path, names, found.column_names)
-    tables = found.with_format("arrow").iter(batch_size=4096)
+    if isinstance(dataset, datasets.DatasetDict):
+        raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in dataset)}")
+    _known(path, names, dataset.column_names)
+    tables = dataset.with_format("arrow").iter(batch_size=4096)
     yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
 
 

@@ -41,10 +41,10 @@ class LabelSet:
     @classmethod
     def train(cls, texts: Iterable[str]) -> LabelSet:
         """All labels that occur, sorted; numbers as numbers."""
-        found = set(texts)
-        numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in found)
+        names = set(texts)
+        numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in names)
         # 1 and 01 are two labels and one number: between them their spelling decides, and not the order of a set.
-        return cls(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
+        return cls(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
     def __len__(self) -> int:
         return FIRST + len(self.names)

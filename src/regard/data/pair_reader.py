@@ -93,17 +93,17 @@ class PairReader:
     def __iter__(self) -> Iterator[Pair]:
         self.reasons, self.first = Counter(), {}
         for row, (where, cells) in enumerate(chain.from_iterable(part() for part in self._parts)):
-            found = cells if isinstance(cells, RowProblem) else _pair(cells, row, where, self._sides)
-            if isinstance(found, Pair):
-                yield found
+            pair = cells if isinstance(cells, RowProblem) else _pair(cells, row, where, self._sides)
+            if isinstance(pair, Pair):
+                yield pair
                 continue
-            message = f"{where}: {found.reason}"
+            message = f"{where}: {pair.reason}"
             if self.on_bad == "error":
                 error = BadRowError(message)
                 error.add_note("on_bad='skip' leaves such rows out")  # a note: what a command offers, it says itself
                 raise error
-            self.reasons[found.kind] += 1
-            self.first.setdefault(found.kind, message)
+            self.reasons[pair.kind] += 1
+            self.first.setdefault(pair.kind, message)
 
 
 class _PairIterable:

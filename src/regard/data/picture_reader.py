@@ -65,14 +65,14 @@ class PictureReader:
     def remarks(self, source: str) -> list[str]:
         """What to know of a picture before one believes its caption: that it shows nothing, or is one of several."""
         pixels = self.encode(source)
-        found = []
+        remarks = []
         if (pixels == pixels[0, 0]).all():
-            found.append(
+            remarks.append(
                 f"nothing is seen in {source}: it is all one colour, so what the model makes of it means nothing"
             )
         if not source.startswith("scene:") and _read(source, _several):
-            found.append(f"{source} holds several pictures, as an animation does; the first is taken")
-        return found
+            remarks.append(f"{source} holds several pictures, as an animation does; the first is taken")
+        return remarks
 
 
 def _read(source: str, take: Callable[[Any], T]) -> T:

@@ -33,15 +33,15 @@ def text(path: Path) -> str:
     """A whole file, plain or compressed, with \\n at the end of every line."""
     with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
         try:
-            found = file.read(LARGEST + 1)
+            content = file.read(LARGEST + 1)
         except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
             raise ValueError(f"{path}: the file is damaged: {error}") from error
-    if len(found) > LARGEST:
+    if len(content) > LARGEST:
         raise ValueError(f"{path} has more than {LARGEST:,} bytes, and running text is held whole; cut it up")
     try:
-        return str(found.decode("utf-8-sig")).replace("\r\n", "\n")
+        return str(content.decode("utf-8-sig")).replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: byte {error.start + 1}, 0x{found[error.start]:02x}, is not UTF-8") from None
+        raise ValueError(f"{path}: byte {error.start + 1}, 0x{content[error.start]:02x}, is not UTF-8") from None
 
 
 def read(file: IO[bytes]) -> Iterator[str | RowProblem]:

@@ -20,5 +20,5 @@ def idf(encoded: EncodedCorpus, vocabulary: int) -> Float32[np.ndarray, "vocabul
     """
     text = np.repeat(np.arange(len(encoded)), encoded.source_lengths)
     once = np.unique(text * vocabulary + encoded.source)  # each word of each text
-    found = np.bincount(once % vocabulary, minlength=vocabulary)
-    return (np.log((1 + len(encoded)) / (1 + found)) + 1).astype(np.float32)
+    texts_with_word = np.bincount(once % vocabulary, minlength=vocabulary)
+    return (np.log((1 + len(encoded)) / (1 + texts_with_word)) + 1).astype(np.float32)

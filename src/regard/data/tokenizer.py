@@ -46,9 +46,9 @@ class Tokenizer:
     shape = None
 
     def __init__(self, backend: Any) -> None:
-        found = [backend.id_to_token(i) for i in range(len(SPECIALS))]
-        if found != SPECIALS:
-            raise ValueError(f"a tokenizer of ours begins with {' '.join(SPECIALS)}; this one begins with {found}")
+        first = [backend.id_to_token(i) for i in range(len(SPECIALS))]
+        if first != SPECIALS:
+            raise ValueError(f"a tokenizer of ours begins with {' '.join(SPECIALS)}; this one begins with {first}")
         self._backend = backend
         # What a text happens to contain ("</s>") is text; only we say where a sentence ends.
         backend.encode_special_tokens = True
@@ -110,10 +110,10 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Each id as it stands in the vocabulary: ▁ is the space before a word."""
-        found = [self._backend.id_to_token(i) for i in ids]
-        if None in found:
-            raise ValueError(f"id {ids[found.index(None)]} is not in this vocabulary of {len(self)}")
-        return found
+        pieces = [self._backend.id_to_token(i) for i in ids]
+        if None in pieces:
+            raise ValueError(f"id {ids[pieces.index(None)]} is not in this vocabulary of {len(self)}")
+        return pieces
 
     def continued(self, text: str) -> list[int]:
         """The ids of a text that begins where it begins: without the space `encode` puts there, if that is a piece."""

@@ -17,7 +17,7 @@ from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.tasks import recipe_task
-from regard.training.trainer.update_batches import UpdateBatches
+from regard.training.trainer.data_module import UpdateBatches
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:

@@ -108,9 +108,9 @@ def _clause(chance: random.Random, side: str) -> str:
 def _hearsay(chance: random.Random, side: str) -> str:
     """What others said, and whether it was so."""
     so = chance.random() < 0.5
-    said = _GOOD if so == (side == "positive") else _POOR
-    told = f"everyone said that the {chance.choice(_THINGS)} was {chance.choice(said)}"
-    return f"{told} , and it was" if so else f"{told} , but it was not"
+    words = _GOOD if so == (side == "positive") else _POOR
+    claim = f"everyone said that the {chance.choice(_THINGS)} was {chance.choice(words)}"
+    return f"{claim} , and it was" if so else f"{claim} , but it was not"
 
 
 def _fact(chance: random.Random) -> str:

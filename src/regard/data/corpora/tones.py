@@ -62,10 +62,10 @@ def sound(name: str) -> Int16[np.ndarray, "samples"]:
 
 
 def _drawn(name: str) -> tuple[str, random.Random]:
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"{name!r:.60} names no tone; names look like tone:rising:17, with {', '.join(SHAPES)}")
-    return found[1], random.Random(found[2])
+    return match[1], random.Random(match[2])
 
 
 def _when(chance: random.Random) -> tuple[float, float]:

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from .strict_section import Count, Positive, StrictSection
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class StrictSection(BaseModel):
+    """A section of a recipe: typed, frozen, and strict about unknown keys."""
+
+    model_config = STRICT
+
 
 CorpusFile = str | Annotated[list[str], Field(min_length=2, max_length=2)]
 ROOT = Field(

@@ -9,8 +9,7 @@ from pydantic import AfterValidator, Field, model_validator, with_config
 
 from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig
 from ...models.config import SOURCES, TaskName
-from .data_section import Data, SourceSection, TextSource
-from .strict_section import STRICT, Count, Positive, Share, StrictSection
+from .data_section import STRICT, Count, Data, Positive, Share, SourceSection, StrictSection, TextSource
 
 for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
     with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here

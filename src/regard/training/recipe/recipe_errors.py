@@ -38,7 +38,7 @@ def recipe_error(
 
 
 def _sentence(mistake: Any, names: list[str]) -> str:
-    kind, given = mistake["type"], mistake["input"]
+    kind, value = mistake["type"], mistake["input"]
     if kind in UNKNOWN:
         near = difflib.get_close_matches(str(mistake["loc"][-1]), names, n=1)
         return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
@@ -49,13 +49,13 @@ def _sentence(mistake: Any, names: list[str]) -> str:
     if kind == "union_tag_invalid":
         return f"kind is {mistake['ctx']['tag']!r}; known kinds are {mistake['ctx']['expected_tags']}"
     if kind == "string_pattern_mismatch":
-        return f"is {given!r}; it should match {mistake['ctx']['pattern']}"
+        return f"is {value!r}; it should match {mistake['ctx']['pattern']}"
     if kind == "value_error":
         return str(mistake["ctx"]["error"])
     if kind == "list_type":
-        return f"is {given!r}; it should be a list, such as " + ("[0, 1]" if isinstance(given, int) else f'["{given}"]')
+        return f"is {value!r}; it should be a list, such as " + ("[0, 1]" if isinstance(value, int) else f'["{value}"]')
     wanted = mistake["msg"].removeprefix("Input should be ")
-    return f"is {given!r}; it should be {wanted}"
+    return f"is {value!r}; it should be {wanted}"
 
 
 def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:

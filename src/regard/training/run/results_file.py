@@ -68,12 +68,12 @@ def _read(file: Path) -> dict[str, Any]:
     if file.stat().st_size > LARGEST:
         raise ValueError(f"{file} has {file.stat().st_size:,} bytes; that is no {NAME} of ours")
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        results = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ValueError(f"{file} holds a {type(found).__name__}, not results by data; remove it and evaluate again")
-    return found
+    if not isinstance(results, dict):
+        raise ValueError(f"{file} holds a {type(results).__name__}, not results by data; remove it and evaluate again")
+    return results
 
 
 def _evaluation(values: dict[str, Any]) -> TranslationEvaluation | TaskEvaluation:

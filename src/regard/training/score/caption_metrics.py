@@ -36,14 +36,14 @@ def bleu(captions: Sequence[str], references: Sequence[Sequence[str]]) -> list[f
     right, total = dict.fromkeys(ORDERS, 0), dict.fromkeys(ORDERS, 0)
     long = nearest = 0
     for caption, several in zip(captions, references, strict=True):
-        said, truths = words(caption), [words(text) for text in several]
-        long += len(said)
-        nearest += min((abs(len(truth) - len(said)), len(truth)) for truth in truths)[1]
+        hypothesis, truths = words(caption), [words(text) for text in several]
+        long += len(hypothesis)
+        nearest += min((abs(len(truth) - len(hypothesis)), len(truth)) for truth in truths)[1]
         for n in ORDERS:
             most: Grams = Counter()
             for truth in truths:
                 most |= _grams(truth, n)
-            grams = _grams(said, n)
+            grams = _grams(hypothesis, n)
             right[n] += (grams & most).total()
             total[n] += grams.total()
     short = min(1.0, math.exp(1 - nearest / long)) if long else 0.0
@@ -76,14 +76,14 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float
 
     total = 0.0
     for caption, several in zip(captions, truths, strict=True):
-        said = words(caption)
+        hypothesis = words(caption)
         for n in ORDERS:
-            c = weighed(_grams(said, n))
+            c = weighed(_grams(hypothesis, n))
             for truth in several:
                 s = weighed(_grams(truth, n))
                 size = _norm(c) * _norm(s)
                 alike = sum(min(value, s[gram]) * s[gram] for gram, value in c.items() if gram in s)
-                near = math.exp(-((len(said) - len(truth)) ** 2) / (2 * SIGMA**2))
+                near = math.exp(-((len(hypothesis) - len(truth)) ** 2) / (2 * SIGMA**2))
                 total += near * alike / size / len(several) if size else 0.0
     return 10 * total / len(ORDERS) / len(captions)
 
@@ -100,8 +100,8 @@ def chrf(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     return score
 
 
-def _grams(said: Sequence[str], n: int) -> Grams:
-    return Counter(zip(*(said[i:] for i in range(n)), strict=False))
+def _grams(tokens: Sequence[str], n: int) -> Grams:
+    return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
 
 
 def _norm(vector: dict[tuple[str, ...], float]) -> float:

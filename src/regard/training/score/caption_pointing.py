@@ -40,7 +40,7 @@ def pointing(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[P
             words = scenes.scene(pairs[row].source).words
             pieces = tokenizers.target.words([i for i in target if i > END])
             looks = merge_pieces(looks, pieces, range(looks.shape[-1]))  # from pieces to words
-            found = pointing_hits(looks[: len(words)], (side, side), [word.boxes for word in words])
-            hits, total = hits + found[0], total + found[1]
+            batch_hits = pointing_hits(looks[: len(words)], (side, side), [word.boxes for word in words])
+            hits, total = hits + batch_hits[0], total + batch_hits[1]
     model.train(training)
     return 100 * hits / total if total else None

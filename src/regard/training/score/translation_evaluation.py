@@ -96,8 +96,8 @@ def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable
     """exp(−Σ log p(y_t | y_<t, x) / T), over every token of every target, </s> counted."""
     loss = count = 0.0
     for batch in _forced(model, tokenizers, pairs, tokens):
-        found = model.loss(batch)
-        loss, count = loss + float(found.nll), count + float(found.tokens)
+        batch_loss = model.loss(batch)
+        loss, count = loss + float(batch_loss.nll), count + float(batch_loss.tokens)
     try:
         return math.exp(loss / count)
     except OverflowError:  # past 709 nats a token
@@ -111,14 +111,14 @@ def alignment_errors(
 
     Heads of one layer are averaged first; an RNN has one layer. Without attention, or without pairs, there is none.
     """
-    found: dict[str, list[Links]] = {}
+    links_by_layer: dict[str, list[Links]] = {}
     for weights in alignments(model, tokenizers, pairs, tokens=tokens):
         for number, layer in enumerate(weights, 1):
             name = f"layer {number}" if len(weights) > 1 else "attention"
-            found.setdefault(name, []).append(best_links(layer))
+            links_by_layer.setdefault(name, []).append(best_links(layer))
     sure = [parse_links(pair.alignment) for pair in pairs]
     possible = [parse_links(pair.possible) for pair in pairs]
-    return {name: alignment_error_rate(links, sure, possible) for name, links in found.items()}
+    return {name: alignment_error_rate(links, sure, possible) for name, links in links_by_layer.items()}
 
 
 @torch.no_grad()
@@ -126,7 +126,7 @@ def alignments(
     model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
 ) -> list[Tensor]:
     """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
-    found: list[Tensor | None] = [None] * len(pairs)
+    weights_by_row: list[Tensor | None] = [None] * len(pairs)
     numbered = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     for batch in _forced(model, tokenizers, numbered, tokens):
         weights = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True).weights
@@ -137,8 +137,8 @@ def alignments(
         for i, row in enumerate(batch.rows.tolist()):
             target = tokenizers.target.words(batch.target[i, 1 : batch.target_lengths[i] - 1].tolist())
             source = tokenizers.source.words(batch.source[i, : batch.source_lengths[i] - 1].tolist())
-            found[row] = merge_pieces(weights[i], target, source)
-    return [weights for weights in found if weights is not None]
+            weights_by_row[row] = merge_pieces(weights[i], target, source)
+    return [weights for weights in weights_by_row if weights is not None]
 
 
 def _forced(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:

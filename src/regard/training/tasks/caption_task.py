@@ -23,8 +23,8 @@ class CaptionTask(TranslateTask):
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         once = list({pair.source: pair for pair in pairs}.values())
-        said = dict(zip((pair.source for pair in once), super().answers(model, tokenizers, once), strict=True))
-        return [said[pair.source] for pair in pairs]
+        captions = dict(zip((pair.source for pair in once), super().answers(model, tokenizers, once), strict=True))
+        return [captions[pair.source] for pair in pairs]
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return bleu(*gathered(answers, pairs))[3]
@@ -43,7 +43,7 @@ class CaptionTask(TranslateTask):
 
 def gathered(answers: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
     """One caption for each picture, and everything it may be compared with."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    by_picture: dict[str, tuple[str, list[str]]] = {}
     for answer, pair in zip(answers, pairs, strict=True):
-        found.setdefault(pair.source, (answer, []))[1].append(pair.target)
-    return [answer for answer, _ in found.values()], [references for _, references in found.values()]
+        by_picture.setdefault(pair.source, (answer, []))[1].append(pair.target)
+    return [answer for answer, _ in by_picture.values()], [references for _, references in by_picture.values()]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
     from ...models.model_folder import PretrainedModel
     from ..recipe.recipe import Recipe
-    from ..trainer.update_batches import EpochBatches
+    from ..trainer.data_module import EpochBatches
 
 
 class Task(ABC):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @dataclass
 class _Recording:
     graph: torch.cuda.CUDAGraph
-    given: Batch  # where the graph reads its batch
+    batch: Batch  # where the graph reads its batch
     total: Tensor
     nll: Tensor
     tokens: Tensor
@@ -76,12 +76,12 @@ class CudaGraphs:
         recording = self._recordings.get(shape)
         if recording is None:
             recording = self._recordings[shape] = self._record(batch)
-        given = recording.given
+        static = recording.batch
         for into, value in (
-            (given.source, batch.source),
-            (given.source_lengths, batch.source_lengths),
-            (given.target, batch.target),
-            (given.target_lengths, batch.target_lengths),
+            (static.source, batch.source),
+            (static.source_lengths, batch.source_lengths),
+            (static.target, batch.target),
+            (static.target_lengths, batch.target_lengths),
         ):
             into.copy_(value)
         recording.graph.replay()
@@ -90,7 +90,7 @@ class CudaGraphs:
         return Loss(total, recording.nll.clone(), recording.tokens.clone())
 
     def _record(self, batch: Batch) -> _Recording:
-        given = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
+        static = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
         # Libraries set themselves up, and kernels are compiled, when first used; a graph must not record that.
         # What this moves (a baseline's average, random numbers) is put back, as if it had not been.
         before, chance = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
@@ -98,15 +98,15 @@ class CudaGraphs:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self._work(given)
+                self._work(static)
         torch.cuda.current_stream().wait_stream(side)
         for buffer, value in zip(self.model.buffers(), before, strict=True):
             buffer.copy_(value)
         torch.cuda.set_rng_state(chance)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            loss = self._work(given)
-        return _Recording(graph, given, loss.total.detach(), loss.nll, loss.tokens)
+            loss = self._work(static)
+        return _Recording(graph, static, loss.total.detach(), loss.nll, loss.tokens)
 
     def _work(self, batch: Batch) -> Loss:
         # Casts of weights must be part of the graph, not remembered from outside it.

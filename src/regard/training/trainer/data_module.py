@@ -1,14 +1,14 @@
-"""The corpora of a run: tokenised once into its folder, then dealt out update by update."""
+"""The data of a run: tokenised once into its folder, then batches for each update, by its number alone."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pytorch_lightning as lightning
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
@@ -16,7 +16,6 @@ from ...data.pair_reader import BadRowError
 from ...files import replacing_folder
 from ..recipe.data_section import FilesData, reader
 from .recipe_corpus import Corpus, read
-from .update_batches import UpdateBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +27,62 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
+
+
+class EpochBatches(Protocol):
+    """The batches of one epoch for one process, as `Batches` and `RandomWindows` are."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int) -> Batch: ...
+
+
+class UpdateBatches(Dataset[list[Batch]]):
+    """Item n is what one process learns from in update n + 1, whatever happened before: the batches it accumulates.
+
+    An update takes `processes × accumulate` batches that belong together; process r takes every r-th of them. So two
+    processes do what one does that accumulates twice as much.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        encoded: EncodedCorpus,
+        *,
+        accumulate: int,
+        seed: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool,
+    ) -> None:
+        self.task, self.encoded, self.seed, self.fixed_shapes = task, encoded, seed, fixed_shapes
+        self.ranks, self.world = range(rank, world * accumulate, world), world * accumulate
+        self._epoch = self._open(0)
+        self._number = 0
+
+    @property
+    def epoch_length(self) -> int:
+        """Updates in an epoch: the same number in each, since only the order changes."""
+        return len(self._epoch[0])
+
+    def __getitem__(self, n: int) -> list[Batch]:
+        epoch, step = divmod(n, self.epoch_length)
+        if epoch != self._number:
+            self._epoch, self._number = self._open(epoch), epoch
+        return [batches[step] for batches in self._epoch]
+
+    def _open(self, epoch: int) -> list[EpochBatches]:
+        return [
+            self.task.batches(
+                self.encoded,
+                seed=self.seed,
+                epoch=epoch,
+                rank=rank,
+                world=self.world,
+                fixed_shapes=self.fixed_shapes,
+            )
+            for rank in self.ranks
+        ]
 
 
 class DataModule(lightning.LightningDataModule):
@@ -103,8 +158,8 @@ class DataModule(lightning.LightningDataModule):
         skipped = sum(part.skipped for part in parts) + len(unreadable)
         left_out = f"; {skipped:,} bad rows skipped, {encoded.dropped:,} longer than {longest} tokens left out"
         self.say(f"{split}: {self.task.amount(encoded)}{'' if longest is None else left_out}")
-        for one in unreadable[:5]:
-            self.say(f"  {one}")
+        for problem in unreadable[:5]:
+            self.say(f"  {problem}")
         for part in parts:
             self.say(f"  {part.report()}; the first of each kind:")
             for place in part.first.values():
@@ -129,11 +184,11 @@ class DataModule(lightning.LightningDataModule):
         if not rare:
             return
         named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
-        said = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
+        message = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
         data = self.run.recipe.data
         if isinstance(data, FilesData) and isinstance(data.columns[0], int):
-            said += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
-        self.say(f"  {said}")
+            message += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
+        self.say(f"  {message}")
 
     def _named(self, split: str) -> str:
         """A split as the recipe names it, with its files."""

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...files import replacing_file
 from ...models import EncoderDecoder
-from ..run.checkpoint_average import WeightSnapshots, size
 from ..run.metrics_file import MetricsFile
+from ..run.weight_snapshots import WeightSnapshots, size
 from . import rng_state
 from .cuda_graphs import CudaGraphs
 from .learning_rate import rate
@@ -91,9 +91,9 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def on_fit_start(self) -> None:
-        one = size(self.model.state_dict())
+        weights_size = size(self.model.state_dict())
         # Two checkpoints of weights and both moments while one replaces the other; the window; two best; the model.
-        self.run.require(one * (2 * 3 + self.settings.average + 1 + 2 + 1))
+        self.run.require(weights_size * (2 * 3 + self.settings.average + 1 + 2 + 1))
 
     def on_train_start(self) -> None:
         update = self.trainer.global_step

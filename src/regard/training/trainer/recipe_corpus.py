@@ -137,10 +137,10 @@ def folder(root: str) -> Path:
 
     def value(match: re.Match[str]) -> str:
         name, fallback = match[1], match[3]
-        found = os.environ.get(name) or fallback
-        if found is None:
+        setting = os.environ.get(name) or fallback
+        if setting is None:
             raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
-        return found
+        return setting
 
     return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
 

@@ -24,12 +24,12 @@ class Conjugation:
 def conjugation(forms: list[str]) -> Conjugation:
     """From the infinitive alone (regular in -er), or with the present, the stem of the future and the participle."""
     etre = forms[-1] == "être"
-    infinitive, *given = forms[: len(forms) - etre]
-    if not given:
+    infinitive, *stems = forms[: len(forms) - etre]
+    if not stems:
         stem = infinitive.removesuffix("er")
         soft = stem + "e" if stem.endswith("g") else stem  # nous mangeons
-        given = [stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent", infinitive + "-", stem + "é"]
-    *present, stem, participle = given
+        stems = [stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent", infinitive + "-", stem + "é"]
+    *present, stem, participle = stems
     endings = ("ai", "a", "ons", "ez", "ont")
     future = {who: stem.removesuffix("-") + ending for who, ending in zip(_PERSONS, endings, strict=True)}
     return Conjugation(infinitive, dict(zip(_PERSONS, present, strict=True)), future, participle, etre)
