@@ -160,7 +160,7 @@ def test_what_reads_sound_is_refused(tokenizers: TokenizerPair, tmp_path: Path) 
     encoder = TransformerEncoderConfig(reads="sound", width=16, heads=2, layers=1, hidden=16)
     decoder = TransformerDecoderConfig(width=16, heads=2, layers=1, hidden=16)
     model = EncoderDecoder(EncoderDecoderConfig(0, len(tokenizers.source), encoder, decoder))
-    with pytest.raises(ValueError, match="CTranslate2 runs what reads text; this model reads sound"):
+    with pytest.raises(ValueError, match="CTranslate2 runs models of text; this model reads sound"):
         export_ctranslate2(model, tokenizers, tmp_path / "fast")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regard.decoding import Hypothesis, Sample, search
 from regard.decoding.beam import Beam, Ranking, advance
 from regard.decoding.search import History
-from regard.decoding.topk import largest
+from regard.decoding.topk import topk
 from regard.models.annotations import Annotations
 from regard.models.decoders.decoder import Decoder, DecoderOutput, State
 
@@ -289,7 +289,7 @@ def test_the_largest_are_those_of_topk(n: int, count: int) -> None:
     x[1, 0, :: max(n // 16, 1)] += 20  # several in one group
     x[2, 0] = -torch.inf
     x[2, 0, n // 2] = 0
-    values, indices = largest(x, count)
+    values, indices = topk(x, count)
     assert torch.equal(values, x.topk(count).values)
     assert torch.equal(x.gather(-1, indices), values)
     assert all(len(set(row)) == count for row in indices.flatten(0, 1).tolist())

@@ -1,4 +1,4 @@
-"""Decoding: greedy and beam search, sampling, translating, going on with a text, exporting."""
+"""Decoding: greedy and beam search, sampling, translation, text generation, classification, export."""
 
 from __future__ import annotations
 

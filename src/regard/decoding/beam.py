@@ -1,4 +1,4 @@
-"""The beam: the hypotheses still alive for every sentence of a batch, and how one token makes new ones of them."""
+"""The beam: the live hypotheses of every sentence of a batch, and their extension by one token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..data.batch import BEGIN, END, UNKNOWN
-from .topk import largest
+from .topk import topk
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -26,14 +26,14 @@ class Ranking:
     lp = ((5 + |y|) / 6)^α     and     cp = β Σ_i log(min(Σ_t w_ti, 1)).
 
     |y| counts </s>, whose probability is in p too. w_ti is the weight of source place i in step t, the mean over all
-    maps where there are several; a place nobody looked at counts as e⁻¹⁶, so that one such place is a price, not −∞.
+    maps where there are several; a place without weight counts as e⁻¹⁶ instead of 0, which would give −∞.
     """
 
     length: float = 1.0  # α
     coverage: float = 0.0  # β
 
     def __post_init__(self) -> None:
-        # Both keep scores from rising as a hypothesis grows, which is what lets a search stop early and miss nothing.
+        # With both ≥ 0 scores cannot rise as a hypothesis grows, so a search can stop early without loss.
         for name, value in (("length_penalty", self.length), ("coverage_penalty", self.coverage)):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"{name} is a number ≥ 0, got {value}")
@@ -120,7 +120,7 @@ class BeamStep:
     parents: Int[Tensor, "batch beams"]
     tokens: Int[Tensor, "batch beams"]
     logprobs: Float[Tensor, "batch beams"]
-    ended: Float[Tensor, "batch beams"]  # −∞ where a hypothesis goes on
+    ended: Float[Tensor, "batch beams"]  # −∞ where a hypothesis continues
 
 
 def advance(
@@ -144,7 +144,7 @@ def advance(
     if not unknown:
         logprobs[..., UNKNOWN] = NEVER
     if sample is None:
-        values, tokens = largest(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
+        values, tokens = topk(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
     else:
         tokens = sample.draw(logprobs, generator)[..., None]  # [batch, beams, 1]
         values = logprobs.gather(-1, tokens)

@@ -1,4 +1,4 @@
-"""The trail of a search: what the beam held after every step, for people to look at."""
+"""The history of a beam search: the hypotheses after every step, for display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from .beam import NEVER, Beam, Ranking
 from .hypothesis import Hypothesis
-from .search import limits, walk
+from .search import decode_steps, limits
 
 if TYPE_CHECKING:
     from ..models.annotations import Annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def trail(
+def beam_history(
     decoder: Decoder[Any],
     annotations: Annotations,
     *,
@@ -24,12 +24,9 @@ def trail(
     length_penalty: float = 1.0,
     longest: int | None = None,
 ) -> list[list[Hypothesis]]:
-    """For one sentence the hypotheses of every step, likeliest first; one that has just ended ends in </s>.
-
-    The same steps as `search` takes, until all is decided.
-    """
+    """For one sentence the hypotheses after every step of `search`, likeliest first; a finished one ends in </s>."""
     if len(annotations.lengths) != 1:
-        raise ValueError(f"a trail is of one sentence, got {len(annotations.lengths)}")
+        raise ValueError(f"a beam history is of one sentence, got {len(annotations.lengths)}")
     most, ranking = limits(annotations.lengths, longest), Ranking(length_penalty)
     if decoder.most_steps is not None:
         most = most.clamp(max=decoder.most_steps - 1)
@@ -38,12 +35,12 @@ def trail(
     state = decoder.start(annotations, beams=beams, steps=count)
     written: list[list[int]] = [[] for _ in range(beams)]
     steps: list[list[Hypothesis]] = []
-    for at, _, done in walk(decoder, state, beam, count, ranking, None, None):
+    for at, _, done in decode_steps(decoder, state, beam, count, ranking, None, None):
         parents, tokens = done.parents[0].tolist(), done.tokens[0].tolist()
         written = [[*written[parent], token] for parent, token in zip(parents, tokens, strict=True)]
         scores = ranking(done.logprobs, at + 1)[0].tolist()
-        found = zip(written, scores, done.logprobs[0].tolist(), strict=True)
-        steps.append([Hypothesis(list(ids), score, logprob) for ids, score, logprob in found if logprob > NEVER])
-        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `walk` itself asks only now and then
+        hypotheses = zip(written, scores, done.logprobs[0].tolist(), strict=True)
+        steps.append([Hypothesis(list(ids), score, logprob) for ids, score, logprob in hypotheses if logprob > NEVER])
+        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `decode_steps` itself asks only now and then
             break
     return steps

@@ -1,4 +1,4 @@
-"""Texts or sounds in, labels out, with how sure the model is and where it looked."""
+"""Classification: labels of texts or sounds, with their probabilities and the weight of each position."""
 
 from __future__ import annotations
 
@@ -72,33 +72,33 @@ def classify(
             if refused is None:
                 raise ValueError(why if tokenizers.source.kind != "text" else f"text {before + i + 1} {why}")
             refused(before + i + 1, why)
-        found = [Classification(name) for name in names]
+        results = [Classification(name) for name in names]
         for batch in batches(given, tokens, tokenizers.source):
             for i in batch:
-                found[i].numbers = np.asarray(given[i])
-            _run(model, tokenizers.target.names, [found[i] for i in batch], weights)
+                results[i].numbers = np.asarray(given[i])
+            _run(model, tokenizers.target.names, [results[i] for i in batch], weights)
         before += len(names)
-        yield from found
+        yield from results
 
 
 @torch.no_grad()
 def _run(model: Classifier, labels: list[str], batch: list[Classification], weights: bool) -> None:
-    """Fill in what the model says of these."""
+    """Set the probabilities and weights of these."""
     device = next(model.parameters()).device
     source, lengths = (part.to(device) for part in stacked([one.numbers for one in batch]))
     training = model.training
     model.eval()
     try:
-        said = model(source, lengths, weights=weights)
-        own = said.weights if model.pooling is model.static else None  # they need not be computed twice
+        output = model(source, lengths, weights=weights)
+        own = output.weights if model.pooling is model.static else None  # they need not be computed twice
         static = model.rarity(source, lengths) if weights and own is None else own
     finally:
         model.train(training)
-    sure, places = torch.softmax(said.logits.double(), -1).cpu(), said.places.tolist()
+    sure, places = torch.softmax(output.logits.double(), -1).cpu(), output.places.tolist()
     for i, one in enumerate(batch):
         order = sure[i].argsort(descending=True, stable=True).tolist()
         one.probabilities = {labels[n]: float(sure[i, n]) for n in order}
-        if said.weights is not None:
-            one.weights = said.weights[i, : places[i]].float().cpu()
+        if output.weights is not None:
+            one.weights = output.weights[i, : places[i]].float().cpu()
         if static is not None:
             one.static = static[i, : len(one.numbers)].float().cpu()

@@ -1,4 +1,4 @@
-"""One translation as a search found it."""
+"""A hypothesis: one output of a search, with its score."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Hypothesis:
     """The tokens between <s> and </s>; the score it was ranked by; and log p(y | x), </s> included.
 
-    `logprob` is NaN where an engine does not tell, see `CTranslate2`.
+    `logprob` is NaN where an engine does not give it, see `CTranslate2`.
 
-    `weights`, where asked for, has one row more than there are tokens: the last is where the decoder looked when it
-    ended the sentence. There is one map per layer and head of a Transformer, one of an RNN.
+    `weights`, where requested, has one row more than there are tokens: the last belongs to </s>. A Transformer has one
+    map per layer and head, an RNN one.
     """
 
     tokens: list[int]

@@ -138,8 +138,8 @@ def _search(run: Path | None) -> Settings:
         raise ValueError(f"{file} is not TOML: {error}") from None
     if not isinstance(section, dict):
         raise ValueError(f"{file}: search is {section!r:.40}; it should be a section")
-    found = {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}
-    for name, value in found.items():
+    settings = {name: section[name] for name in ("beams", "length_penalty", "coverage_penalty") if name in section}
+    for name, value in settings.items():
         if type(value) not in ((int,) if name == "beams" else (int, float)) or value < 0:
             raise ValueError(f"{file}: search.{name} is {value!r:.40}; it should be a number ≥ 0")
-    return found  # type: ignore[return-value]
+    return settings  # type: ignore[return-value]

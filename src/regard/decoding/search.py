@@ -74,11 +74,11 @@ def search(
     most = limits(annotations.lengths, longest)
     if decoder.most_steps is not None:
         most = most.clamp(max=decoder.most_steps - 1)  # </s> is a step too
-    history = _walk(decoder, annotations, most, beams, best, ranking, sample)
-    found = history.best(best)
+    history = _decode(decoder, annotations, most, beams, best, ranking, sample)
+    hypotheses = history.best(best)
     if weights:
-        _look(decoder, annotations, found)
-    return found
+        _add_weights(decoder, annotations, hypotheses)
+    return hypotheses
 
 
 def limits(places: Int[Tensor, "batch"], longest: int | None) -> Int[Tensor, "batch"]:
@@ -90,7 +90,7 @@ def limits(places: Int[Tensor, "batch"], longest: int | None) -> Int[Tensor, "ba
     return torch.full_like(places, longest)
 
 
-def _walk(
+def _decode(
     decoder: Decoder[Any],
     annotations: Annotations,
     limits: Int[Tensor, "batch"],
@@ -108,12 +108,12 @@ def _walk(
     state = decoder.start(annotations, beams=beams, steps=steps)
     history = History(steps, len(limits), beams, device)
     generator = None if sample is None else sample.generator(device)
-    for at, alive, advanced in walk(decoder, state, beam, steps, ranking, sample, generator):
+    for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
         history.write(at, alive, advanced)
     return history
 
 
-def walk(
+def decode_steps(
     decoder: Decoder[Any],
     state: State,
     beam: Beam,
@@ -124,33 +124,33 @@ def walk(
     *,
     unknown: bool = True,
 ) -> Iterator[tuple[Int[Tensor, "1"], Int[Tensor, "rows"], BeamStep]]:
-    """One token after the other, from a state and the tokens to feed it next, until all have ended or `steps` are done.
+    """Decode token by token, from a state and the next input tokens, until all have ended or `steps` are done.
 
-    Each step comes as its number, which sentences the rows of the beam are, and what became of them. `unknown` says
-    whether <unk> may be among it.
+    Yields the number of each step, the sentences that the rows of the beam belong to, and the step's result. `unknown`
+    allows <unk>.
     """
     beams, device = beam.tokens.shape[1], beam.tokens.device
     alive = torch.arange(len(beam.tokens), device=device)
     # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
     at = torch.zeros(1, dtype=torch.int64, device=device)
     for step in range(steps):
-        features, state, seen = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
+        features, state, weights = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
         if beam.coverage is not None:
-            seen = _mean(seen).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
+            weights = _mean(weights).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
         logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
-        advanced = advance(beam, logits, seen, at, ranking, sample, generator, unknown=unknown)
+        advanced = advance(beam, logits, weights, at, ranking, sample, generator, unknown=unknown)
         yield at, alive, advanced
         beam, parents, at = advanced.beam, advanced.parents, at + 1
         done = beam.done(ranking, prune=sample is None)
         if device.type == "cpu":
-            # A sentence that is done costs as much as any other, and to leave it out costs a copy of the state.
+            # A finished sentence costs as much as any other; removing it costs a copy of the state.
             finished = int(done.sum())
             if finished == len(alive):
                 return
             if finished * 8 >= len(alive):
                 going = (~done).nonzero().squeeze(1)
                 alive, beam, parents, state = alive[going], beam.select(going), parents[going], state.keep(going)
-        elif step % UNSEEN == UNSEEN - 1 and bool(done.all()):  # the one question a GPU is asked
+        elif step % UNSEEN == UNSEEN - 1 and bool(done.all()):  # the only synchronisation with the GPU
             return
         if beams > 1 and sample is None:
             first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
@@ -158,7 +158,7 @@ def walk(
 
 
 class History:
-    """Every token of every step and the hypothesis it was added to; a hypothesis is read off it backwards."""
+    """Every token of every step and the hypothesis it was added to; hypotheses are read from it backwards."""
 
     def __init__(self, steps: int, batch: int, beams: int, device: torch.device) -> None:
         shape = (steps, batch, beams)
@@ -198,15 +198,15 @@ class History:
         ]
 
 
-def _mean(seen: Float[Tensor, "rows maps places"] | None) -> Float[Tensor, "rows places"]:
-    if seen is None:
+def _mean(weights: Float[Tensor, "rows maps places"] | None) -> Float[Tensor, "rows places"]:
+    if weights is None:
         raise ValueError("coverage_penalty needs a decoder with attention; this one has none: set it to 0")
-    return seen.float().mean(1)
+    return weights.float().mean(1)
 
 
-def _look(decoder: Decoder[Any], annotations: Annotations, found: list[list[Hypothesis]]) -> None:
-    """Gives every hypothesis its weights: the decoder reads it once more, all steps at once."""
-    rows = [(sentence, hypothesis) for sentence, several in enumerate(found) for hypothesis in several]
+def _add_weights(decoder: Decoder[Any], annotations: Annotations, hypotheses: list[list[Hypothesis]]) -> None:
+    """Sets the weights of every hypothesis: one teacher-forced pass over all steps."""
+    rows = [(sentence, hypothesis) for sentence, several in enumerate(hypotheses) for hypothesis in several]
     device = annotations.vectors.device
     longest = max(len(hypothesis.tokens) for _, hypothesis in rows)
     tokens = torch.tensor(

@@ -1,4 +1,4 @@
-"""What models are given: texts, or names of pictures and sounds, as numbers in batches of like length."""
+"""Batches of sources for decoding: texts, or files of pictures and sounds, as arrays of similar length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Source = list[int] | np.ndarray[Any, Any]
     """Ids that end in </s>; or samples of a sound, or a picture's pixels."""
 
-LONGEST = 2048  # tokens of a sentence; what is longer is a text, or an attack
+LONGEST = 2048  # tokens of a sentence; longer ones are refused
 PICTURE = 64  # tokens that a picture counts for
 
 
@@ -67,10 +67,10 @@ def batches(sources: list[Source | None], tokens: int, reader: Any) -> list[list
         for i, source in enumerate(sources)
         if source is not None
     }
-    found: list[list[int]] = []
+    batches: list[list[int]] = []
     for i in sorted(widths, key=widths.__getitem__):  # the longest of a batch is its last
-        if found and widths[i] * (len(found[-1]) + 1) <= tokens:
-            found[-1].append(i)
+        if batches and widths[i] * (len(batches[-1]) + 1) <= tokens:
+            batches[-1].append(i)
         else:
-            found.append([i])
-    return sorted(found, key=min)
+            batches.append([i])
+    return sorted(batches, key=min)

@@ -1,4 +1,4 @@
-"""A language model goes on with a text, token by token, as it draws them."""
+"""Text generation: a language model continues a prompt, token by token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from ..data.batch import END, UNKNOWN
 from .beam import Beam, Ranking
-from .search import walk
+from .search import decode_steps
 from .source_batches import no_text
 
 if TYPE_CHECKING:
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 def generate(
     model: EncoderDecoder, tokenizer: Tokenizer, prompt: str = "", *, tokens: int = 256, sample: Sample | None = None
 ) -> Iterator[str]:
-    """y_t ~ p(y_t | prompt, y_<t): what comes after the prompt, piece by piece, at most `tokens` of them.
+    """y_t ~ p(y_t | prompt, y_<t): the continuation of the prompt, piece by piece, at most `tokens` tokens.
 
-    Without `sample` each is the likeliest. Without a prompt the text begins a new line. Keys, values and states of
-    what was read are kept, so a token costs one step. A model looks back as far as the windows it learned from were
-    long; when one is full, it goes on from the second half of it.
+    Without `sample` each is the likeliest. Without a prompt the text begins a new line. Keys, values and states
+    are cached, so a token costs one step. The context is as long as the training windows; when it is full, generation
+    continues from its second half.
     """
     decoder, config = model.decoder, model.config
     if config.encoder.kind != "none":
         raise ValueError(
-            f"this model reads a source, by an encoder of kind {config.encoder.kind!r}; it cannot go on alone"
+            f"this model reads a source, by an encoder of kind {config.encoder.kind!r}; it cannot generate without one"
         )
     if decoder.training:
         raise ValueError("generating needs the model in evaluation mode (dropout is random): call model.eval() first")
     if tokens < 1:
-        raise ValueError(f"a number of tokens to write is at least 1, got {tokens}")
+        raise ValueError(f"tokens must be at least 1, got {tokens}")
     device = decoder.output.weight.device
     generator = None if sample is None else sample.generator(device)
     ids, room = _begin(tokenizer, prompt), config.longest
@@ -47,8 +47,8 @@ def generate(
             ids = ids[-max(room // 2, 1) :]
         beam, state = _read(model, ids, room, device, apart=sample is not None)
         steps = min(tokens, room - len(ids) + 1)  # the first needs no step beyond those of what was read
-        # <unk> stands for what was not in the vocabulary; there is no text to show for it.
-        for _, _, advanced in walk(decoder, state, beam, steps, Ranking(), sample, generator, unknown=False):
+        # <unk> has no text.
+        for _, _, advanced in decode_steps(decoder, state, beam, steps, Ranking(), sample, generator, unknown=False):
             token = int(advanced.tokens[0, 0])
             if token == END:
                 return
@@ -64,18 +64,18 @@ def _begin(tokenizer: Tokenizer, prompt: str) -> list[int]:
     if UNKNOWN in ids:
         raise ValueError(f"this model does not know {', '.join(map(repr, _unknown(tokenizer, prompt)))}; leave it out")
     if not ids:
-        raise ValueError("the prompt holds no word of this model's vocabulary; give it one to go on from")
+        raise ValueError("the prompt holds no word of this model's vocabulary; give it one to continue")
     return ids
 
 
 def _unknown(tokenizer: Tokenizer, prompt: str) -> list[str]:
-    """The symbols nobody taught the model: characters, or whole words where a vocabulary holds words."""
-    found: dict[str, None] = {}
+    """The symbols outside the vocabulary: characters, or whole words where a vocabulary holds words."""
+    unknown: dict[str, None] = {}
     for word in re.findall(r"\s|\S+", prompt or "\n"):
         if UNKNOWN in tokenizer.continued(word):
             strange = [symbol for symbol in word if UNKNOWN in tokenizer.continued(symbol)]
-            found.update(dict.fromkeys(strange if 0 < len(strange) < len(word) else [word]))
-    return [word[:40] for word in found][:10]
+            unknown.update(dict.fromkeys(strange if 0 < len(strange) < len(word) else [word]))
+    return [word[:40] for word in unknown][:10]
 
 
 def _read(model: EncoderDecoder, ids: list[int], room: int, device: torch.device, *, apart: bool) -> tuple[Beam, Any]:

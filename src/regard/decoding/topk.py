@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 GROUP = 16
 
 
-def largest(x: Float[Tensor, "*rows n"], count: int) -> tuple[Float[Tensor, "*rows count"], Int[Tensor, "*rows count"]]:
+def topk(x: Float[Tensor, "*rows n"], count: int) -> tuple[Float[Tensor, "*rows count"], Int[Tensor, "*rows count"]]:
     """x.topk(count) and its indices, for rows as long as a vocabulary and a small count.
 
     Entries j, j + c, j + 2c, … make a group, c = n // 16. The largest `count` entries lie in the groups with the

@@ -1,4 +1,4 @@
-"""Sentences, pictures or sounds in, what a writer makes of them out: in batches, in order, as they come."""
+"""Translation: sentences, pictures or sounds to text, in batches and in order, as a stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
 
 @dataclass
 class Translation:
-    """A sentence, and what it may be in the other language, best first."""
+    """A source and its translations, best first."""
 
     source: str
     source_tokens: list[int]  # with </s>, which the encoder reads too; empty where the source is no text
@@ -132,14 +132,14 @@ def translate(
             ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
             return Translation(texts[i], ids, decoded, several, tokenizers)
 
-        found: dict[int, list[Hypothesis]] = {}
+        results: dict[int, list[Hypothesis]] = {}
         written = 0
         for batch in batches(sources, tokens, tokenizers.source):
             given = [source for i in batch if (source := sources[i]) is not None]
-            found.update(zip(batch, run(given, **how), strict=True))
+            results.update(zip(batch, run(given, **how), strict=True))
             # All that is ready and next in order goes out now, not when the window is through.
-            while written < len(texts) and (written in found or sources[written] is None):
-                yield made(written, found.pop(written) if written in found else _nothing())
+            while written < len(texts) and (written in results or sources[written] is None):
+                yield made(written, results.pop(written) if written in results else _nothing())
                 written += 1
         for i in range(written, len(texts)):  # nothing but empty lines are left
             yield made(i, _nothing())

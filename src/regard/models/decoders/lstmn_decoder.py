@@ -223,11 +223,11 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         if source is None or last.asked is None:
             return LSTMNStep(hidden=layer.step(reading, given)[0])
         q = last.asked if asks is None else asks + last.asked
-        found, weights = (x.flatten(0, 1) for x in source.memory.attend(q.unflatten(0, (-1, state.beams))))
+        context, weights = (x.flatten(0, 1) for x in source.memory.attend(q.unflatten(0, (-1, state.beams))))
         if source.gate is None or gate is None:
-            hidden, _ = layer.step(reading, given, late=found)
-            return LSTMNStep(source.query(hidden), hidden, found, weights)
-        context, memory = found.split([found.shape[-1] - self.config.width, self.config.width], -1)
+            hidden, _ = layer.step(reading, given, late=context)
+            return LSTMNStep(source.query(hidden), hidden, context, weights)
+        context, memory = context.split([context.shape[-1] - self.config.width, self.config.width], -1)
         r = torch.sigmoid(gate + source.gate(context))
         hidden, _ = layer.step(reading, given, added=r * memory)
         return LSTMNStep(source.query(context), hidden, context, weights)

@@ -185,8 +185,8 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
             if not self.config.penalty:
                 return None
             seen = (decoded.looks * real[..., None]).sum(1)  # [batch, places]
-            told = real.any(1)  # a row that only fills the batch has looked at nothing
-            return self.config.penalty * ((1 - seen).square().sum(1) * told).sum()
+            filled = real.any(1)  # a filler row has no words
+            return self.config.penalty * ((1 - seen).square().sum(1) * filled).sum()
         with torch.no_grad():
             logits = self.readout(decoded.features)  # [batch, target, vocabulary]
             log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
@@ -257,10 +257,10 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         if parts.memory is None or self.glimpse is None:
             context = parts.summary.repeat_interleave(beams, 0)
         else:
-            looked = self.glimpse(parts.memory, also[:, 1:].unflatten(0, (-1, beams)), parts.expected)
-            context, weights = looked.context.flatten(0, 1), looked.weights.flatten(0, 1)
-            if looked.log_prob is not None:
-                log_prob, entropy = looked.log_prob.flatten(), looked.entropy.flatten()
+            output = self.glimpse(parts.memory, also[:, 1:].unflatten(0, (-1, beams)), parts.expected)
+            context, weights = output.context.flatten(0, 1), output.weights.flatten(0, 1)
+            if output.log_prob is not None:
+                log_prob, entropy = output.log_prob.flatten(), output.entropy.flatten()
         context = gate * context
         return ShowAttendTellStep(
             parts.cell.step(given, context, recalled, last.hidden), context, weights, log_prob, entropy

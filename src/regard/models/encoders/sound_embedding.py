@@ -1,4 +1,4 @@
-"""The ear: what stands in for an embedding table where the source is sound."""
+"""Sound embedding: log-mel frames in place of an embedding table."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class SoundEmbedding(nn.Module):
     def forward(
         self, samples: Int[Tensor, "batch samples"], lengths: Int[Tensor, "batch"]
     ) -> tuple[Float[Tensor, "batch frames width"], Int[Tensor, "batch"]]:
-        heard = torch.arange(samples.shape[1], device=samples.device) < lengths[:, None]  # past the end is silence
-        energies = self.logmel(samples * heard / LOUDEST)  # [batch, frames, bands]
+        inside = torch.arange(samples.shape[1], device=samples.device) < lengths[:, None]  # silence past the end
+        energies = self.logmel(samples * inside / LOUDEST)  # [batch, frames, bands]
         frames = self.logmel.frames(lengths)
         real = (torch.arange(energies.shape[1], device=samples.device) < frames[:, None])[..., None]
         count = frames[:, None, None] * self.logmel.bands

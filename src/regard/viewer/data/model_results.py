@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...data.batch import BEGIN, END
-from ...decoding.beam_history import trail
+from ...decoding.beam_history import beam_history
 from ...decoding.classification import classify
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
@@ -51,7 +51,7 @@ def translation(library: Library, model: ModelEntry, text: str, beams: int) -> d
         features = network.decoder(inputs, annotations).features
     logprobs = network.decoder.readout(features)[0].float().log_softmax(-1)  # [T, vocabulary]
     penalty = loaded.search.get("length_penalty", 1.0)
-    history = trail(network.decoder, annotations, beams=beams, length_penalty=penalty)
+    history = beam_history(network.decoder, annotations, beams=beams, length_penalty=penalty)
     source_labels, target_labels = TokenLabels.of(result.source_pieces), TokenLabels.of(result.pieces)
     fidelities = [call.fidelity() for call in seen if call.kind == "cross"]
     worst = max((x for x in fidelities if x.error is not None), key=lambda x: x.error or 0.0, default=None)

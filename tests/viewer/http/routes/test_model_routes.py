@@ -18,7 +18,7 @@ import torch
 
 from regard.data.picture_reader import PictureReader
 from regard.decoding import pretrained
-from regard.decoding.beam_history import trail
+from regard.decoding.beam_history import beam_history
 from regard.decoding.classification import classify
 from regard.decoding.translation import translate
 from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
@@ -70,13 +70,13 @@ def test_a_trail_ends_in_what_the_search_finds() -> None:
     source = torch.tensor([found.source_tokens])
     with torch.no_grad():
         annotations = loaded.model.encode(source, torch.tensor([source.shape[1]]))
-    steps = trail(loaded.model.decoder, annotations, beams=4)
+    steps = beam_history(loaded.model.decoder, annotations, beams=4)
     assert all(1 <= len(step) <= 4 for step in steps)
     assert all(len(held.tokens) == at + 1 for at, step in enumerate(steps) for held in step)
     ended = [held for step in steps for held in step if held.tokens == found.tokens]
     assert [held.score for held in ended] == pytest.approx([found.hypotheses[0].score], abs=1e-5)
     with pytest.raises(ValueError, match="of one sentence, got 2"):
-        trail(loaded.model.decoder, annotations.select(torch.tensor([0, 0])), beams=1)
+        beam_history(loaded.model.decoder, annotations.select(torch.tensor([0, 0])), beams=1)
 
 
 @pytest.mark.parametrize(
