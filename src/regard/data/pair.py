@@ -1,4 +1,4 @@
-"""A sentence and its translation; or why a row is none."""
+"""A pair of source and target, and the problem of a row that is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TF-IDF: how much a word says by being there, counted and never learned."""
+"""Inverse document frequencies of a corpus, for TF-IDF weights."""
 
 from __future__ import annotations
 

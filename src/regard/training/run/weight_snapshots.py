@@ -1,4 +1,4 @@
-"""Weights set aside while training goes on: the last few, to be averaged, and the best so far."""
+"""Snapshots of the weights during training: the last few, to be averaged, and the best so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of what was written is wrong, letter by letter or word by word."""
+"""Edit distance and error rate, by characters or words."""
 
 from __future__ import annotations
 

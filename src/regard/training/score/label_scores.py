@@ -1,4 +1,4 @@
-"""What a classifier takes for what: precision, recall and F1 of each label."""
+"""Scores of a classifier by label: precision, recall, F1 and the confusion matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing, as a language model does: the loss on text it has not seen."""
+"""Language modelling: the loss on held-out text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spelling what was said: the rate of wrong characters."""
+"""Spelling spoken words: the character error rate."""
 
 from __future__ import annotations
 

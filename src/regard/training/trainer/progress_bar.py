@@ -1,4 +1,4 @@
-"""What a training run shows: a bar in a terminal, plain lines elsewhere."""
+"""Progress of a training run: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

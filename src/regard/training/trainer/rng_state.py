@@ -1,4 +1,4 @@
-"""The state of every source of random numbers, so that an interrupted run meets the same chances again."""
+"""The state of every random number generator, so that a resumed run draws the same numbers."""
 
 from __future__ import annotations
 
