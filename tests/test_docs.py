@@ -11,6 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
+BASES = ("", "src/regard", "src/regard/attention", "src/regard/viewer", "src/regard/viewer/static")
 BLOCK = re.compile(r"```python\n(.*?)```(?:\s*```text\n(.*?)```)?", re.DOTALL)
 
 
@@ -55,7 +56,7 @@ def test_every_path_of_the_source_that_is_named_exists() -> None:
     """`attention/energies.py` may stand for `src/regard/attention/energies.py`."""
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
-            found = [(ROOT / base / path).exists() for base in ("", "src/regard", "src/regard/attention")]
+            found = [(ROOT / base / path).exists() for base in BASES]
             assert any(found) or path.startswith(("runs/", "model/", "photos/")), f"{page.name} names {path}"
 
 
