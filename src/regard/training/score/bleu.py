@@ -44,7 +44,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenised: boo
     """
     _check(hypotheses, references)
     # `force` says that we know the text is tokenised; sacreBLEU would warn of it.
-    metric = _sacrebleu().BLEU(tokenize="none" if tokenised else None, force=True)
+    metric = sacrebleu_metrics().BLEU(tokenize="none" if tokenised else None, force=True)
     score = metric.corpus_score(hypotheses, [references])
     return Score(score.score, str(metric.get_signature()))
 
@@ -52,7 +52,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenised: boo
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """chrF2: the F-score of character n-grams, recall counted twice (Popović 2015)."""
     _check(hypotheses, references)
-    metric = _sacrebleu().CHRF()
+    metric = sacrebleu_metrics().CHRF()
     score = metric.corpus_score(hypotheses, [references])
     return Score(score.score, str(metric.get_signature()))
 
@@ -76,7 +76,7 @@ def by_length(
     ]
 
 
-def _sacrebleu() -> Any:
+def sacrebleu_metrics() -> Any:
     try:
         import sacrebleu
     except ModuleNotFoundError as missing:

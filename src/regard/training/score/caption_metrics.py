@@ -91,12 +91,12 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float
 def chrf(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """chrF2 as sacreBLEU computes it, each caption against the reference it is most like (Popović 2015)."""
     _check(captions, references)
-    from .bleu import _sacrebleu
+    from .bleu import sacrebleu_metrics
 
     most = max(len(several) for several in references)
     # sacreBLEU wants as many for each; one that is said twice changes nothing of the best.
     streams = [[" ".join(words(several[i % len(several)])) for several in references] for i in range(most)]
-    score: float = _sacrebleu().CHRF().corpus_score([" ".join(words(text)) for text in captions], streams).score
+    score: float = sacrebleu_metrics().CHRF().corpus_score([" ".join(words(text)) for text in captions], streams).score
     return score
 
 
