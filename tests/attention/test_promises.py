@@ -11,7 +11,7 @@ from torch import nn
 
 import regard as r
 from regard import attend
-from regard.attention.backends import blocked
+from regard.attention import blocked_attention as blocked
 from tests.support.attention_cases import city_block, inputs, within_budget
 
 

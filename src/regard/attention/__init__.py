@@ -4,11 +4,16 @@ from .attend import attend, explain
 from .dictionary_lookup import lookup
 from .energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .learned_energies import Additive, Concat, General, LearnedEnergy
-from .masks import Mask, causal, dense, documents, padding, prefix, window
+from .masks.dense_mask import dense
+from .masks.mask import Mask
+from .masks.position_masks import causal, window
+from .masks.sequence_masks import documents, padding, prefix
 from .modifiers import Alibi, Bias, Modified, Modifier, SoftCap
 from .normalizers.entmax import Entmax, Sparsemax
 from .normalizers.hard import Hard
-from .normalizers.normalizer import Normalizer, Proportional, Softmax
+from .normalizers.normalizer import Normalizer
+from .normalizers.proportional import Proportional
+from .normalizers.softmax import Softmax
 from .select_backend import Plan
 from .weight_statistics import Stats, Top
 from .weights import Weights

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from .energies import ScaledDot
 from .listeners import notify
-from .normalizers.normalizer import Softmax
+from .normalizers.softmax import Softmax
 from .request import ask
 from .select_backend import choose, plan
 from .weights import Weights
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .energies import Energy
     from .learned_energies import LearnedEnergy
-    from .masks import Mask
+    from .masks.mask import Mask
     from .modifiers import Modified
     from .normalizers.normalizer import Normalizer
     from .select_backend import Backend, Plan

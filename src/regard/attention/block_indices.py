@@ -94,3 +94,8 @@ def as_range(indices: list[int]) -> Sequence[int]:
     if indices and indices == list(range(indices[0], indices[0] + len(indices))):
         return range(indices[0], indices[0] + len(indices))
     return indices
+
+
+def brief(tensor: Tensor) -> str:
+    """Its values where they are few, else its type and shape."""
+    return str(tensor.tolist()) if tensor.numel() <= 8 else f"{tensor.dtype} {list(tensor.shape)}"

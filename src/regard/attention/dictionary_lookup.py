@@ -8,7 +8,7 @@ import torch
 
 from .attend import attend
 from .energies import Exact
-from .normalizers.normalizer import Proportional
+from .normalizers.proportional import Proportional
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +36,10 @@ def lookup(
     """
     if not table:
         raise ValueError("lookup needs a table with at least one entry, got an empty one")
+    labelled = getattr(energy, "matches_labels", False)
     keys, values = list(table), list(table.values())
     try:
-        labels = list(dict.fromkeys((*keys, query))) if isinstance(energy, Exact) else None
+        labels = list(dict.fromkeys((*keys, query))) if labelled else None
     except TypeError:
         labels = None  # a tensor or a list has no hash: it is compared as a vector
     if labels is not None:
@@ -56,7 +57,7 @@ def lookup(
         if default is _MISSING:
             raise KeyError(f"{query!r} matches no key of the table; pass default=… for what to answer then")
         return default
-    if isinstance(energy, Exact):
+    if labelled:
         return values[int(weights.argmax())]
     try:
         answer = weights @ _vectors(values)

@@ -1,6 +1,6 @@
 """Energies e_ij = energy(q_i, k_j): how well query i matches key j.
 
-The ones here have nothing to learn; `learned.py` has those that do. An energy called on its own gives the whole
+These have nothing to learn; `learned_energies.py` has those that do. An energy called on its own gives the whole
 matrix: `ScaledDot()(q, k)` is `[..., T_q, T_k]`. A plain function of (q, k) is an energy too, as long as entry
 (i, j) depends on q_i and k_j alone: that is what lets every backend compute it a block at a time.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .energy_forms import DistanceForm, DotForm, Form, PairForm, distance, wide
+from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, PairForm, wide
 from .torch_transforms import traced
 from .validation import positive
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 class Energy:
     """An energy with nothing to learn. Subclasses give `split`; calling it is then the formula."""
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    matches_labels: bool = False
+    """Whether it only asks if query and key are equal, so that `lookup` can take labels of any kind."""
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         """Project queries and keys, and name the form that joins them: energy(q, k) = form(a, b)."""
         raise NotImplementedError
 
@@ -48,7 +51,7 @@ class Energy:
 class Dot(Energy):
     """e_ij = q_i·k_j (Luong, Pham & Manning 2015, "dot")."""
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return q, k, DotForm()
 
 
@@ -64,7 +67,7 @@ class ScaledDot(Energy):
                 f"ScaledDot's scale is a number, got {type(self.scale).__name__}; to learn one, scale q by it"
             )
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return q, k, DotForm(q.shape[-1] ** -0.5 if self.scale is None else self.scale)
 
 
@@ -72,7 +75,7 @@ class ScaledDot(Energy):
 class Cosine(Energy):
     """e_ij = q_i·k_j / (|q_i| |k_j|) (Graves, Wayne & Danihelka 2014, eq. 6). A zero vector matches nothing: 0."""
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return _unit(q), _unit(k), DotForm()
 
 
@@ -80,15 +83,17 @@ class Cosine(Energy):
 class Exact(Energy):
     """e_ij = 1 where q_i = k_j in every component, else 0: the dictionary. Use with `normalize=Proportional()`."""
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
-        return q, k, PairForm(_equal, foreign=False)
+    matches_labels = True
+
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
+        return q, k, EqualForm()
 
 
 @dataclass(frozen=True, slots=True)
 class InverseDistance(Energy):
     """e_ij = 1/|q_i − k_j| (Shepard 1968). Use with `normalize=Proportional()`: an equal key then gives its value."""
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return q, k, DistanceForm(inverse=True)
 
 
@@ -101,7 +106,7 @@ class Gaussian(Energy):
     def __post_init__(self) -> None:
         positive("Gaussian's sigma", self.sigma)
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         # Scaling the inputs instead of the result keeps one form for every σ.
         return wide(q) / self.sigma, wide(k) / self.sigma, DistanceForm()
 
@@ -115,12 +120,9 @@ def _unit(x: Tensor) -> Tensor:
     return x / length.where(length > 0, 1)
 
 
-def _equal(a: Tensor, b: Tensor) -> Tensor:
-    # The 0-norm counts the components that differ.
-    return (distance(a.detach(), b.detach(), p=0.0) == 0).to(a.dtype)
-
-
-def split(energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+def split(
+    energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor, EnergyForm]:
     """`energy.split(q, k)`, and for a plain function the form that just calls it."""
     splitter = getattr(energy, "split", None)
     if splitter is None:
@@ -128,16 +130,16 @@ def split(energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Ten
     return splitter(q, k)  # type: ignore[no-any-return]
 
 
-def check_pairwise(form: PairForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:
+def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:
     """Refuse a function whose energy of a query and a key depends on where in a block they stand."""
-    if not form.foreign or traced() or 0 in a.shape or a.shape[1] < 2:
+    if not form.opaque or traced() or 0 in a.shape or a.shape[1] < 2:
         return
     a, b = wide(a[:1, :2]), wide(b[:1, :16])
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         second = form(a, b)[..., 1, :]
         alone, again = (form(a[:, 1:], b)[..., 0, :] for _ in range(2))
     if not torch.isclose(alone, again, equal_nan=True).all():
-        return  # it draws random numbers: nothing can be told from a few energies
+        return  # it draws random numbers, so a few energies prove nothing
     # Rounding moves energies by far less than a thousandth of the largest; a position moves them by more.
     rounding = 1e-3 * float(second.nan_to_num(0, 0, 0).abs().amax())
     if not torch.isclose(second, alone, rtol=0, atol=rounding, equal_nan=True).all():

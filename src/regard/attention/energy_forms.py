@@ -1,16 +1,20 @@
-"""Forms: the four ways two projected vectors become one energy.
+"""Forms: how two projected vectors become one energy.
 
-An energy is a projection of each side followed by one of these, and kernels differ only by form, so a kernel
-written for a form serves every energy that has it: `Dot`, `ScaledDot`, `Cosine` and `General` all end in a dot
-product, `Additive` and `Concat` in a tanh, `Gaussian` and `InverseDistance` in a distance.
+An energy is a projection of each side followed by a form. Kernels differ by form only, so a kernel for one form serves
+every energy that has it: `Dot`, `ScaledDot`, `Cosine` and `General` end in a dot product, `Additive` and `Concat` in a
+tanh, `Gaussian` and `InverseDistance` in a distance.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
+
+from .kernels.additive import additive_cpu
+from .part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,33 +22,87 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+TRITON = find_spec("triton") is not None  # found, not imported
+
+
+class EnergyForm(Part):
+    """e_ij = form(a_i, b_j). A subclass gives `__call__`; the rest makes it faster, or visible in the viewer."""
+
+    scale: float = 1.0
+    """What dot products are multiplied by."""
+
+    def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        raise NotImplementedError
+
+    def cost(self, width: int) -> int:
+        """How many numbers are held per energy while a block is computed."""
+        return width
+
+    def has_kernel(self, device: str, precision: torch.dtype) -> bool:
+        """Whether `kernel_energies` can be called there."""
+        return False
+
+    def kernel_energies(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> Float[Tensor, "n q k"]:
+        """The energies without a graph, and without the [n, q, k, d] tensor of the formula or faster than by it."""
+        raise NotImplementedError
+
+    def write(self, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"], buffer: Tensor) -> Tensor | None:
+        """The energies in the memory of `buffer`, without a graph; None where that is not possible."""
+        return None
+
+    def terms(self, q: Float[Tensor, " d"], k: Float[Tensor, "k d"]) -> Float[Tensor, "k d"] | None:
+        """The numbers whose sum over d is the energy; None where it is no such sum."""
+        return None
+
 
 @dataclass(frozen=True)
-class DotForm:
+class DotForm(EnergyForm):
     """e_ij = scale · a_i·b_j"""
 
     scale: float = 1.0
+    kernel = trace_key = "dot"
+    opaque = False
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         return (a * self.scale) @ b.mT
 
     def cost(self, width: int) -> int:
-        """How many numbers one energy of a block holds while it is computed."""
         return 1
+
+    def write(self, a: Tensor, b: Tensor, buffer: Tensor) -> Tensor | None:
+        return torch.bmm(a * self.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.scale * q * k
 
 
 @dataclass(frozen=True)
-class TanhForm:
+class TanhForm(EnergyForm):
     """e_ij = w · tanh(a_i + b_j)"""
 
     weight: Float[Tensor, " d"]
+    kernel = trace_key = "tanh"
+    opaque = False
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         hidden = torch.tanh(a[..., :, None, :] + b[..., None, :, :])  # [..., q, k, d]
         return hidden @ self.weight.to(hidden.dtype)
 
-    def cost(self, width: int) -> int:
-        return width
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> TanhForm:
+        return TanhForm(function(self.weight))  # torch.compile cannot trace a copy
+
+    def has_kernel(self, device: str, precision: torch.dtype) -> bool:
+        return device == "cpu" or (device == "cuda" and TRITON and precision == torch.float32)
+
+    def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
+        if a.device.type == "cpu":
+            return additive_cpu.energies(a, b, self.weight.to(a.dtype))
+        from .kernels.additive.additive_energies_triton import pairwise
+
+        return pairwise(a, b, self.weight)
+
+    def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
+        return self.weight.to(q.dtype) * torch.tanh(q + k)
 
 
 NEAR = 2.0**-60
@@ -52,10 +110,12 @@ NEAR = 2.0**-60
 
 
 @dataclass(frozen=True)
-class DistanceForm:
+class DistanceForm(EnergyForm):
     """e_ij = −|a_i − b_j|² / 2, or where `inverse` 1 / |a_i − b_j|"""
 
     inverse: bool = False
+    kernel = trace_key = "distance"
+    opaque = False
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         apart = distance(a, b)
@@ -64,25 +124,37 @@ class DistanceForm:
     def cost(self, width: int) -> int:
         return 1
 
+    def has_kernel(self, device: str, precision: torch.dtype) -> bool:
+        return device == "cuda" and TRITON and precision == torch.float32
 
-def distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
-    # cdist never builds [..., q, k, d]. Its matrix-product mode is refused: |a|² + |b|² − 2ab cancels badly for
-    # near neighbours, which are the ones that matter here. It has no half precision on CPU.
-    return torch.cdist(wide(a), wide(b), p=p, compute_mode="donot_use_mm_for_euclid_dist")
+    def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
+        from .kernels.distance import distance_triton
 
+        return distance_triton.pairwise(a, b, self.inverse)
 
-def wide(x: Tensor) -> Tensor:
-    """float32 at least: half precision overflows where its squares and quotients do."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+    def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
+        return None if self.inverse else (q - k).square() * -0.5
 
 
 @dataclass(frozen=True)
-class PairForm:
-    """e_ij = function(a_i, b_j), any function that looks at one query and one key at a time."""
+class EqualForm(EnergyForm):
+    """e_ij = 1 where a_i = b_j in every component, else 0"""
+
+    opaque = False
+
+    def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        # The 0-norm counts the components that differ.
+        return (distance(a.detach(), b.detach(), p=0.0) == 0).to(a.dtype)
+
+    def cost(self, width: int) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class PairForm(EnergyForm):
+    """e_ij = function(a_i, b_j): any function whose entry (i, j) depends on a_i and b_j alone."""
 
     function: Callable[[Tensor, Tensor], Tensor]
-    foreign: bool = True
-    """A user's function: it may build a [..., q, k, d] tensor on its way, and its result may be a view of an input."""
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         e = self.function(a, b)
@@ -93,8 +165,13 @@ class PairForm:
             )
         return e
 
-    def cost(self, width: int) -> int:
-        return width if self.foreign else 1
+
+def distance(a: Tensor, b: Tensor, p: float = 2.0) -> Float[Tensor, "*batch q k"]:
+    # cdist never builds [..., q, k, d]. Its matrix-product mode is not used: |a|² + |b|² − 2ab cancels badly for
+    # near neighbours, which matter most here. cdist has no half precision on CPU.
+    return torch.cdist(wide(a), wide(b), p=p, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-Form = DotForm | TanhForm | DistanceForm | PairForm
+def wide(x: Tensor) -> Tensor:
+    """float32 at least: squares and quotients overflow half precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
 
 from .block_indices import grid, positions, unravel
 from .energies import split
-from .energy_forms import DistanceForm, DotForm, PairForm, TanhForm
-from .kernels.additive.additive_cpu import energies as tanh_energies
 from .torch_transforms import exact, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from .block_indices import Index
     from .energies import Energy
-    from .energy_forms import Form
-    from .masks import Mask
+    from .energy_forms import EnergyForm
+    from .masks.mask import Interval, Mask
     from .modifiers import Modifier
-
-TRITON = find_spec("triton") is not None  # found, not imported
 
 ON_GPU = 8
 """Blocks are so many times larger there: it has no cache to stay in, and starting a kernel takes time."""
@@ -42,7 +37,7 @@ class EnergyMatrix:
 
     a: Float[Tensor, "*batch_q q d"]
     b: Float[Tensor, "*batch_k k d"]
-    form: Form
+    form: EnergyForm
     batch: tuple[int, ...]
     modifiers: tuple[Modifier, ...] = ()
     mask: Mask | None = None
@@ -78,19 +73,17 @@ class EnergyMatrix:
 
     def learned(self) -> list[Tensor]:
         """The other tensors that energies depend on: those of the form and of the modifiers."""
-        weight = [self.form.weight] if isinstance(self.form, TanhForm) else []
-        return weight + [x.bias for x in self.modifiers if hasattr(x, "bias")]
+        return [x for part in (self.form, *self.modifiers) for x in part.tensors()]
 
     def map_tensors(self, function: Callable[[Tensor], Tensor], keys: bool = True) -> EnergyMatrix:
         """The same with `function` applied to every tensor; to the keys only where `keys` is true."""
-        mask = None if self.mask is None else self.mask.placed(function)
+        mask = None if self.mask is None else self.mask.map_tensors(function)
         b = function(self.b) if keys else self.b
         return replace(self._map_learned(function), a=function(self.a), b=b, mask=mask)
 
     def _map_learned(self, function: Callable[[Tensor], Tensor]) -> EnergyMatrix:
-        form = TanhForm(function(self.form.weight)) if isinstance(self.form, TanhForm) else self.form
-        modifiers = tuple(type(x)(function(x.bias)) if hasattr(x, "bias") else x for x in self.modifiers)  # type: ignore[call-arg]
-        return replace(self, form=form, modifiers=modifiers)
+        modifiers = tuple(x.map_tensors(function) for x in self.modifiers)
+        return replace(self, form=self.form.map_tensors(function), modifiers=modifiers)
 
     def detached(self) -> EnergyMatrix:
         """The same without a graph. Learned tensors are copied, because an optimizer changes them in place."""
@@ -101,7 +94,7 @@ class EnergyMatrix:
         """All energies at once: the formula. Masked ones become `absent`."""
         b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
         a, b = self.a.to(self.precision), b.to(self.precision)
-        if isinstance(self.form, PairForm) and self.form.foreign:
+        if self.form.opaque:
             e = self.form(a, b).to(self.precision)
         else:
             with exact(a.device):
@@ -110,7 +103,7 @@ class EnergyMatrix:
         if self.modifiers:
             index = grid(self.batch, self.queries, self.keys, e.device)
             for modifier in self.modifiers:
-                e = modifier(e, *index)
+                e = modifier.whole(e, *index)
         if self.mask is not None and absent is not None:
             e = e.masked_fill(~self.mask.dense(self.batch, self.queries, self.keys, e.device), absent)
         return e
@@ -129,11 +122,11 @@ class EnergyMatrix:
         With a `buffer` the result may live in it, and is the caller's until the next call.
         """
         a, b = self.a[n][:, rows], self.b[n][:, cols]
-        if isinstance(self.form, DotForm) and buffer is not None:
-            a, b = a.to(self.precision), b.to(self.precision)
+        if buffer is not None:
             with exact(a.device):
-                e = torch.bmm(a * self.form.scale, b.mT, out=buffer.resize_(a.shape[0], a.shape[1], b.shape[1]))
-            return self.finished(e, n, rows, cols, absent)
+                e = self.form.write(a.to(self.precision), b.to(self.precision), buffer)
+            if e is not None:
+                return self.finished(e, n, rows, cols, absent)
         return self.between(a, b, n, rows, cols, absent)
 
     def between(
@@ -147,36 +140,18 @@ class EnergyMatrix:
     ) -> Float[Tensor, "n rows cols"]:
         """The same for queries and keys already cut out: energies between them, finished."""
         a, b = a.to(self.precision), b.to(self.precision)
-        if isinstance(self.form, PairForm) and self.form.foreign:
+        if self.form.opaque:
             e = self.form(a, b).to(self.precision).expand(a.shape[0], a.shape[1], b.shape[1])
             if not torch.is_grad_enabled():
                 e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
         else:
             with exact(a.device):
-                e = self._kernel(a, b) if self._has_kernel() else self.form(a, b)
+                e = self.form.kernel_energies(a, b) if self._has_kernel() else self.form(a, b)
         return self.finished(e, n, rows, cols, absent)
 
     def _has_kernel(self) -> bool:
-        """Whether energies can be had without the [n, rows, cols, d] tensor of the formula, or faster than by it; no
-        graph goes through."""
-        if not isinstance(self.form, TanhForm | DistanceForm) or torch.is_grad_enabled() or traced():
-            return False
-        device = self.a.device.type
-        if device == "cpu":
-            return isinstance(self.form, TanhForm)
-        return device == "cuda" and TRITON and self.precision == torch.float32
-
-    def _kernel(self, a: Tensor, b: Tensor) -> Tensor:
-        if isinstance(self.form, DistanceForm):
-            from .kernels.distance import distance_triton
-
-            return distance_triton.pairwise(a, b, self.form.inverse)
-        assert isinstance(self.form, TanhForm)
-        if a.device.type == "cpu":
-            return tanh_energies(a, b, self.form.weight.to(a.dtype))
-        from .kernels.additive.additive_energies_triton import pairwise
-
-        return pairwise(a, b, self.form.weight)
+        """Whether the form has a kernel for these energies; no graph goes through it."""
+        return not torch.is_grad_enabled() and self.form.has_kernel(self.a.device.type, self.precision) and not traced()
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
         """Energies of a block after its modifiers and its mask."""
@@ -203,3 +178,22 @@ class EnergyMatrix:
         for n in range(0, count, deep):
             for i in range(0, queries, tall):
                 yield range(n, min(n + deep, count)), range(i, min(i + tall, queries))
+
+    def interval(self, entries: Int[Tensor, " n"], queries: Int[Tensor, " q"]) -> Interval | None:
+        """Start and stop of the keys that queries see, each [n or 1, q or 1]; None where the mask is no interval."""
+        assert self.mask is not None
+        bounds = self.mask.bounds(unravel(entries, self.batch), queries[:, None], self.keys)
+        if bounds is None:
+            return None
+        # A rule about rows alone gives [q, 1], one about the batch [n, 1, 1], one about neither [].
+        start, stop = (x.reshape(*[1] * (3 - x.dim()), *x.shape).squeeze(-1) for x in torch.broadcast_tensors(*bounds))
+        return start, stop
+
+    def intervals(self) -> Interval | None:
+        """The same for all matrices and queries."""
+        assert self.mask is not None
+        device = self.a.device
+        bounds = self.mask.batch_bounds(self.batch, self.keys, device)
+        if bounds is not None:
+            return bounds
+        return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))

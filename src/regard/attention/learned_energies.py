@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from .energy_forms import DotForm, Form, TanhForm
+from .energy_forms import DotForm, EnergyForm, TanhForm
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -21,7 +21,7 @@ class LearnedEnergy(nn.Module):
     dim_q: int
     dim_k: int
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         raise NotImplementedError
 
     @property
@@ -57,7 +57,7 @@ class General(LearnedEnergy):
         self.dim_q, self.dim_k = dim_q, dim_k
         self.weight = _uniform(dim_q, dim_k, fan_in=dim_q)
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return q @ self.weight.to(q.dtype), k, DotForm()
 
     @property
@@ -81,7 +81,7 @@ class Additive(LearnedEnergy):
         self.key = nn.Linear(dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         bias = None if self.query.bias is None else self.query.bias.to(q.dtype)
         a = nn.functional.linear(q, self.query.weight.to(q.dtype), bias)
         b = nn.functional.linear(k, self.key.weight.to(k.dtype))
@@ -107,7 +107,7 @@ class Concat(LearnedEnergy):
         self.joint = nn.Linear(dim_q + dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         for_q, for_k = self.joint.weight.split([self.dim_q, self.dim_k], dim=1)
         a = nn.functional.linear(q, for_q.to(q.dtype))
         b = nn.functional.linear(k, for_k.to(k.dtype))

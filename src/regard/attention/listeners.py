@@ -1,4 +1,4 @@
-"""Who is told about calls of `attend`: whoever watches. As a rule nobody, and then it is a look at an empty list."""
+"""Listeners: functions that are called after every call of `attend`. Usually there are none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .energy_forms import Form
-    from .masks import Mask
+    from .energy_forms import EnergyForm
+    from .masks.mask import Mask
     from .normalizers.normalizer import Normalizer
     from .request import Request
 
@@ -23,7 +23,7 @@ listeners: list[Listener] = []
 
 
 def notify(request: Request, output: Tensor, state: Tensor | None) -> None:
-    """Say what was computed from what. Inside torch.compile and torch.func nothing real can be handed over."""
+    """Pass a request and its result to every listener; not inside torch.compile and torch.func, which only trace."""
     if listeners and not traced():
         for listener in tuple(listeners):
             listener(request, output, state)
@@ -32,7 +32,7 @@ def notify(request: Request, output: Tensor, state: Tensor | None) -> None:
 def notify_step(
     a: Float[Tensor, "*batch q d"],
     b: Float[Tensor, "*batch k d"],
-    form: Form,
+    form: EnergyForm,
     v: Float[Tensor, "*batch k d_v"],
     output: Float[Tensor, "*batch q d_v"],
     *,
@@ -42,7 +42,7 @@ def notify_step(
 ) -> None:
     """`notify` for one step of a recurrent loop, from queries and keys already projected; softmax unless said."""
     from .energy_matrix import EnergyMatrix
-    from .normalizers.normalizer import Softmax
+    from .normalizers.softmax import Softmax
     from .request import Request
 
     energies = EnergyMatrix(a, b, form, tuple(a.shape[:-2]), (), mask)

@@ -1,22 +1,23 @@
-"""Score modifiers: what happens to an energy after it is computed and before it is normalized.
+"""Score modifiers: functions of an energy and its indices, applied before the normalizer.
 
-    Modified(ScaledDot(), SoftCap(50), Alibi(8))      reads in the order it is applied
+    Modified(ScaledDot(), SoftCap(50), Alibi(8))      is applied from left to right
 
-A modifier is called with a block of energies and the indices of that block, so that the whole matrix never has to
-exist: `batch` is one index tensor per leading dimension, `i` the queries, `j` the keys, all broadcastable.
+A modifier is called with a block of energies and the indices of that block, so the whole matrix never has to exist:
+`batch` is one index tensor per leading dimension, `i` the queries, `j` the keys, all broadcastable.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from .block_indices import fits, pick
+from .block_indices import check_device, fits, pick
 from .energies import split
 from .energy_matrix import EnergyMatrix
+from .part import Part
 from .torch_transforms import traced
 from .validation import positive
 
@@ -27,20 +28,47 @@ if TYPE_CHECKING:
 
     from .block_indices import Batch
     from .energies import Energy
-    from .energy_forms import Form
+    from .energy_forms import EnergyForm
 
 
-class Modifier(Protocol):
-    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor: ...
+class Modifier(Part):
+    """A function of energies and their indices. A subclass gives `__call__`."""
 
-    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None: ...
+    additive: bool = False
+    """Whether it adds something that does not depend on the energy."""
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        """Raise ValueError where it cannot be applied to energies of this shape."""
+
+    @property
+    def added(self) -> Tensor | None:
+        """The tensor that it adds, broadcastable to [..., T_q, T_k]; None for any other modifier."""
+        return None
+
+    def whole(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        """The same where the indices are those of the whole matrix."""
+        return self(e, batch, i, j)
+
+    def continues(self, first: Modifier, queries: int) -> bool:
+        """Whether this is `first` again in a later step of a generation, `queries` positions on."""
+        return False
+
+    def kernel_arguments(self) -> dict[str, Any]:
+        """What a kernel that knows it is given: "cap", or "slopes" and "offset"."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Bias:
+class Bias(Modifier):
     """e_ij + bias_ij, with `bias` broadcastable to `[..., T_q, T_k]` (Shaw 2018; T5's relative positions)."""
 
     bias: Tensor
+    trace_key = "bias"
+    opaque = False
+    additive = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.bias, torch.Tensor) or not self.bias.is_floating_point():
@@ -60,19 +88,37 @@ class Bias:
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return e + pick(self.bias, batch, i, j).to(e.dtype)
 
+    @property
+    def added(self) -> Tensor | None:
+        return self.bias
 
-class Alibi:
+    def whole(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        check_device("the bias", self.bias, e.device)
+        return e + self.bias.to(e.dtype)  # broadcasting is cheaper than indexing
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Bias:
+        return Bias(function(self.bias))  # torch.compile cannot trace a copy
+
+    def continues(self, first: Modifier, queries: int) -> bool:
+        return True
+
+
+class Alibi(Modifier):
     """e_ij − m_h |i + offset − j|, head h's slope m_h = 2^(−8h/H) (Press, Smith & Lewis 2022).
 
     Heads are the dimension before the queries. `offset` is the position of the first query, for key/value caches.
     """
+
+    kernel = trace_key = "alibi"
+    opaque = False
+    additive = True
 
     def __init__(self, heads: int, *, offset: int = 0) -> None:
         if heads < 1:
             raise ValueError(f"Alibi needs at least one head, got {heads}")
         self.heads, self.offset = heads, offset
         self.slopes = torch.tensor(_slopes(heads), dtype=torch.float32)
-        self._elsewhere: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
+        self._copies: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         if not batch or batch[-1] != self.heads:
@@ -84,12 +130,18 @@ class Alibi:
         slope = self._on(e.device)[batch[-1]]
         return e - (slope * (i + self.offset - j).abs()).to(e.dtype)
 
+    def continues(self, first: Modifier, queries: int) -> bool:
+        return isinstance(first, Alibi) and (self.heads, self.offset) == (first.heads, first.offset + queries)
+
+    def kernel_arguments(self) -> dict[str, Any]:
+        return {"slopes": self.slopes, "offset": self.offset}
+
     def _on(self, device: torch.device) -> Tensor:
         if traced():
-            return self.slopes.to(device)  # nothing may be remembered while FlexAttention traces this
-        if device not in self._elsewhere:
-            self._elsewhere[device] = self.slopes.to(device)
-        return self._elsewhere[device]
+            return self.slopes.to(device)  # FlexAttention may trace this, and a traced tensor must not be cached
+        if device not in self._copies:
+            self._copies[device] = self.slopes.to(device)
+        return self._copies[device]
 
     def __repr__(self) -> str:
         return f"Alibi({self.heads})"
@@ -104,40 +156,62 @@ def _slopes(heads: int) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftCap:
+class SoftCap(Modifier):
     """c · tanh(e_ij / c): energies stay within ±c (Bello et al. 2017; Gemma 2)."""
 
     cap: float
+    kernel = trace_key = "softcap"
+    opaque = False
 
     def __post_init__(self) -> None:
         positive("SoftCap's cap", self.cap)
 
-    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        return None
-
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return torch.tanh(e / self.cap) * self.cap
 
+    def continues(self, first: Modifier, queries: int) -> bool:
+        return self == first
+
+    def kernel_arguments(self) -> dict[str, Any]:
+        return {"cap": self.cap}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionModifier(Modifier):
+    """Any function of (e, batch, i, j)."""
+
+    function: Callable[[Tensor, Batch, Tensor, Tensor], Tensor]
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return self.function(e, batch, i, j)
+
 
 class Modified(nn.Module):
-    """An energy followed by score modifiers. A module, so that a learned energy's parameters are found."""
+    """An energy followed by score modifiers: `Modifier`s or functions of (e, batch, i, j), applied in order.
+
+    A module, so that the parameters of a learned energy are found.
+    """
 
     energy: Energy | Callable[[Tensor, Tensor], Tensor]
     modifiers: tuple[Modifier, ...]
 
-    def __init__(self, energy: Energy | Callable[[Tensor, Tensor], Tensor], *modifiers: Modifier) -> None:
+    def __init__(
+        self,
+        energy: Energy | Callable[[Tensor, Tensor], Tensor],
+        *modifiers: Modifier | Callable[[Tensor, Batch, Tensor, Tensor], Tensor],
+    ) -> None:
         super().__init__()
-        if isinstance(energy, type | Bias | Alibi | SoftCap):
+        if isinstance(energy, type | Modifier):
             raise TypeError(f"Modified takes an energy first, such as ScaledDot(); got {energy!r}")
-        if isinstance(energy, Modified):
-            modifiers = (*energy.modifiers, *modifiers)
-            energy = energy.energy
-        self.energy, self.modifiers = energy, modifiers
+        own = tuple(x if isinstance(x, Modifier) else FunctionModifier(x) for x in modifiers)
+        self.modifiers = (*getattr(energy, "modifiers", ()), *own)
+        self.energy = energy.energy if isinstance(energy, Modified) else energy
         for at, modifier in enumerate(self.modifiers):
-            if isinstance(modifier, Bias) and isinstance(modifier.bias, nn.Parameter):
-                self.register_parameter(f"bias_{at}", modifier.bias)
+            for n, tensor in enumerate(modifier.tensors()):
+                if isinstance(tensor, nn.Parameter):
+                    self.register_parameter(f"bias_{at}{f'_{n}' if n else ''}", tensor)
 
-    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Form]:
+    def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return split(self.energy, q, k)
 
     def check(self, width_q: int, width_k: int) -> None:

@@ -1,4 +1,4 @@
-"""A request: the inputs of `attend`, checked once, in the words of the person who gave them."""
+"""A request: the inputs of `attend`, checked once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies import split
 from .energy_matrix import EnergyMatrix
-from .masks import Dense, Mask
-from .modifiers import Alibi, Bias, SoftCap
+from .masks.dense_mask import Dense
+from .masks.mask import Mask
+from .modifiers import Modifier
 from .normalizers.normalizer import Normalizer
 from .torch_transforms import AUTOCAST
 
@@ -85,7 +86,7 @@ def ask(
     batch, groups = _batch(q, k, v)
     if isinstance(energy, type) or not callable(energy):
         raise TypeError(f"energy is {_name(energy)}; expected an energy such as ScaledDot() or a function of (q, k)")
-    if isinstance(energy, Bias | Alibi | SoftCap):
+    if isinstance(energy, Modifier):
         raise TypeError(f"{energy!r} modifies an energy; wrap one: Modified(ScaledDot(), {type(energy).__name__}(…))")
     check = getattr(energy, "check", None)
     if check is not None:

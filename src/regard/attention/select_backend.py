@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from .backends import fused, reference, sdpa
-from .energy_forms import TanhForm
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -67,7 +66,7 @@ def _is_small(request: Request) -> bool:
     exponentials it takes once per key are not shared by enough queries to pay.
     """
     energies = request.energies
-    if not isinstance(energies.form, TanhForm):
+    if energies.form.kernel != "tanh":
         return False
     size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
     if energies.a.device.type == "cuda":

@@ -9,3 +9,8 @@ def positive(what: str, given: object, hint: str = "") -> None:
         raise TypeError(f"{what} is a number, got {type(given).__name__}; to learn one, multiply the queries by it")
     if not given > 0:
         raise ValueError(f"{what} must be > 0, got {given}{hint}")
+
+
+def whole(what: str, given: object) -> None:
+    if not isinstance(given, int):
+        raise TypeError(f"{what} is a whole number, got {given!r}")

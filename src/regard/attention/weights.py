@@ -12,9 +12,6 @@ import torch
 
 from .block_indices import as_range, positions, select, span
 from .kernels.statistics import statistics_gpu
-from .masks import interval
-from .normalizers.hard import Hard
-from .normalizers.normalizer import Softmax
 from .tensor_versions import ChangedInPlaceError, TensorVersions
 from .weight_statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
 
@@ -116,7 +113,7 @@ class Weights:
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, differentiable. The one answer that takes O(T²) memory."""
         e = self._live().block(*self._index(), slice(0, self.energies.keys), self.normalize.absent)
-        if isinstance(self.normalize, Hard):  # the keys that were drawn, not new ones
+        if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh(e, self.row_state()[..., None], torch.arange(e.shape[-1], device=e.device))
         else:
             w = self.normalize(e)
@@ -148,7 +145,7 @@ class Weights:
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
         """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
-        if not isinstance(self.normalize, Hard):
+        if not self.normalize.selects_key:
             raise TypeError(
                 f"log_prob is the probability of a sampled key; {type(self.normalize).__name__} does not sample. "
                 'Use attend(..., normalize=Hard("reinforce"))'
@@ -320,9 +317,9 @@ class Weights:
             queries, entries = span(self.queries[own_rows], device), span(self.entries[own_n], device)
             last = energies.keys if whole else max(least, self._reach(energies, entries, queries))
             e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
-            mine, log = state[own_n, own_rows, None], None
-            if isinstance(normalize, Softmax):
-                log = normalize.log_weigh_(e, mine)
+            mine = state[own_n, own_rows, None]
+            log = None if normalize.opaque else normalize.log_weigh_(e, mine)
+            if log is not None:
                 w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
             else:
                 w = normalize.weigh(e, mine, j[:last])
@@ -336,10 +333,10 @@ class Weights:
             energies.mask is None or energies.keys <= STEP or device.type != "cpu"
         ):  # a look at a GPU's numbers waits for it
             return energies.keys
-        found = interval(energies.mask, positions(entries, device), positions(queries, device), energies)
-        if found is None:
+        bounds = energies.interval(positions(entries, device), positions(queries, device))
+        if bounds is None:
             return energies.keys
-        return min(energies.keys, -(-int(found[1].max()) // STEP) * STEP)
+        return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)
 
     def _live(self) -> EnergyMatrix:
         """The energies with their graph and one leading dimension."""

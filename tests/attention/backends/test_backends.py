@@ -66,8 +66,8 @@ def test_the_look_up_family(name: str) -> None:
 @pytest.mark.parametrize("tile", [1, 100, 10_000])
 def test_blocks_of_any_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk over blocks, forced through every shape of block on small inputs."""
+    from regard.attention import blocked_attention as blocked
     from regard.attention import weights
-    from regard.attention.backends import blocked
     from regard.attention.kernels.additive import additive_cpu
 
     monkeypatch.setattr(blocked, "BLOCK", tile)

@@ -10,8 +10,6 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from ..block_indices import digits
-from ..energy_forms import DotForm
-from ..normalizers.normalizer import Softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 
 def refusal(request: Request) -> str | None:
     energies = request.energies
-    if not isinstance(energies.form, DotForm):
+    if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if not isinstance(request.normalize, Softmax):
+    if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.dropout:
         return "it has no dropout"
@@ -42,8 +40,6 @@ def refusal(request: Request) -> str | None:
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     energies, normalize = request.energies, request.normalize
-    assert isinstance(energies.form, DotForm)
-    assert isinstance(normalize, Softmax)
     batch, groups = energies.batch, energies.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     kind = request.v.dtype  # some energies project in higher precision than the inputs have

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
-from ..energy_forms import DistanceForm, TanhForm
-from ..energy_matrix import TRITON
+from .. import blocked_attention
+from ..energy_forms import TRITON
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
 from ..kernels.kernel_options import KernelOptions
-from ..masks import Padding, interval
-from ..normalizers.normalizer import Proportional, Softmax
 from ..torch_transforms import transformed
-from . import blocked
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..energy_forms import DistanceForm, TanhForm
     from ..energy_matrix import EnergyMatrix
-    from ..masks import Interval
+    from ..masks.mask import Interval
     from ..request import Request
 
 
@@ -38,12 +36,12 @@ def how(request: Request) -> str:
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     why_not, bounds = _op(request)
     if why_not is not None:
-        return blocked.run(request)
-    return _additive(request, bounds) if isinstance(request.energies.form, TanhForm) else _distance(request, bounds)
+        return blocked_attention.run(request)
+    return _additive(request, bounds) if request.energies.form.kernel == "tanh" else _distance(request, bounds)
 
 
 def _kernel(energies: EnergyMatrix) -> str:
-    return "the additive kernel" if isinstance(energies.form, TanhForm) else "the distance kernel"
+    return "the additive kernel" if energies.form.kernel == "tanh" else "the distance kernel"
 
 
 def _op(request: Request) -> tuple[str | None, Interval | None]:
@@ -52,7 +50,7 @@ def _op(request: Request) -> tuple[str | None, Interval | None]:
     why_not = _refused(request)
     bounds = None
     if why_not is None and energies.mask is not None:
-        bounds = _interval(energies)
+        bounds = energies.intervals()
         if bounds is None:
             why_not = f"{_kernel(energies)} takes masks that are one interval of keys per query"
     return why_not, bounds
@@ -61,8 +59,8 @@ def _op(request: Request) -> tuple[str | None, Interval | None]:
 def _refused(request: Request) -> str | None:
     energies, kernel = request.energies, _kernel(request.energies)
     device, normalize = energies.a.device.type, type(request.normalize).__name__
-    by_distance = isinstance(energies.form, DistanceForm)
-    if not isinstance(energies.form, TanhForm | DistanceForm) or (by_distance and device == "cpu"):
+    by_distance = energies.form.kernel == "distance"
+    if energies.form.kernel not in ("tanh", "distance") or (by_distance and device == "cpu"):
         return ""
     if device not in ("cpu", "cuda"):
         return f"{kernel} runs on {'CUDA' if by_distance else 'CPU and CUDA'}, not {device}"
@@ -70,10 +68,10 @@ def _refused(request: Request) -> str | None:
         return f"{kernel} needs Triton on CUDA"
     if device == "cuda" and energies.precision == torch.float64:
         return f"{kernel} on CUDA computes in float32"
-    if isinstance(energies.form, DistanceForm) and energies.form.inverse:
-        if not isinstance(request.normalize, Proportional):
+    if by_distance and cast("DistanceForm", energies.form).inverse:
+        if request.normalize.kernel != "proportional":
             return f"{kernel} has proportional weights only for inverse distances, not {normalize}"
-    elif not isinstance(request.normalize, Softmax):
+    elif request.normalize.kernel != "softmax":
         return f"{kernel} has softmax only, not {normalize}"
     if energies.modifiers:
         return f"{kernel} has no score modifiers"
@@ -82,27 +80,13 @@ def _refused(request: Request) -> str | None:
     return None
 
 
-def _interval(energies: EnergyMatrix) -> Interval | None:
-    mask, device = energies.mask, energies.a.device
-    assert mask is not None
-    if type(mask) is Padding and mask.lengths.shape == energies.batch:
-        # A decoder asks this at every step, and index tensors would take longer than the attention itself.
-        stop = mask.lengths.to(device).reshape(-1, 1).clamp(0, energies.keys)
-        return torch.zeros_like(stop), stop
-    return interval(
-        mask, torch.arange(energies.count, device=device), torch.arange(energies.queries, device=device), energies
-    )
-
-
 def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
     energies, normalize, v = request.energies.flat(), request.normalize, request.flat_values
-    assert isinstance(energies.form, TanhForm)
-    assert isinstance(normalize, Softmax)
     start, stop = bounds or (None, None)
     out, lse = additive_op.attention(
         energies.a,
         energies.b,
-        energies.form.weight,
+        cast("TanhForm", energies.form).weight,
         v,
         KernelOptions(start, stop, _seed(request), 1 / normalize.temperature, request.dropout),
     )
@@ -111,15 +95,13 @@ def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor
 
 def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
     energies, v = request.energies.flat(), request.flat_values
-    assert isinstance(energies.form, DistanceForm)
     start, stop = bounds or (None, None)
-    scale = 1 / request.normalize.temperature if isinstance(request.normalize, Softmax) else 1.0
     out, state = distance_op.attention(
         energies.a,
         energies.b,
         v,
-        KernelOptions(start, stop, _seed(request), scale, request.dropout),
-        energies.form.inverse,
+        KernelOptions(start, stop, _seed(request), 1 / request.normalize.temperature, request.dropout),
+        cast("DistanceForm", energies.form).inverse,
     )
     return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
 

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..block_indices import check_device, grid
-from ..energy_forms import DotForm
-from ..modifiers import Alibi, Bias
-from ..normalizers.normalizer import Softmax
+from ..block_indices import grid
 from ..torch_transforms import traced
 
 if TYPE_CHECKING:
@@ -22,20 +19,18 @@ if TYPE_CHECKING:
 
 def refusal(request: Request) -> str | None:
     energies = request.energies
-    if not isinstance(energies.form, DotForm):
+    if energies.form.kernel != "dot":
         return "the energy is not a dot product"
-    if not isinstance(request.normalize, Softmax):
+    if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
     for modifier in energies.modifiers:
-        if not isinstance(modifier, Bias | Alibi):
+        if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
     return None
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     energies, normalize = request.energies, request.normalize
-    assert isinstance(energies.form, DotForm)
-    assert isinstance(normalize, Softmax)
     batch, groups = energies.batch, energies.groups
     is_causal = energies.mask is not None and energies.mask.is_causal and not energies.modifiers
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
@@ -77,11 +72,7 @@ def _bias(energies: EnergyMatrix, temperature: float) -> Tensor | None:
     index = grid(energies.batch, energies.queries, energies.keys, energies.a.device)
     bias = torch.zeros((1, 1), dtype=energies.precision, device=energies.a.device)
     for modifier in energies.modifiers:
-        if isinstance(modifier, Bias):
-            check_device("the bias", modifier.bias, bias.device)
-            bias = bias + modifier.bias.to(bias.dtype)  # as it stands: broadcasting is cheaper than indexing
-        else:
-            bias = modifier(bias, *index)
+        bias = modifier.whole(bias, *index)
     bias = bias / temperature
     return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
 

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 
 class _Thresholded(Normalizer):
-    """w_ij = power(x_ij − τ_i) with x the scaled energies and τ such that the row sums to one."""
+    """w_ij = max(x_ij − τ_i, 0) ** power with x = energy_scale · e, and τ such that the row sums to one."""
 
     def scaled(self, e: Tensor) -> Tensor:
-        raise NotImplementedError
+        return e if self.energy_scale == 1 else e * self.energy_scale
 
     def threshold(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
         raise NotImplementedError
 
-    def power(self, excess: Tensor) -> Tensor:
-        raise NotImplementedError
+    def raised(self, excess: Tensor) -> Tensor:
+        x = excess.clamp_min(0)  # clamped, not masked: a NaN stays one
+        return x if self.power == 1 else x.pow(self.power)
 
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         empty = empty_rows(e)
@@ -35,22 +36,22 @@ class _Thresholded(Normalizer):
 
     def weights(self, x: Tensor) -> Tensor:
         """Rows of weights from rows of scaled energies, differentiable."""
-        return self.power(x - self.threshold(x))
+        return self.raised(x - self.threshold(x))
 
     def state(self, e: Tensor) -> Tensor:
         empty = empty_rows(e)
         return self.threshold(self.scaled(e.masked_fill(empty, 0))).masked_fill(empty, torch.inf).squeeze(-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return self.power(self.scaled(e) - state)
+        return self.raised(self.scaled(e) - state)
 
 
 @dataclass(frozen=True, slots=True)
 class Sparsemax(_Thresholded):
     """w_i = argmin over the simplex of |p − e_i|² = max(e_ij − τ_i, 0) (Martins & Astudillo 2016, algorithm 1)."""
 
-    def scaled(self, e: Tensor) -> Tensor:
-        return e
+    kernel = "threshold"
+    opaque = False
 
     def threshold(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -64,9 +65,6 @@ class Sparsemax(_Thresholded):
         inside = x.where(support, 0)
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
 
-    def power(self, excess: Tensor) -> Tensor:
-        return excess.clamp_min(0)
-
 
 @dataclass(frozen=True, slots=True)
 class Entmax(_Thresholded):
@@ -76,27 +74,30 @@ class Entmax(_Thresholded):
     """
 
     alpha: float = 1.5
+    kernel = "threshold"
+    opaque = False
 
     def __post_init__(self) -> None:
         if not self.alpha > 1:
             raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
 
-    def scaled(self, e: Tensor) -> Tensor:
-        return e * (self.alpha - 1)
+    @property
+    def energy_scale(self) -> float:  # type: ignore[override]
+        return self.alpha - 1
+
+    @property
+    def power(self) -> float:  # type: ignore[override]
+        return 1 / (self.alpha - 1)
 
     def weights(self, x: Tensor) -> Tensor:
         return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
-
-    def power(self, excess: Tensor) -> Tensor:
-        # Clamping rather than zero outside: a NaN stays one.
-        return excess.clamp_min(0).pow(1 / (self.alpha - 1))
 
     def threshold(self, x: Tensor) -> Tensor:
         top = x.amax(dim=-1, keepdim=True)
         low, high = top - 1, top - x.shape[-1] ** (1 - self.alpha)  # Σ ≥ 1 at low, ≤ 1 at high
         for _ in range(_bits(x.dtype) + 2):
             middle = (low + high) / 2
-            heavy = self.power(x - middle).sum(dim=-1, keepdim=True) >= 1
+            heavy = self.raised(x - middle).sum(dim=-1, keepdim=True) >= 1
             low, high = middle.where(heavy, low), high.where(heavy, middle)
         tau: Tensor = (low + high) / 2
         return tau
@@ -113,7 +114,7 @@ class _EntmaxWeights(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, alpha: float) -> Tensor:
         entmax = Entmax(alpha)
-        w = entmax.power(x - entmax.threshold(x))
+        w = entmax.raised(x - entmax.threshold(x))
         return w / w.sum(dim=-1, keepdim=True)  # what the bisection's last bit left over
 
     @staticmethod

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 
-from .normalizer import Normalizer, Softmax, empty_rows
+from .normalizer import Normalizer, empty_rows
+from .softmax import Softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,37 +27,44 @@ class Hard(nn.Module, Normalizer):
       probability of what was sampled, to be multiplied by a reward (Williams 1992).
     """
 
+    kernel = "hard"
+    opaque = False
+    selects_key = True
+
     def __init__(self, gradient: Literal["straight-through", "reinforce"] | None = None) -> None:
         super().__init__()
         if gradient not in (None, "straight-through", "reinforce"):
             raise ValueError(f'Hard takes gradient="straight-through", "reinforce" or None, got {gradient!r}')
         self.gradient = gradient
 
+    def arguments(self) -> dict[str, Any]:
+        return {}  # a trace has the keys already chosen; how gradients went is not part of it
+
     @property
-    def samples(self) -> bool:
+    def samples(self) -> bool:  # type: ignore[override]
         return self.gradient is not None and self.training
 
     def forward(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.both(e, generator)[0]
 
     def both(self, e: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        picked = self.state(e, generator)
-        weights = self.weigh(e, picked[..., None], torch.arange(e.shape[-1], device=e.device))
+        selected = self.state(e, generator)
+        weights = self.weigh(e, selected[..., None], torch.arange(e.shape[-1], device=e.device))
         if self.samples and self.gradient == "straight-through":
             soft = _SOFTMAX(e)
             weights = weights + (soft - soft.detach())
-        return weights, picked
+        return weights, selected
 
     # nn.Module's own __call__, not Normalizer's: hooks work, and `forward` is the formula.
     __call__ = nn.Module.__call__
 
     def state(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The chosen index: a fresh sample at every call in training mode, the first best key otherwise."""
-        energies = e.detach()
+        x = e.detach()
         if self.samples:
             # The Gumbel-max trick: e_j − log(E_j), E_j ~ Exp(1), is largest with probability softmax(e)_j.
-            energies = energies - torch.empty_like(energies).exponential_(generator=generator).log()
-        return energies.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
+            x = x - torch.empty_like(x).exponential_(generator=generator).log()
+        return x.argmax(dim=-1).masked_fill(empty_rows(e).squeeze(-1), -1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return (j == state).to(e.dtype)

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention import Softmax
 from ...attention.block_indices import span
-from ...attention.energy_forms import DotForm
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -108,7 +106,7 @@ class PairSums:
 def pair_weights(weights: Weights, i: Int[Tensor, " pairs"], j: Int[Tensor, " pairs"]) -> Float[Tensor, "n pairs"]:
     """w_ij of chosen pairs, for softmax over dot products: exp(q_i·k_j·scale, modified and masked, − lse_i)."""
     scores, normalize = weights.flat(), weights.normalize
-    if not isinstance(scores.form, DotForm) or not isinstance(normalize, Softmax):
+    if scores.form.kernel != "dot" or normalize.kernel != "softmax":
         raise TypeError("weights of single pairs are computed for softmax over dot products only")
     device = scores.a.device
     entries, i, j = span(weights.entries, device), i.to(device), j.to(device)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention import Bias
 from ..capture.record import CLOSED
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def random_key_sums(
 def visible_keys(weights: Weights, queries: Int[Tensor, " rows"]) -> Bool[Tensor, "rows k"]:
     """The keys these queries can see in the first head; all heads of one entry have the same mask."""
     scores, device = weights.energies, weights.device
-    only = replace(scores, modifiers=tuple(x for x in scores.modifiers if isinstance(x, Bias)))
+    only = replace(scores, modifiers=tuple(x for x in scores.modifiers if x.added is not None))
     rows, cols = queries.to(device), torch.arange(scores.keys, device=device)
     e = torch.zeros(1, len(rows), len(cols), dtype=scores.precision, device=device)
     first = torch.tensor([weights.entries[0]], device=device)

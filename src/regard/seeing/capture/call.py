@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ...attention import Alibi, Bias, SoftCap, Weights
-from ...attention.energy_forms import DotForm
-from ...attention.masks import Causal
+from ...attention import Weights
 from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .attention_sinks import SinkWeights
-from .generation_steps import grown_mask, grown_modifiers
+from .generation_steps import joined_mask, joined_modifiers
 from .record import fixed_of, placed, without_unfilled
 
 if TYPE_CHECKING:
@@ -122,7 +120,8 @@ class Call:
         first = self._steps[0]
         if self._cross is not None:
             return "cross" if self._cross else "self"
-        apart = first.q.shape[-2] != first.keys and not isinstance(first.mask, Causal)
+        causal = first.mask is not None and first.mask.causal_offset is not None
+        apart = first.q.shape[-2] != first.keys and not causal
         return "cross" if CROSS.search(self.name.lower()) or apart else "self"
 
     @property
@@ -319,26 +318,19 @@ class Call:
 
     def _same_kind(self, record: Record) -> bool:
         new, old = record.energies, self._energies
-        known = all(isinstance(x, Bias | SoftCap) or self._same_places(x, at) for at, x in enumerate(new.modifiers))
+        queries = sum(self.steps)
         return (
             new.batch == old.batch
             and new.groups == old.groups
             and new.b.shape[:-2] == old.b.shape[:-2]
             and type(new.form) is type(old.form)
-            and (not isinstance(new.form, DotForm) or new.form == old.form)
+            and new.form.settings() == old.form.settings()
             and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
-            and known
+            and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
             and type(record.normalize) is type(self._normalize)
             and record.after is None
             and record.measured is None
         )
-
-    def _same_places(self, modifier: Modifier, at: int) -> bool:
-        """Whether ALiBi counts the places of this step's queries on from those before."""
-        first = self._energies.modifiers[at] if at < len(self._energies.modifiers) else None
-        if not isinstance(modifier, Alibi) or not isinstance(first, Alibi):
-            return False
-        return modifier.heads == first.heads and modifier.offset == first.offset + sum(self.steps)
 
     def _has(self, k: Tensor, v: Tensor, old: int) -> bool:
         """Whether the first `old` of these are the last `old` of those kept, by the look of two of them.
@@ -374,8 +366,8 @@ class Call:
             self._energies,
             a=torch.cat([step.q for step in steps], dim=-2),
             b=self._k[0],
-            mask=grown_mask(steps, self._energies.batch, self._total),
-            modifiers=grown_modifiers(steps, self._total),
+            mask=joined_mask(steps, self._energies.batch, self._total),
+            modifiers=joined_modifiers(steps, self._total),
         )
         states = [step.state for step in steps]
         known = [x for x in states if x is not None]
@@ -423,7 +415,7 @@ def _source_of(x: Tensor) -> Source:
 
 def _closes(record: Record) -> bool:
     """Whether the call closes keys, as it must where its keys are a buffer only partly filled."""
-    return record.energies.mask is not None or any(isinstance(x, Bias) for x in record.energies.modifiers)
+    return record.energies.mask is not None or any(x.added is not None for x in record.energies.modifiers)
 
 
 def layer_of(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Grown: the mask and the modifiers of several steps of one generation, joined into those of one matrix."""
+"""The masks and modifiers of the steps of one generation, joined into those of one matrix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import pad
 
 from ...attention import Bias, dense
-from ...attention.masks import Causal
 from .interval_mask import intervals
 
 if TYPE_CHECKING:
@@ -19,18 +18,19 @@ if TYPE_CHECKING:
     from .call import Step
 
 
-def grown_mask(steps: list[Step], batch: tuple[int, ...], keys: int) -> Mask | None:
+def joined_mask(steps: list[Step], batch: tuple[int, ...], keys: int) -> Mask | None:
     """Every step sees the keys there were, less those its own mask closes."""
     starts, stops, rules = [], [], []
     for step in steps:
         count = step.q.shape[-2]
         start = torch.full((count,), step.first)
         stop = start + step.keys
-        if isinstance(step.mask, Causal):
-            stop = torch.minimum(stop, start + torch.arange(count) + 1 + step.mask.offset)
+        offset = None if step.mask is None else step.mask.causal_offset
+        if offset is not None:
+            stop = torch.minimum(stop, start + torch.arange(count) + 1 + offset)
         starts.append(start)
         stops.append(stop)
-        rules.append(None if isinstance(step.mask, Causal) else step.mask)
+        rules.append(step.mask if offset is None else None)
     whole = intervals(torch.cat(starts), torch.cat(stops), keys)
     if all(rule is None for rule in rules):
         return whole
@@ -46,15 +46,13 @@ def grown_mask(steps: list[Step], batch: tuple[int, ...], keys: int) -> Mask | N
     return closed if whole is None else whole & closed
 
 
-def grown_modifiers(steps: list[Step], keys: int) -> tuple[Modifier, ...]:
+def joined_modifiers(steps: list[Step], keys: int) -> tuple[Modifier, ...]:
     """Biases of each step one under the other; what no step could see stays 0, where the mask closes it."""
     joined: list[Modifier] = []
     for at, modifier in enumerate(steps[0].modifiers):
-        if not isinstance(modifier, Bias):
-            joined.append(modifier)
-            continue
-        blocks = [_wide(step.modifiers[at].bias, step.q.shape[-2], step, keys, 0.0) for step in steps]  # type: ignore[attr-defined]
-        joined.append(Bias(_stacked(blocks)))
+        biases = [(step, step.modifiers[at].added) for step in steps]
+        blocks = [_wide(bias, step.q.shape[-2], step, keys, 0.0) for step, bias in biases if bias is not None]
+        joined.append(Bias(_stacked(blocks)) if blocks else modifier)
     return tuple(joined)
 
 

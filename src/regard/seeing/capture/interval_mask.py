@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention.block_indices import Batch
-    from ...attention.masks import Interval
+    from ...attention.masks.mask import Interval
 
 
 class Intervals(Mask):

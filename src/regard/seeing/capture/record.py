@@ -10,7 +10,6 @@ import torch
 from ...attention import Bias, SoftCap, Softmax, causal, dense, window
 from ...attention.energy_forms import DotForm
 from ...attention.energy_matrix import EnergyMatrix
-from ...attention.masks import Dense
 from .even_sample import evenly_spaced
 
 if TYPE_CHECKING:
@@ -136,19 +135,22 @@ def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True)
 
 
 def without_unfilled(record: Record, keys: int) -> Record:
-    """A buffer made for the longest text, cut to the keys it holds so far, where the mask closes all the others."""
+    """A buffer allocated for the longest text, cut to the keys it holds so far, where the mask closes all others."""
     energies, mask = record.energies, record.energies.mask
-    closed = isinstance(mask, Dense) and mask.seen.shape[-1] == energies.keys and not bool(mask.seen[..., keys:].any())
-    biases = [x.bias for x in energies.modifiers if isinstance(x, Bias) and x.bias.shape[-1] == energies.keys]
+    seen = None if mask is None else mask.seen
+    closed = seen is not None and seen.shape[-1] == energies.keys and not bool(seen[..., keys:].any())
+    biases = [x.added for x in energies.modifiers if x.added is not None and x.added.shape[-1] == energies.keys]
     closed = closed or any(bool((x[..., keys:] <= CLOSED).all()) for x in biases)
     if not closed:
         return record
-    cut = tuple(
-        Bias(x.bias[..., :keys]) if isinstance(x, Bias) and x.bias.shape[-1] > 1 else x for x in energies.modifiers
-    )
-    mask = Dense(mask.seen[..., :keys]) if isinstance(mask, Dense) and mask.seen.shape[-1] > 1 else mask
+
+    def cut(x: Tensor) -> Tensor:
+        return x[..., :keys] if x.shape[-1] > 1 else x
+
+    modifiers = tuple(x if x.added is None else x.map_tensors(cut) for x in energies.modifiers)
+    mask = mask if mask is None or seen is None else mask.map_tensors(cut)
     return replace(
         record,
-        energies=replace(energies, b=energies.b[..., :keys, :], modifiers=cut, mask=mask),
+        energies=replace(energies, b=energies.b[..., :keys, :], modifiers=modifiers, mask=mask),
         v=record.v[..., :keys, :],
     )

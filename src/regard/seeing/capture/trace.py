@@ -6,16 +6,15 @@ No pickle: a trace from a stranger can be opened.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...attention import Alibi, Bias, Entmax, Hard, Proportional, SoftCap, Softmax, Sparsemax, causal, dense
-from ...attention.energy_forms import DotForm, TanhForm
+from ...attention import Modifier, Normalizer, causal, dense
+from ...attention.energy_forms import EnergyForm
 from ...attention.energy_matrix import EnergyMatrix
-from ...attention.masks import Causal, interval
+from ...attention.part import UnknownPartError
 from ...files import replacing_folder
 from .call import Call
 from .interval_mask import Intervals
@@ -25,14 +24,12 @@ from .seen import Seen
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...attention import Mask, Normalizer
-    from ...attention.energy_forms import Form
-    from ...attention.modifiers import Modifier
+    from ...attention import Mask
+    from ...attention.part import Part
 
 VERSION = 1
 LARGEST = 64 << 20
 """Bytes of `trace.json` that are read: it holds names and words, and a file larger than that holds something else."""
-NORMALIZERS = {x.__name__: x for x in (Softmax, Proportional, Sparsemax, Entmax, Hard)}
 
 NUMBER, NOTHING = int | float, type(None)
 ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list, "calls": list}
@@ -146,44 +143,34 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "batch": list(energies.batch),
         "groups": energies.groups,
         "dropout": call.dropout,
-        "form": _form(energies.form, tensors, call.name),
-        "normalize": _normalizer(call.normalize),
+        "form": _part(energies.form, tensors, call.name),
+        "normalize": _part(call.normalize, tensors, call.name),
         "mask": _mask(energies, tensors),
-        "modifiers": [_modifier(x, at, tensors, call.name) for at, x in enumerate(energies.modifiers)],
+        "modifiers": [_part(x, tensors, call.name, at) for at, x in enumerate(energies.modifiers)],
     }
     if call.after is not None or call.measured:
         described["fidelity"], described["budget"] = call.fidelity()[:2]
     return described, {name: x.detach().cpu() for name, x in tensors.items()}
 
 
-def _form(form: Form, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
-    if isinstance(form, DotForm):
-        return {"dot": form.scale}
-    if isinstance(form, TanhForm):
-        tensors["tanh"] = form.weight
-        return {"tanh": True}
-    raise ValueError(
-        f"{name} compares queries and keys by a function, which a trace cannot hold; leave it out (layers=…)"
-    )
-
-
-def _normalizer(normalize: Normalizer) -> dict[str, Any]:
-    kind = type(normalize).__name__
-    if kind not in NORMALIZERS:
-        raise ValueError(f"a trace cannot hold the normalizer {kind}")
-    return {"kind": kind, **({} if isinstance(normalize, Hard) else asdict(normalize))}  # type: ignore[call-overload]
+def _part(part: Part, tensors: dict[str, Tensor], name: str, at: int | None = None) -> dict[str, Any]:
+    try:
+        description, own = part.describe(at)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; a trace cannot hold it, so leave it out (layers=…)") from None
+    tensors |= own
+    return description
 
 
 def _mask(energies: EnergyMatrix, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
     mask, device = energies.mask, energies.a.device
     if mask is None:
         return None
-    if isinstance(mask, Causal):
-        return {"causal": mask.offset}
-    entries, queries = (torch.arange(n, device=device) for n in (energies.count, energies.queries))
-    found = interval(mask, entries, queries, energies)
-    if found is not None:
-        tensors["start"], tensors["stop"] = _alike(energies, *found)
+    if mask.causal_offset is not None:
+        return {"causal": mask.causal_offset}
+    bounds = energies.intervals()
+    if bounds is not None:
+        tensors["start"], tensors["stop"] = _alike(energies, *bounds)
         return {"intervals": True}
     tensors["mask"] = mask.dense(energies.batch, energies.queries, energies.keys, device)
     return {"dense": True}
@@ -197,17 +184,6 @@ def _alike(energies: EnergyMatrix, *bounds: Tensor) -> list[Tensor]:
     return full
 
 
-def _modifier(modifier: Modifier, at: int, tensors: dict[str, Tensor], name: str) -> dict[str, Any]:
-    if isinstance(modifier, Bias):
-        tensors[f"bias.{at}"] = modifier.bias
-        return {"bias": at}
-    if isinstance(modifier, SoftCap):
-        return {"softcap": modifier.cap}
-    if isinstance(modifier, Alibi):
-        return {"alibi": modifier.heads, "offset": modifier.offset}
-    raise ValueError(f"{name} changes its energies by a function, which a trace cannot hold; leave it out (layers=…)")
-
-
 def _read(file: Path, described: dict[str, Any]) -> Call:
     if not file.is_file():
         raise FileNotFoundError(f"the trace has lost {file}")
@@ -217,31 +193,32 @@ def _read(file: Path, described: dict[str, Any]) -> Call:
         from safetensors.torch import load_file
 
         try:
-            return _heard(load_file(file), described)
+            return _record(load_file(file), described)
+        except UnknownPartError:
+            raise
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{file} does not hold what the trace says: {type(error).__name__}: {error}") from None
 
     return Call(described["name"], make)
 
 
-def _heard(tensors: dict[str, Tensor], described: dict[str, Any]) -> Record:
+def _record(tensors: dict[str, Tensor], described: dict[str, Any]) -> Record:
     energies = EnergyMatrix(
         tensors["q"],
         tensors["k"],
-        DotForm(described["form"]["dot"]) if "dot" in described["form"] else TanhForm(tensors["tanh"]),
+        EnergyForm.rebuild(described["form"], tensors),
         tuple(described["batch"]),
-        tuple(_modifier_of(x, tensors) for x in described["modifiers"]),
+        tuple(Modifier.rebuild(x, tensors, at) for at, x in enumerate(described["modifiers"])),
         _mask_of(described["mask"], tensors),
         described["groups"],
     )
-    normalize = dict(described["normalize"])
     state = tensors.get("state")
     return Record(
         energies,
         tensors["v"],
         tensors["out"],
         described["origin"],
-        normalize=NORMALIZERS[normalize.pop("kind")](**normalize),
+        normalize=Normalizer.rebuild(described["normalize"], tensors),
         state=None if state is None else state.view(*energies.batch, energies.queries),
         sinks=tensors.get("sinks"),
         dropout=described["dropout"],
@@ -261,11 +238,3 @@ def _mask_of(described: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Ma
     if "intervals" in described:
         return Intervals(tensors["start"], tensors["stop"])
     return dense(tensors["mask"])
-
-
-def _modifier_of(described: dict[str, Any], tensors: dict[str, Tensor]) -> Modifier:
-    if "bias" in described:
-        return Bias(tensors[f"bias.{described['bias']}"])
-    if "softcap" in described:
-        return SoftCap(described["softcap"])
-    return Alibi(described["alibi"], offset=described["offset"])

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ...attention import Softmax
-from ...attention.masks import interval
 from ...attention.weight_statistics import Cells
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ class TilePyramid:
         if self._energies.mask is None:
             return None
         entry = torch.tensor([self._entry.start], device=self._device)
-        return interval(self._energies.mask, entry, self._positions(rows), self._energies)
+        return self._energies.interval(entry, self._positions(rows))
 
     def _all_masked(self, rows: range, cols: range) -> bool:
         """Whether the mask hides the whole rectangle, such as above the diagonal: there is nothing to compute."""

@@ -14,12 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...block_indices import positions, span
-from ...energy_forms import DotForm
-from ...masks import interval
-from ...modifiers import Alibi, SoftCap
-from ...normalizers.entmax import Entmax, Sparsemax
-from ...normalizers.hard import Hard
-from ...normalizers.normalizer import Proportional, Softmax
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +25,8 @@ if TYPE_CHECKING:
     from ...normalizers.normalizer import Normalizer
     from ...weights import Weights
 
-_KIND = {Softmax: 0, Proportional: 1, Sparsemax: 2, Entmax: 2, Hard: 3}  # as weigh_triton has them
+_KIND = {"softmax": 0, "proportional": 1, "threshold": 2, "hard": 3}  # as weight_functions_triton has them
+_MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "alibi"])
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
@@ -41,7 +36,7 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
         return f"the tensors are on {device}, not on a GPU"
     if not _triton():
         return "Triton is not installed"
-    if not isinstance(energies.form, DotForm):
+    if energies.form.kernel != "dot":
         return "the energy is not a dot product"
     if energies.a.dtype == torch.float64:
         return "the kernels have no float64"
@@ -49,11 +44,10 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
         return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to 256"
     if not energies.form.scale > 0:
         return "the scale is not positive, so the best key is not the one of the largest dot product"
-    if type(normalize) not in _KIND:
+    if normalize.kernel not in _KIND:
         return f"no kernel for {type(normalize).__name__}"
-    kinds = [type(x) for x in energies.modifiers]
-    if kinds not in ([], [SoftCap], [Alibi], [SoftCap, Alibi]):
-        return f"no kernel for modifiers {', '.join(x.__name__ for x in kinds)}"
+    if [x.kernel for x in energies.modifiers] not in _MODIFIERS:
+        return f"no kernel for modifiers {', '.join(type(x).__name__ for x in energies.modifiers)}"
     return None
 
 
@@ -100,14 +94,14 @@ class Rectangle:
 
     def state(self, state: Float[Tensor, "n q"]) -> Tensor:
         """The row state as `weigh` takes it: times `ratio`, inverted for proportional, whole for hard."""
-        if self.kind == _KIND[Softmax]:
+        if self.kind == _KIND["softmax"]:
             return (state.double() * self.ratio).float().contiguous()
-        if self.kind == _KIND[Proportional]:
+        if self.kind == _KIND["proportional"]:
             return torch.where(state == 0, 0, 1 / state).float().contiguous()
-        return state.to(torch.int32 if self.kind == _KIND[Hard] else torch.float32).contiguous()
+        return state.to(torch.int32 if self.kind == _KIND["hard"] else torch.float32).contiguous()
 
     def arguments(self) -> dict[str, Any]:
-        """What every kernel is told alike."""
+        """The arguments of every kernel."""
         return {
             "q": self.a,
             "k": self.b,
@@ -162,27 +156,26 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
         return None
     device, entries = energies.a.device, w.entries if isinstance(w.entries, range) else tuple(w.entries)
     rows = rows if isinstance(rows, range) else tuple(rows)
-    alibi = next((x for x in energies.modifiers if isinstance(x, Alibi)), None)
-    cap = next((x.cap for x in energies.modifiers if isinstance(x, SoftCap)), 0.0)
-    lag = 0 if alibi is None else alibi.offset
+    modifiers: dict[str, Any] = {}
+    for modifier in energies.modifiers:
+        modifiers |= modifier.kernel_arguments()
+    lag = modifiers.get("offset", 0)
     start = stop = None
     if energies.mask is not None:
-        found = interval(
-            energies.mask, torch.tensor(entries, device=device), positions(span(rows, device), device), energies
-        )
-        if found is None:
+        bounds = energies.interval(torch.tensor(entries, device=device), positions(span(rows, device), device))
+        if bounds is None:
             return None
-        start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in found)
+        start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in bounds)
     a = energies.a.detach()[..., span(rows, device), :]
     b = energies.b.detach()[..., keys.start : keys.stop, :]
     a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
     shapes = (a.shape[:-2], a.stride()[:-2], 1), (b.shape[:-2], b.stride()[:-2], energies.groups)
     at, align = _beginnings(shapes, energies.batch, entries, device)
     slopes = at
-    if alibi is not None:
-        slopes = alibi.slopes.expand(energies.batch).reshape(-1)[list(entries)].to(device)
-    assert isinstance(energies.form, DotForm)
-    after = _after(normalize)
+    if "slopes" in modifiers:
+        slopes = modifiers["slopes"].expand(energies.batch).reshape(-1)[list(entries)].to(device)
+    # What energies are multiplied by before the row state is subtracted; the kernels take exp2.
+    after = math.log2(math.e) / normalize.temperature if normalize.kernel == "softmax" else normalize.energy_scale
     c = _float32(after if energies.modifiers else after * energies.form.scale)
     return Rectangle(
         a=a,
@@ -195,24 +188,17 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
         slopes=slopes,
         start=start,
         stop=stop,
-        kind=_KIND[type(normalize)],
-        power=1 / (normalize.alpha - 1) if isinstance(normalize, Entmax) else 1.0,
+        kind=_KIND[normalize.kernel or ""],
+        power=normalize.power,
         scale=energies.form.scale,
         c=c,
         # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
-        ratio=c / (1.0 if energies.modifiers else energies.form.scale) * getattr(normalize, "temperature", 1.0),
-        cap=cap,
-        alibi=alibi is not None,
+        ratio=c / (1.0 if energies.modifiers else energies.form.scale) * normalize.temperature,
+        cap=modifiers.get("cap", 0.0),
+        alibi="slopes" in modifiers,
         lag=lag,
         align=align,
     )
-
-
-def _after(normalize: Normalizer) -> float:
-    """What energies are multiplied by before they meet the row state."""
-    if isinstance(normalize, Softmax):
-        return math.log2(math.e) / normalize.temperature
-    return normalize.alpha - 1 if isinstance(normalize, Entmax) else 1.0
 
 
 def _float32(x: float) -> float:

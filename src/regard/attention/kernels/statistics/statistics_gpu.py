@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ...normalizers.normalizer import Proportional, Softmax
 from ...weight_statistics import Top
 from ..key_blocks import Columns, ceil, columns, edges_of, ranges_of
 from ..triton_launch import with_descriptors
@@ -97,7 +96,7 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
 
 def row_state(w: Weights) -> Tensor | None:
     """The state of the chosen rows by one pass over the keys; None where the kernels do not apply."""
-    if not isinstance(w.normalize, Softmax | Proportional):
+    if w.normalize.kernel not in ("softmax", "proportional"):
         return None
     r = rectangle(w, w.queries)
     if r is None:
@@ -109,7 +108,7 @@ def row_state(w: Weights) -> Tensor | None:
     row_queries_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(), **r.precision(), **cut.options(), out=out
     )
-    return (out.double() / r.ratio).float() if isinstance(w.normalize, Softmax) else out
+    return (out.double() / r.ratio).float() if w.normalize.kernel == "softmax" else out
 
 
 # How it is run

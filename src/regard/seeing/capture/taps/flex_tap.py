@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention import flex_attention as flex
 
-from ....attention import Mask
+from ....attention import Mask, Modifier
 from .. import dispatch
 from ..record import Record, dot_energies
 from .patching import Replacement, Tap
@@ -69,14 +69,11 @@ class MaskMod(Mask):
         return f"MaskMod({getattr(self.function, '__name__', '…')})"
 
 
-class ScoreMod:
+class ScoreMod(Modifier):
     """FlexAttention's score_mod(score, b, h, i, j)."""
 
     def __init__(self, function: Callable[..., Tensor]) -> None:
         self.function = function
-
-    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        return None
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return _vectorize(self.function, batch, i, j, e).to(e.dtype)

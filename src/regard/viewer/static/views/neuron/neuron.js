@@ -16,6 +16,7 @@ const BLOCK = 64; // keys in one answer
 const FORMULAS = {
   dot: ({ scale, q }) => `energy = ${number(scale)} · Σ qᵢ kⱼ over ${q.length} numbers`,
   tanh: ({ q }) => `energy = Σ w · tanh(qᵢ + kⱼ) over ${q.length} numbers`,
+  distance: ({ q }) => `energy = −½ · Σ (qᵢ − kⱼ)² over ${q.length} numbers`,
   function: () => "the energy is a function of (q, k) that is no sum of terms",
 };
 

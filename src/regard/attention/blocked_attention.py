@@ -14,19 +14,14 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from ..energies import check_pairwise
-from ..energy_forms import PairForm, TanhForm
-from ..modifiers import Alibi, Bias, SoftCap
-from ..normalizers.entmax import Entmax, Sparsemax
-from ..normalizers.hard import Hard
-from ..normalizers.normalizer import Proportional, Softmax
-from ..torch_transforms import exact, traced
+from .energies import check_pairwise
+from .torch_transforms import exact, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energy_matrix import EnergyMatrix
-    from ..request import Request
+    from .energy_matrix import EnergyMatrix
+    from .request import Request
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
@@ -35,9 +30,8 @@ BLOCK = 1 << 18
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
     energies, v = request.energies.flat(), request.flat_values
     work = _Work(request, energies)
-    if isinstance(energies.form, PairForm):
-        # Also where there is one block: `Weights` asks for others, and a short test should tell what a long run does.
-        check_pairwise(energies.form, energies.a, energies.b)
+    # Also where there is one block: `Weights` computes others, and a short test should fail as a long run does.
+    check_pairwise(energies.form, energies.a, energies.b)
     if len(work.cut) == 1:
         out, state = work.rows(energies, v, *work.cut[0])
     elif not torch.is_grad_enabled() or _is_known(request, energies):
@@ -54,14 +48,15 @@ class _Work:
     def __init__(self, request: Request, energies: EnergyMatrix) -> None:
         self.request, self.energies = request, energies
         # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
-        whole = traced() or any(isinstance(x, Bias) and x.bias.requires_grad for x in energies.modifiers)
+        learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
+        whole = traced() or any(x.requires_grad for x in learned)
         self.cut = [(slice(0, energies.count), slice(0, energies.queries))]
         if not whole and energies.count:
             self.cut = [
                 (slice(n.start, n.stop), slice(i.start, i.stop))
                 for n, i in energies.blocks(energies.count, energies.queries, BLOCK)
             ]
-        draws = request.dropout > 0 or (isinstance(request.normalize, Hard) and request.normalize.samples)
+        draws = request.dropout > 0 or request.normalize.samples
         self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
 
     def generator(self, device: torch.device) -> torch.Generator | None:
@@ -120,16 +115,16 @@ class _Recomputed(torch.autograd.Function):
     def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
         ctx.work, energies = work, work.energies
         ctx.save_for_backward(a, b, v, *learned)
-        ctx.rng = torch.get_rng_state() if isinstance(energies.form, PairForm) and energies.form.foreign else None
+        ctx.rng = torch.get_rng_state() if energies.form.opaque else None
         wanted = work.request.weights
         out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=energies.precision)
-        hard = isinstance(work.request.normalize, Hard)
-        state = torch.empty(a.shape[:2] if wanted else (0,), dtype=torch.long if hard else out.dtype, device=a.device)
+        kind = torch.long if work.request.normalize.selects_key else out.dtype
+        state = torch.empty(a.shape[:2] if wanted else (0,), dtype=kind, device=a.device)
         generator = work.generator(a.device)
         for n, i in work.cut:
-            out[n, i], found = work.rows(energies, v, n, i, generator)
+            out[n, i], row_state = work.rows(energies, v, n, i, generator)
             if wanted:
-                state[n, i] = found
+                state[n, i] = row_state
         ctx.mark_non_differentiable(state)
         return out, state
 
@@ -140,7 +135,10 @@ class _Recomputed(torch.autograd.Function):
         a, b, v, *learned = ctx.saved_tensors
         # Leaves of their own: what hooks and graphs hang on the user's tensors is run once, outside.
         leaves = [x.detach().requires_grad_() for x in learned]
-        energies = replace(work.energies, form=TanhForm(*leaves)) if leaves else work.energies
+        energies = work.energies
+        if leaves:
+            remaining = iter(leaves)
+            energies = replace(energies, form=energies.form.map_tensors(lambda _: next(remaining)))
         gradients = [torch.zeros_like(x, dtype=energies.precision) for x in (a, b, v, *learned)]
         generator = work.generator(a.device)
         with torch.random.fork_rng(devices=[], enabled=ctx.rng is not None), torch.enable_grad():
@@ -151,20 +149,18 @@ class _Recomputed(torch.autograd.Function):
                 z, _ = work.block(energies, *part, n, i, generator)
                 if not z.requires_grad:
                     continue
-                found = torch.autograd.grad(z, (*part, *leaves), grad[n, i], allow_unused=True)
-                for total, where, new in zip(gradients, ((n, i), n, n, *[...] * len(leaves)), found, strict=True):
-                    if new is not None:
-                        total[where] += new
+                new = torch.autograd.grad(z, (*part, *leaves), grad[n, i], allow_unused=True)
+                for total, where, gradient in zip(gradients, ((n, i), n, n, *[...] * len(leaves)), new, strict=True):
+                    if gradient is not None:
+                        total[where] += gradient
         return (None, *(g.to(x.dtype) for g, x in zip(gradients, (a, b, v, *learned), strict=True)))
 
 
 def _is_known(request: Request, energies: EnergyMatrix) -> bool:
     """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
-    if type(request.normalize) not in (Softmax, Proportional, Sparsemax, Entmax, Hard):
+    if request.normalize.opaque or any(x.opaque for x in energies.modifiers):
         return False
-    if any(type(x) not in (Bias, Alibi, SoftCap) for x in energies.modifiers):
-        return False
-    if not (isinstance(energies.form, PairForm) and energies.form.foreign):
+    if not energies.form.opaque:
         return True
     # Checkpointing restores autocast and a GPU's generator, whatever the function does with them.
     if energies.a.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
@@ -174,4 +170,4 @@ def _is_known(request: Request, energies: EnergyMatrix) -> bool:
 
 
 def _learned(energies: EnergyMatrix) -> list[Tensor]:
-    return [energies.form.weight] if isinstance(energies.form, TanhForm) else []
+    return [] if energies.form.opaque else energies.form.tensors()

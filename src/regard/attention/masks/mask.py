@@ -1,0 +1,156 @@
+"""Mask: which keys a query may see; True means it may. And its operators `&`, `|` and `~`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..block_indices import grid
+from ..part import Part
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool
+    from torch import Tensor
+
+    from ..block_indices import Batch
+
+    Interval = tuple[Tensor, Tensor]
+
+
+class Mask(Part):
+    """A rule (batch, i, j) → may query i see key j. Compose with `&`, `|` and `~`; `print` draws it."""
+
+    causal_offset: int | None = None
+    """The n of a mask that is exactly "j ≤ i + n"."""
+    starts_at_first: bool = False
+    """Whether every interval that `bounds` gives begins at key 0."""
+    seen: Tensor | None = None
+    """The boolean tensor of a mask that is given as one."""
+
+    @property
+    def is_causal(self) -> bool:
+        """Exactly "j ≤ i": what SDPA's fast causal path computes."""
+        return self.causal_offset == 0
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        """Raise ValueError where the mask cannot belong to a matrix of this shape."""
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        """(start, stop) such that query i sees exactly the keys start ≤ j < stop; None where no interval says it."""
+        return None
+
+    def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
+        """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
+        return self(*grid(batch, queries, keys, device))
+
+    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
+        """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""
+        return None
+
+    def __and__(self, other: Mask) -> Mask:
+        return And(self, _mask(other))
+
+    def __or__(self, other: Mask) -> Mask:
+        return Or(self, _mask(other))
+
+    def __invert__(self) -> Mask:
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            return True  # Dynamo asks this of everything it holds
+        raise TypeError("a mask is neither true nor false; combine masks with &, | and ~, not with and, or and not")
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        """A shape (batch, T_q, T_k) this mask can be drawn at."""
+        return (), 8, 8
+
+    def draw(self, batch: tuple[int, ...], queries: int, keys: int) -> str:
+        """A picture of the first entry of the batch: rows are queries, columns keys, █ seen and · not."""
+        seen = self.dense(batch, queries, keys, torch.device("cpu"))
+        first = seen.expand(*batch, queries, keys).reshape(-1, queries, keys)[0]
+        return "\n".join("".join("█" if cell else "·" for cell in row) for row in first.tolist())
+
+    def __str__(self) -> str:
+        batch, queries, keys = self.example()
+        return f"{self!r}\n{self.draw(batch, min(queries, 64), min(keys, 64))}"
+
+
+def _mask(other: object) -> Mask:
+    if not isinstance(other, Mask):
+        raise TypeError(f"masks combine with masks; wrap a boolean tensor as dense(tensor), got {type(other).__name__}")
+    return other
+
+
+class _Pair(Mask):
+    sign = ""
+
+    def __init__(self, left: Mask, right: Mask) -> None:
+        self.left, self.right = left, right
+        self.starts_at_first = left.starts_at_first and right.starts_at_first
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        self.left.check(batch, queries, keys)
+        self.right.check(batch, queries, keys)
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} {self.sign} {self.right!r})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        # The one that knows most about its shape decides; masks without a shape of their own say 8 × 8.
+        return max(self.left.example(), self.right.example(), key=lambda shape: (len(shape[0]), shape[1:] != (8, 8)))
+
+
+class And(_Pair):
+    sign = "&"
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return self.left(batch, i, j) & self.right(batch, i, j)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        left, right = self.left.bounds(batch, i, keys), self.right.bounds(batch, i, keys)
+        if left is None or right is None:
+            return None
+        start, stop = torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+        return start, torch.maximum(start, stop)
+
+
+class Or(_Pair):
+    sign = "|"
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return self.left(batch, i, j) | self.right(batch, i, j)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        # Two intervals join into one when both begin at the first key, which is known without reading tensors.
+        if not self.starts_at_first:
+            return None
+        left, right = self.left.bounds(batch, i, keys), self.right.bounds(batch, i, keys)
+        if left is None or right is None:
+            return None
+        return torch.minimum(left[0], right[0]), torch.maximum(left[1], right[1])
+
+
+class Not(Mask):
+    def __init__(self, inner: Mask) -> None:
+        self.inner = inner
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        self.inner.check(batch, queries, keys)
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return ~self.inner(batch, i, j)
+
+    def __invert__(self) -> Mask:
+        return self.inner
+
+    def __repr__(self) -> str:
+        return f"~{self.inner!r}"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        return self.inner.example()

@@ -1,0 +1,142 @@
+"""Masks by what the sequences are: padding, prefix and documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..block_indices import brief
+from ..torch_transforms import traced
+from .mask import Mask
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+    from torch import Tensor
+
+    from ..block_indices import Batch
+    from .mask import Interval
+
+
+class Padding(Mask):
+    starts_at_first = True
+
+    def __init__(self, lengths: Tensor) -> None:
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise TypeError(f"{type(self).__name__.lower()} needs whole lengths, got a tensor of {lengths.dtype}")
+        self.lengths = lengths.to(torch.int64, copy=True)
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        name = type(self).__name__.lower()
+        _check_leading(f"{name} has lengths", tuple(self.lengths.shape), batch)
+        # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
+        if self.lengths.device.type == "cpu" and self.lengths.numel() and not traced():
+            low, high = (int(x) for x in self.lengths.aminmax())
+            if low < 0 or high > keys:
+                raise ValueError(f"{name} has lengths from {low} to {high}; there are {keys} keys")
+
+    def length(self, batch: Batch) -> Tensor:
+        return _leading(self.lengths, batch)
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return j < self.length(batch)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        stop = self.length(batch).clamp(0, keys)
+        return torch.zeros_like(stop), stop
+
+    def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
+        # A decoder asks this at every step, and index tensors would take longer than the attention itself.
+        if self.lengths.shape != batch:
+            return None
+        stop = self.lengths.to(device).reshape(-1, 1).clamp(0, keys)
+        return torch.zeros_like(stop), stop
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__.lower()}({brief(self.lengths)})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        longest = int(self.lengths.max()) if self.lengths.numel() else 0
+        return tuple(self.lengths.shape), max(longest, 1), max(longest, 1)
+
+
+def padding(lengths: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
+    """Keys j < length are real, the rest filling. Lengths `[B]` belong to the first leading dimension."""
+    return Padding(torch.as_tensor(lengths))
+
+
+class Prefix(Padding):
+    """The same rule as padding; another name because it is used with `|`, to open keys rather than close them."""
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        batch, _, longest = super().example()
+        return batch, 8, max(8, longest + 4)
+
+
+def prefix(size: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
+    """Every query sees keys j < size: `causal() | prefix(n)` is the prefix language model's mask."""
+    return Prefix(torch.as_tensor(size))
+
+
+class Documents(Mask):
+    def __init__(self, queries: Tensor, keys: Tensor) -> None:
+        for ids in (queries, keys):
+            if ids.is_floating_point() or ids.dtype == torch.bool or ids.dim() == 0:
+                raise TypeError(
+                    f"documents needs whole ids of shape [..., T], got {ids.dtype} of shape {list(ids.shape)}"
+                )
+        self.queries = queries.to(torch.int64, copy=True)  # unsigned differences would wrap
+        self.keys = self.queries if keys is queries else keys.to(torch.int64, copy=True)
+        # Ids in order make every document one interval of keys. Looked at once, here, where it costs little;
+        # a compiled graph cannot look, and takes the general path.
+        self.in_order = not traced() and bool((self.keys.diff(dim=-1) >= 0).all())
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        for ids, length, side in ((self.queries, queries, "queries"), (self.keys, keys, "keys")):
+            _check_leading(f"documents has {side}' ids", tuple(ids.shape[:-1]), batch)
+            if ids.shape[-1] != length:
+                raise ValueError(f"documents has ids for {ids.shape[-1]} {side}, there are {length}")
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return _leading(self.queries, batch, i) == _leading(self.keys, batch, j)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        if not self.in_order:
+            return None
+        wanted = _leading(self.queries, batch, i).squeeze(-1)  # [q] or [n, q]
+        ids = _leading(self.keys, batch, torch.arange(keys, device=i.device))  # [k] or [n, 1, k]
+        if ids.dim() > 1 or wanted.dim() > 1:
+            lead = torch.broadcast_shapes(ids.shape[:-2], wanted.shape[:-1])
+            ids, wanted = ids.reshape(-1, keys).expand(*lead, keys), wanted.expand(*lead, wanted.shape[-1])
+        start, stop = (
+            torch.searchsorted(ids.contiguous(), wanted.contiguous(), right=right) for right in (False, True)
+        )
+        return start[..., None], stop[..., None]
+
+    def __repr__(self) -> str:
+        return f"documents({brief(self.queries)})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        return tuple(self.queries.shape[:-1]), self.queries.shape[-1], self.keys.shape[-1]
+
+
+def documents(ids: list[int] | Int[Tensor, "*batch q"], keys: Int[Tensor, "*batch k"] | None = None) -> Mask:
+    """A query sees the keys of its own document: ids `[T]` or `[B, T]`, of the keys too unless `keys` gives theirs."""
+    queries = torch.as_tensor(ids)
+    return Documents(queries, queries if keys is None else torch.as_tensor(keys))
+
+
+def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor:
+    """Entries of a tensor whose dimensions belong to the first leading dimensions, then (optionally) to `last`."""
+    # Lengths and ids are small and often made on the CPU; they follow the inputs.
+    tensor = tensor.to(next((x.device for x in (*batch, last) if x is not None), tensor.device))
+    if tensor.dim() == 0:
+        return tensor
+    own = tensor.dim() - (last is not None)
+    chosen = [*batch[:own], *([] if last is None else [last])]
+    return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+
+
+def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
+    if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=False)):
+        raise ValueError(f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}")

@@ -1,0 +1,125 @@
+"""Part: what energy forms, modifiers, normalizers and masks have in common.
+
+A part is made of the arguments of its constructor, kept as attributes of the same names. From these it lists and maps
+its tensors, describes itself for a trace, and is rebuilt. A subclass gets all of it without a line of its own.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_CLASSES: dict[str, type[Part]] = {}
+"""Parts by the name a trace gives them. Only classes that are already defined are rebuilt: no code is imported."""
+
+
+class UnknownPartError(ValueError):
+    """A trace names a class that is not defined in this process."""
+
+
+class Part:
+    """Base class. `opaque`, `kernel` and `trace_key` are not inherited: a subclass may compute something else."""
+
+    opaque: ClassVar[bool] = True
+    """Whether it may do more than its tensors say: close over parameters, draw random numbers, return its input."""
+    kernel: ClassVar[str | None] = None
+    """The name under which kernels know this formula."""
+    trace_key: ClassVar[str | None] = None
+    """The short form in trace.json, {key: first setting}, instead of {"kind": class}."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("opaque", "kernel", "trace_key"):
+            if name not in cls.__dict__:
+                setattr(cls, name, getattr(Part, name))
+        _CLASSES[cls.trace_key or _kind(cls)] = cls
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the constructor, by name."""
+        code = getattr(type(self).__init__, "__code__", None)
+        names = () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        return {name: getattr(self, name) for name in names}
+
+    def tensors(self) -> list[Tensor]:
+        """The tensors it holds, those of parts inside it included."""
+        tensors: list[Tensor] = []
+        for x in self.arguments().values():
+            if isinstance(x, Tensor):
+                tensors.append(x)
+            elif isinstance(x, Part):
+                tensors += x.tensors()
+        return tensors
+
+    def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
+        """The same part with `function` applied to each of its tensors."""
+        new: dict[str, Any] = {}
+        for name, x in self.arguments().items():
+            if isinstance(x, Tensor):
+                new[name] = function(x)
+            elif isinstance(x, Part):
+                new[name] = x.map_tensors(function)
+        if not new:
+            return self
+        part = copy(self)
+        for name, x in new.items():
+            object.__setattr__(part, name, x)  # parts may be frozen
+        return part
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of the constructor that are no tensors."""
+        return {name: x for name, x in self.arguments().items() if not isinstance(x, Tensor)}
+
+    def describe(self, at: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Its settings as JSON has them, and its tensors by name. `at` numbers the modifiers of one energy."""
+        tensors = {name: x for name, x in self.arguments().items() if isinstance(x, Tensor)}
+        settings = self.settings()
+        for name, x in settings.items():
+            if not _is_plain(x):
+                raise ValueError(
+                    f"{type(self).__name__} has {name} = {x!r}, which is no tensor, number, string or list"
+                )
+        place, key = _place(at), self.trace_key
+        if key is None:
+            kind = _kind(type(self))
+            return {"kind": kind, **settings}, {f"{kind}{place}.{name}": x for name, x in tensors.items()}
+        value = settings.pop(next(iter(settings))) if settings else (True if at is None else at)
+        return {key: value, **settings}, dict.fromkeys([key + place], *tensors.values()) if tensors else {}
+
+    @classmethod
+    def rebuild(cls, description: Mapping[str, Any], tensors: Mapping[str, Tensor], at: int | None = None) -> Self:
+        """The part that `describe` described."""
+        settings, place = dict(description), _place(at)
+        key = next((name for name in settings if name != "kind" and name in _CLASSES), None)
+        kind = settings.pop("kind", key)
+        part: Any = _CLASSES.get(kind)
+        if part is None or not issubclass(part, cls):
+            raise UnknownPartError(
+                f"{kind!r} is no {cls.__name__} that is defined here; import the module that defines it first"
+            )
+        if part.trace_key is None:
+            prefix = f"{kind}{place}."
+            settings |= {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
+            return part(**settings)  # type: ignore[no-any-return]
+        first = settings.pop(part.trace_key)
+        return part(tensors.get(part.trace_key + place, first), **settings)  # type: ignore[no-any-return]
+
+
+def _kind(part: type[Part]) -> str:
+    """Ours by name, a user's by module and name."""
+    ours = part.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return part.__name__ if ours else f"{part.__module__}.{part.__qualname__}"
+
+
+def _place(at: int | None) -> str:
+    return "" if at is None else f".{at}"
+
+
+def _is_plain(x: object) -> bool:
+    if isinstance(x, list | tuple):
+        return all(_is_plain(item) for item in x)
+    return x is None or isinstance(x, bool | int | float | str)
