@@ -107,8 +107,7 @@ def test_by_keyboard(page: Page, server: Server, library: Library, minilm: Seen)
     assert page.locator(".footer").inner_text().startswith("on → the: number 1: q ")
 
 
-def test_energies_without_queries_and_keys_are_said_to_be(page: Page, server: Server, library: Library) -> None:
+def test_loop_attention_shows_its_terms(page: Page, server: Server, library: Library) -> None:
     trace = next(one for one in library.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
-    assert not trace.seen[0].weights.flat().a.any()  # it was given as energies
     look(page, server, READY, view="neuron", trace=trace.id)
-    assert "not the queries and keys" in page.locator(".note").inner_text()
+    assert "tanh" in page.locator(".note").inner_text()
