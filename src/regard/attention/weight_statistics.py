@@ -166,7 +166,8 @@ class Cells:
         if not self._size:
             begin, end = (torch.tensor(x, device=device)[:, None] - edges[0] for x in (edges[:-1], edges[1:]))
             reach = begin + torch.arange(int((end - begin).max()), device=device)  # [cells, largest]
-            self._positions = torch.minimum(reach, end - 1)  # a smaller cell repeats its last position
+            self._largest = reach.shape[1]
+            self._positions = torch.minimum(reach, end - 1).flatten()  # a smaller cell repeats its last position
             self._once = reach < end
 
     @staticmethod
@@ -189,9 +190,9 @@ class Cells:
                 x = torch.nn.functional.pad(x, padding, value=empty)
             x = x.unflatten(dim, (self.count, self._size))
         else:
-            x = x[..., self._positions] if dim == -1 else x[..., self._positions, :]
+            x = x.index_select(dim, self._positions).unflatten(dim, (self.count, self._largest))
             if pool != "max":
-                x = x * (self._once if dim == -1 else self._once[..., None])
+                x *= self._once if dim == -1 else self._once[..., None]
         return x.amax(dim) if pool == "max" else x.sum(dim)
 
 

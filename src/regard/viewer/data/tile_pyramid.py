@@ -86,9 +86,8 @@ class TilePyramid:
         self.queries, self.keys = weights.shape
         self._device = self._energies.a.device
         self._state = torch.zeros(self.queries, dtype=self._energies.precision, device=self._device)
-        self._has_state = torch.zeros(
-            self.queries, dtype=torch.bool
-        )  # a state may be NaN, where the model computed NaN
+        # Which rows have a state. A state may be NaN, where the model computed NaN.
+        self._has_state = torch.zeros(self.queries, dtype=torch.bool)
         if weights.kernel_state is not None:  # the kernel stored it
             self._set_state(range(self.queries), weights.row_state()[0])
         self.block = 1
@@ -285,8 +284,8 @@ class TilePyramid:
         return self._pool(self.weights(rows, tile.cols), edges, tile.edges[1], pool)
 
     def _pool(self, x: Float[Tensor, "rows cols"], rows: list[int], cols: list[int], pool: Pool) -> Tensor:
-        """The maximum, or the sum, of every cell; the edges are counted from anywhere."""
-        return Cells(rows, self._device).pool(Cells(cols, self._device).pool(x, -1, pool), -2, pool)
+        """The maximum, or the sum, of every cell. Rows first: they are contiguous, and fewer remain for the columns."""
+        return Cells(cols, self._device).pool(Cells(rows, self._device).pool(x, -2, pool), -1, pool)
 
     def _uses_base(self, tile: Tile) -> bool:
         """Whether the tile is pooled from the base level: its cells are at least a block, and it has many weights."""
