@@ -190,7 +190,9 @@ class Cells:
                 x = torch.nn.functional.pad(x, padding, value=empty)
             x = x.unflatten(dim, (self.count, self._size))
         else:
-            x = x.index_select(dim, self._positions).unflatten(dim, (self.count, self._largest))
+            shape = (*x.shape[:dim], self.count, self._largest, *x.shape[dim:][1:])
+            x = x.flatten(0, -2) if dim == -1 else x  # a matrix: index_select is slow along the last of more dimensions
+            x = x.index_select(dim, self._positions).view(shape)
             if pool != "max":
                 x *= self._once if dim == -1 else self._once[..., None]
         return x.amax(dim) if pool == "max" else x.sum(dim)
