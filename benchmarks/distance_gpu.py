@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import regard
 from benchmarks.additive_gpu import HEAD, shown, timed
 from benchmarks.timing import RESULTS, Row, write
-from regard.attention.energy_forms import wide
+from regard.attention.energies.energy_forms import wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable

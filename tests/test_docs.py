@@ -53,7 +53,7 @@ def test_every_local_link_leads_somewhere() -> None:
 
 
 def test_every_path_of_the_source_that_is_named_exists() -> None:
-    """`attention/energies.py` may stand for `src/regard/attention/energies.py`."""
+    """`attention/energies/energies.py` may stand for `src/regard/attention/energies/energies.py`."""
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
             found = [(ROOT / base / path).exists() for base in BASES]

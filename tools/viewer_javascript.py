@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 import regard
-from regard.attention.energy_forms import NEAR
+from regard.attention.energies.energy_forms import NEAR
 from regard.viewer.data.library import Library
 from regard.viewer.data.tile_pyramid import Tile
 from regard.viewer.export import single_file

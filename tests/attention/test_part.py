@@ -9,7 +9,7 @@ from torch import nn
 
 import regard as r
 from regard.attention import Modifier
-from regard.attention.energy_forms import DistanceForm, EnergyForm
+from regard.attention.energies.energy_forms import DistanceForm, EnergyForm
 from regard.attention.part import Part, UnknownPartError
 from regard.viewer.data.neuron_view import neuron_view
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from regard import Additive, attend, causal, watch
-from regard.attention.energy_forms import TanhForm
+from regard.attention.energies.energy_forms import TanhForm
 from regard.viewer.data.trace_view import TraceView
 from tests.support.browser_page import drawn, look
 

@@ -2,13 +2,13 @@
 
 from .attend import attend, explain
 from .dictionary_lookup import lookup
-from .energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
-from .learned_energies import Additive, Concat, General, LearnedEnergy
+from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
+from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
+from .energies.modifiers import Alibi, Bias, Modified, Modifier, SoftCap
 from .masks.dense_mask import dense
 from .masks.mask import Mask
 from .masks.position_masks import causal, window
 from .masks.sequence_masks import documents, padding, prefix
-from .modifiers import Alibi, Bias, Modified, Modifier, SoftCap
 from .normalizers.entmax import Entmax, Sparsemax
 from .normalizers.hard import Hard
 from .normalizers.normalizer import Normalizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
-from .energies import ScaledDot
+from .energies.energies import ScaledDot
 from .listeners import notify
 from .normalizers.softmax import Softmax
 from .request import ask
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from .energies import Energy
-    from .learned_energies import LearnedEnergy
+    from .energies.energies import Energy
+    from .energies.learned_energies import LearnedEnergy
+    from .energies.modifiers import Modified
     from .masks.mask import Mask
-    from .modifiers import Modified
     from .normalizers.normalizer import Normalizer
     from .select_backend import Backend, Plan
 

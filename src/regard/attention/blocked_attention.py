@@ -14,13 +14,13 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from .energies import check_pairwise
+from .energies.energies import check_pairwise
 from .torch_transforms import exact, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .energy_matrix import EnergyMatrix
+    from .energies.energy_matrix import EnergyMatrix
     from .request import Request
 
 BLOCK = 1 << 18

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .attend import attend
-from .energies import Exact
+from .energies.energies import Exact
 from .normalizers.proportional import Proportional
 
 if TYPE_CHECKING:

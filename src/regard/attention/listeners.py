@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .energy_forms import EnergyForm
+    from .energies.energy_forms import EnergyForm
     from .masks.mask import Mask
     from .normalizers.normalizer import Normalizer
     from .request import Request
@@ -41,7 +41,7 @@ def notify_step(
     state: Float[Tensor, "*batch q"] | None = None,
 ) -> None:
     """`notify` for one step of a recurrent loop, from queries and keys already projected; softmax unless said."""
-    from .energy_matrix import EnergyMatrix
+    from .energies.energy_matrix import EnergyMatrix
     from .normalizers.softmax import Softmax
     from .request import Request
 

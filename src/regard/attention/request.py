@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from .block_indices import check_device
-from .energies import split
-from .energy_matrix import EnergyMatrix
+from .energies.energies import split
+from .energies.energy_matrix import EnergyMatrix
+from .energies.modifiers import Modifier
 from .masks.dense_mask import Dense
 from .masks.mask import Mask
-from .modifiers import Modifier
 from .normalizers.normalizer import Normalizer
 from .torch_transforms import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .energies import Energy
+    from .energies.energies import Energy
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .block_indices import Index
-    from .energy_matrix import EnergyMatrix
+    from .energies.energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .weight_statistics import Statistic
 

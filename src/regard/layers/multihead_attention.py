@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention import Energy, Mask, Weights
-    from ..attention.learned_energies import LearnedEnergy
-    from ..attention.modifiers import Modified
+    from ..attention.energies.learned_energies import LearnedEnergy
+    from ..attention.energies.modifiers import Modified
     from .positions import RotaryPositions
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard import load_trace, watch
-from regard.attention.energy_forms import DotForm, TanhForm
+from regard.attention.energies.energy_forms import DotForm, TanhForm
 from regard.data import Tokenizer, TokenizerPair
 from regard.decoding import pretrained, translate
 from regard.models import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from .. import blocked_attention
-from ..energy_forms import TRITON
+from ..energies.energy_forms import TRITON
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
 from ..kernels.kernel_options import KernelOptions
@@ -16,8 +16,8 @@ from ..torch_transforms import transformed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energy_forms import DistanceForm, TanhForm
-    from ..energy_matrix import EnergyMatrix
+    from ..energies.energy_forms import DistanceForm, TanhForm
+    from ..energies.energy_matrix import EnergyMatrix
     from ..masks.mask import Interval
     from ..request import Request
 

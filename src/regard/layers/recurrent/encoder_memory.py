@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...attention import dense, padding
-from ...attention.energy_forms import TanhForm
+from ...attention.energies.energy_forms import TanhForm
 from ...attention.listeners import listeners, notify_step
 from ...attention.torch_transforms import plain
 from .deferred_gradient import DeferredLinear
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Dot, Normalizer
-    from ...attention.learned_energies import LearnedEnergy
+    from ...attention.energies.learned_energies import LearnedEnergy
 
 
 class EncoderMemory:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...attention.energy_forms import TanhForm
+from ...attention.energies.energy_forms import TanhForm
 from ...attention.kernels.additive.additive_step import add_step_gradients, step_energies
 from ...attention.listeners import listeners, notify_step
 from ...attention.torch_transforms import exact

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...attention.learned_energies import LearnedEnergy
+    from ...attention.energies.learned_energies import LearnedEnergy
     from ...layers.recurrent.rnn_cell import Hidden, LoopCell
     from ..annotations import Annotations
     from ..encoders.encoder import EncoderConfig

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask, Normalizer
-    from ...attention.energy_matrix import EnergyMatrix
-    from ...attention.modifiers import Modifier
+    from ...attention.energies.energy_matrix import EnergyMatrix
+    from ...attention.energies.modifiers import Modifier
     from .record import After, Record
 
     Source = tuple[StorageWeakRef, int, tuple[int, ...], object]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask
-    from ...attention.modifiers import Modifier
+    from ...attention.energies.modifiers import Modifier
     from .call import Step
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...attention import Bias, SoftCap, Softmax, causal, dense, window
-from ...attention.energy_forms import DotForm
-from ...attention.energy_matrix import EnergyMatrix
+from ...attention.energies.energy_forms import DotForm
+from ...attention.energies.energy_matrix import EnergyMatrix
 from .even_sample import evenly_spaced
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask, Normalizer
-    from ...attention.modifiers import Modifier
+    from ...attention.energies.modifiers import Modifier
 
     After = Callable[[Tensor, Tensor], Tensor]
     """From W·v of some rows, [*batch, rows, D_v], and which rows they are, to what the model shows of them."""

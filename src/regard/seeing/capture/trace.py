@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...attention import Modifier, Normalizer, causal, dense
-from ...attention.energy_forms import EnergyForm
-from ...attention.energy_matrix import EnergyMatrix
+from ...attention.energies.energy_forms import EnergyForm
+from ...attention.energies.energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
 from ...files import replacing_folder
 from .call import Call

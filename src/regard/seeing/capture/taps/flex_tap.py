@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ....attention.block_indices import Batch
-    from ....attention.energy_matrix import EnergyMatrix
+    from ....attention.energies.energy_matrix import EnergyMatrix
 
 
 def _flex_attention(

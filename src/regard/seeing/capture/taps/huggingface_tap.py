@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ....attention.energy_matrix import EnergyMatrix
+    from ....attention.energies.energy_matrix import EnergyMatrix
     from ...analysis.ablation import Ablation
 
 verified: set[tuple[Any, ...]] = set()

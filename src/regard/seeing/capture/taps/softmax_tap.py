@@ -13,8 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from ....attention import Bias, Proportional
-from ....attention.energy_forms import DotForm
-from ....attention.energy_matrix import EnergyMatrix
+from ....attention.energies.energy_forms import DotForm
+from ....attention.energies.energy_matrix import EnergyMatrix
 from .. import dispatch
 from ..record import Record
 from .patching import Replacement, Tap

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..torch_transforms import traced
+from ..validation import positive
 from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, PairForm, wide
-from .torch_transforms import traced
-from .validation import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

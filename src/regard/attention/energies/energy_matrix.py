@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .block_indices import grid, positions, unravel
+from ..block_indices import grid, positions, unravel
+from ..torch_transforms import exact, traced
 from .energies import split
-from .torch_transforms import exact, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .block_indices import Index
+    from ..block_indices import Index
+    from ..masks.mask import Interval, Mask
     from .energies import Energy
     from .energy_forms import EnergyForm
-    from .masks.mask import Interval, Mask
     from .modifiers import Modifier
 
 ON_GPU = 8

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .kernels.additive import additive_cpu
-from .part import Part
+from ..kernels.additive import additive_cpu
+from ..part import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ class TanhForm(EnergyForm):
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
         if a.device.type == "cpu":
             return additive_cpu.energies(a, b, self.weight.to(a.dtype))
-        from .kernels.additive.additive_energies_triton import pairwise
+        from ..kernels.additive.additive_energies_triton import pairwise
 
         return pairwise(a, b, self.weight)
 
@@ -128,7 +128,7 @@ class DistanceForm(EnergyForm):
         return device == "cuda" and TRITON and precision == torch.float32
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
-        from .kernels.distance import distance_triton
+        from ..kernels.distance import distance_triton
 
         return distance_triton.pairwise(a, b, self.inverse)
 

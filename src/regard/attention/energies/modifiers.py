@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from .block_indices import check_device, fits, pick
+from ..block_indices import check_device, fits, pick
+from ..part import Part
+from ..torch_transforms import traced
+from ..validation import positive
 from .energies import split
 from .energy_matrix import EnergyMatrix
-from .part import Part
-from .torch_transforms import traced
-from .validation import positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from .block_indices import Batch
+    from ..block_indices import Batch
     from .energies import Energy
     from .energy_forms import EnergyForm
 
