@@ -58,7 +58,7 @@ def rows(tokens: int, layers: int, device: str, rounds: int) -> list[Row]:
         patterns = Patterns(rows=QUERIES)
         patterns.add(seen, text, top=8)
         assert len(patterns.heads()) == layers * SHAPE["num_attention_heads"]
-        assert all(call.fidelity().kept for call in seen), seen
+        assert all(call.fidelity().faithful for call in seen), seen
 
     heads = layers * SHAPE["num_attention_heads"]
     name = f"Llama-shaped, {layers} layers, {tokens:,} tokens, bfloat16"

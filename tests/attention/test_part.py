@@ -163,11 +163,11 @@ def test_watch_trace_and_neuron(tmp_path: Path) -> None:
     q, k, v = _inputs()
     with r.watch(model := Attention(**_own()), keep="cpu") as seen, torch.no_grad():
         model(q, k, v)
-    assert seen[0].fidelity().kept
+    assert seen[0].fidelity().faithful
     seen.save(tmp_path / "trace")
     call = r.load_trace(tmp_path / "trace")[0]
-    assert call.fidelity().kept
-    assert isinstance(call.normalize, Squared)
+    assert call.fidelity().faithful
+    assert isinstance(call.record.normalize, Squared)
     torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), _formula(q, k, v)[1])
     terms = neuron_view(call.head(1), 5, range(12))
     assert terms["kind"] == "function"

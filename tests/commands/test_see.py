@@ -14,7 +14,8 @@ from rich.console import Console
 
 import regard
 from regard import cli, watch
-from regard.seeing.capture.call import Call, Faith
+from regard.seeing.capture.call import Call
+from regard.seeing.capture.fidelity import MeasuredFidelity
 from regard.seeing.capture.huggingface_text_model import load_text_model
 
 if TYPE_CHECKING:
@@ -253,8 +254,8 @@ def test_what_the_model_did_not_compute_is_not_drawn(
 ) -> None:
     real = Call.fidelity
 
-    def spoiled(call: Call) -> Faith:
-        return Faith(0.7, 1e-4) if "layer.1" in call.name else real(call)
+    def spoiled(call: Call) -> MeasuredFidelity:
+        return MeasuredFidelity(0.7, 1e-4) if "layer.1" in call.name else real(call)
 
     monkeypatch.setattr(Call, "fidelity", spoiled)
     drawn = run(monkeypatch, capsys, "see", folder, "the cat sat", "--layer", "0", "--device", "cpu")

@@ -64,7 +64,7 @@ def patterns(
         if not len(seen):
             raise ValueError(f"{model}: {seen.advice}")
         if seen.unproven and not all_patterns.texts:
-            reasons = ", ".join(dict.fromkeys(call.fidelity().word for call in seen.unproven))
+            reasons = ", ".join(dict.fromkeys(call.fidelity().remark for call in seen.unproven))
             console.print(f"{len(seen.unproven)} of {len(seen)} calls are shown without a measured fidelity: {reasons}")
         if seen.faithful is False:
             console.print(seen)

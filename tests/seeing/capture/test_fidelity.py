@@ -236,8 +236,8 @@ def test_a_mask_forgotten_is_found_where_all_values_are_alike(kind: torch.dtype,
         return out
 
     right, wrong = seen_of(forgets, q, k, v)
-    assert right.fidelity().kept, right.fidelity()
-    assert wrong.fidelity().kept is False, wrong.fidelity()
+    assert right.fidelity().faithful, right.fidelity()
+    assert wrong.fidelity().faithful is False, wrong.fidelity()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
@@ -249,9 +249,9 @@ def test_behind_a_residual_it_is_measured_on_what_attention_adds(kind: torch.dty
     with torch.no_grad(), watch(layer) as seen:
         layer(x)
     assert "fast path" in seen[0].origin
-    faith = seen[0].fidelity()
-    assert faith.kept, faith
-    assert faith.budget < 0.5 * {torch.float32: 1e-4, torch.bfloat16: 5e-2}[kind]
+    fidelity = seen[0].fidelity()
+    assert fidelity.faithful, fidelity
+    assert fidelity.budget < 0.5 * {torch.float32: 1e-4, torch.bfloat16: 5e-2}[kind]
 
 
 # Calls that are worked out later
@@ -320,7 +320,7 @@ def test_eager_attention_is_shown_as_it_is_in_groups_at_length_and_with_dropout(
     call, theirs = eager(change, heads=4, shared=2, length=400, dropout=dropout)
     torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), theirs, rtol=1e-4, atol=1e-7)
     assert call.origin == ("eager" if change == 1.0 else "eager, its own way")
-    assert call.fidelity().kept is (None if dropout else True)
+    assert call.fidelity().faithful is (None if dropout else True)
 
 
 def test_what_was_understood_in_one_watch_is_not_taken_for_granted_in_the_next() -> None:

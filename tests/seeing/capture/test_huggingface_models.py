@@ -183,7 +183,7 @@ def agree(seen: Seen, wanted: list[Tensor], padded: bool = False) -> None:
             difference[1, :, 5:] = 0
         assert float(difference.max()) < 2e-5, f"{call!r}: {float(difference.max())}"
         unseen = call.origin == "softmax in its own code"
-        assert call.fidelity().kept is (None if unseen else True), f"{call!r}: {call.fidelity()}"
+        assert call.fidelity().faithful is (None if unseen else True), f"{call!r}: {call.fidelity()}"
 
 
 def test_the_table_names_at_least_25_architectures() -> None:
@@ -242,7 +242,7 @@ def test_a_cache_of_fixed_size_under_eager_attention_is_one_matrix(keep: str | N
         ours = call.weights.tile(slice(None), slice(None))
         assert float((ours[..., : theirs.shape[-1]] - theirs).abs().max()) < 2e-5
         assert float(ours[..., theirs.shape[-1] :].sum()) == 0
-        assert call.fidelity().kept
+        assert call.fidelity().faithful
 
 
 @pytest.mark.parametrize("name", ["T5", "Bart"])
@@ -268,7 +268,7 @@ def test_beams_that_change_places_are_calls_of_their_own() -> None:
     with watch(model) as seen:
         model.generate(torch.randint(3, 50, (1, 6)), max_new_tokens=5, min_new_tokens=5, num_beams=3, eos_token_id=2)
     assert sum(sum(call.steps) for call in seen if call.layer == 0) >= 6 + 4
-    assert all(call.fidelity().kept and call.fidelity().error is not None for call in seen)
+    assert all(call.fidelity().faithful and call.fidelity().error is not None for call in seen)
 
 
 def test_padding_on_the_left_of_a_batch_that_generates() -> None:
@@ -285,7 +285,7 @@ def test_padding_on_the_left_of_a_batch_that_generates() -> None:
     weights = seen[0].weights.tile(slice(None), slice(None))
     assert weights.shape == (2, 4, 9, 9)
     assert float(weights[1, :, 3:, :3].max()) == 0  # nobody looks at the filling
-    assert all(call.fidelity().kept for call in seen)
+    assert all(call.fidelity().faithful for call in seen)
     # Alone and without filling, the second entry attends the same way.
     with torch.no_grad(), watch(model) as alone:
         model(out[1:, 3:-1], position_ids=torch.arange(6)[None])

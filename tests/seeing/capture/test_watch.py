@@ -120,7 +120,7 @@ def test_every_way_to_attend_is_seen_as_it_was_computed(way: str) -> None:
     call = seen["Attention"]
     assert float((call.weights.tile(slice(None), slice(None)) - expected).abs().max()) < 1e-6
     unseen = way.startswith("written out")
-    assert call.fidelity().kept is (None if unseen else True)
+    assert call.fidelity().faithful is (None if unseen else True)
     assert seen.faithful is (None if unseen else True)
     assert len(seen.unproven) == unseen
 
@@ -131,7 +131,7 @@ def test_shared_heads_are_kept_once() -> None:
     )
     assert float((seen[0].weights.dense() - expected).abs().max()) < 1e-6
     assert seen[0].v.shape[1] == 2
-    assert seen[0].fidelity().kept
+    assert seen[0].fidelity().faithful
 
 
 # PyTorch's own modules
@@ -147,7 +147,7 @@ def test_multihead_attention_with_its_fast_path(mode: str, weights: bool) -> Non
     (call,) = seen
     assert call.kind == "self"
     assert ("fast path" in call.origin) == (mode == "inference")
-    assert call.fidelity().kept
+    assert call.fidelity().faithful
     assert call.fidelity().error is not None
     if theirs is None:
         model.eval()
@@ -170,7 +170,7 @@ def test_a_transformer_encoder_on_its_fast_path(norm_first: bool, padded: bool) 
     assert torch.equal(out, expected)
     assert [call.name for call in seen] == ["layers.0", "layers.1"]
     assert all("fast path" in call.origin for call in seen)
-    assert all(call.fidelity().error is not None and call.fidelity().kept for call in seen)
+    assert all(call.fidelity().error is not None and call.fidelity().faithful for call in seen)
     with watch(model) as slow:  # with gradients PyTorch takes the slow path, through scaled_dot_product_attention
         model(x, src_key_padding_mask=filling)
     for fast, plain_ in zip(seen, slow, strict=True):
@@ -307,7 +307,7 @@ def test_a_limit_holds_while_a_text_grows() -> None:
     assert len(seen) == 1
     assert 3 <= len(seen[0].steps) < 10  # a step is a query, a key, a value and an output: 1 KB
     assert "were not kept" in repr(seen)
-    assert seen[0].fidelity().kept
+    assert seen[0].fidelity().faithful
 
 
 @pytest.mark.parametrize("where", ["cpu", "file"])
@@ -319,7 +319,7 @@ def test_kept_elsewhere_it_answers_the_same(where: str, tmp_path: Path) -> None:
         model(x)
     for a, b in zip(here, there, strict=True):
         assert torch.equal(a.weights.entropy(), b.weights.entropy())
-        assert b.fidelity().kept
+        assert b.fidelity().faithful
     if where == "file":
         assert any((tmp_path / "kept").rglob("*"))
     with pytest.raises(ValueError, match="cannot be made"):
@@ -372,7 +372,7 @@ def test_every_precision_has_a_budget_that_tells_right_from_wrong(kind: torch.dt
     wrong = Attention(forgets).to(kind)
     with torch.no_grad(), watch(wrong) as seen:
         wrong(x)
-    assert [call.fidelity().kept for call in seen] == [True, False]  # what sdpa did; what was said of it
+    assert [call.fidelity().faithful for call in seen] == [True, False]  # what sdpa did; what was said of it
 
 
 def test_a_compiled_model_is_refused_with_advice() -> None:

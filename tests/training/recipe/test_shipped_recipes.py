@@ -87,4 +87,6 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert found.values["loss"] > 0
     assert bool(len(seen)) != name.startswith(WITHOUT), "what attends is seen"
     assert seen.faithful is not False, seen
-    assert any(call.fidelity().kept for call in seen) == bool(len(seen)), "and what is shown was measured on the output"
+    assert any(call.fidelity().faithful for call in seen) == bool(len(seen)), (
+        "and what is shown was measured on the output"
+    )

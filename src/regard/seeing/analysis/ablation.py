@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture import dispatch
-from ..capture.call import CROSS, layer_of
+from ..capture.call import CROSS, is_layer
 from ..capture.record import CLOSED
 from ..capture.taps import patching
 
@@ -88,7 +88,7 @@ class Ablation:
 
     def _matching_layers(self, name: str) -> list[int | str]:
         """The keys of `heads` that name this layer."""
-        return [x for x in self.heads if (layer_of(name) == x if isinstance(x, int) else f".{x}." in f".{name}.")]
+        return [x for x in self.heads if is_layer(name, x)]
 
     def output(self, name: str, out: Tensor, dim: int) -> Tensor:
         """The output with ablated heads set to zero; heads are dimension `dim`."""

@@ -1,25 +1,218 @@
-"""The masks and modifiers of the steps of one generation, joined into those of one matrix."""
+"""The steps of a generation: forward passes of one module with a growing key/value cache, joined into one matrix."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import pad
 
 from ...attention import Bias, dense
+from ...attention.tensor_versions import TensorVersions
 from .interval_mask import intervals
+from .record import fixed_of, placed, without_unfilled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from ...attention import Mask
+    from ...attention.energies.energy_matrix import EnergyMatrix
     from ...attention.energies.modifiers import Modifier
-    from .call import Step
+    from .record import Record
+
+    Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 
 
-def joined_mask(steps: list[Step], batch: tuple[int, ...], keys: int) -> Mask | None:
-    """Every step sees the keys there were, less those its own mask closes."""
+@dataclass(slots=True, eq=False)
+class GenerationStep:
+    """The queries of one forward pass, and the keys they could see: `keys` of them, starting at key `first`."""
+
+    q: Float[Tensor, "*batch q d"]
+    first: int
+    keys: int
+    mask: Mask | None
+    modifiers: tuple[Modifier, ...]
+    state: Float[Tensor, "*batch q"] | None
+    rows: Int[Tensor, " rows"]
+    out: Float[Tensor, "*batch rows d_v"]
+
+
+class Generation:
+    """The forward passes of one module, usually a single one. Keys and values are kept once for all of them."""
+
+    def __init__(self, record: Record, original: Record | None = None) -> None:
+        """`original` has the tensors of the model, if `record` has copies of them."""
+        self.first = record
+        """The record of the first step. Its `v` becomes that of all steps."""
+        self.keys = record.energies.keys
+        self.steps = [_step(record, 0)]
+        self._k, self._v = [record.energies.b], [record.v]
+        self._source = None if original is None else _source(original)
+        self._versions = [TensorVersions(fixed_of(record))]
+        self._key_versions = TensorVersions([record.energies.b, record.v])
+
+    @property
+    def v(self) -> Float[Tensor, "*batch k d_v"]:
+        if len(self._v) > 1:
+            self._v = [torch.cat(self._v, dim=-2)]
+            self.first.v = self._v[0]
+        return self._v[0]
+
+    def changed(self) -> bool:
+        """Whether something the weights depend on was changed in place."""
+        # A key/value buffer is filled in place from step to step.
+        return any(x.changed() for x in self._versions) or (len(self.steps) == 1 and self._key_versions.changed())
+
+    def version_counters(self) -> list[object]:
+        """The version counter of each tensor kept; an inference tensor has none, and is unequal to itself."""
+        tensors = [*(x for versions in self._versions for x in versions.tensors), *self._k, *self._v]
+        return [_version(x) for x in tensors]
+
+    def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
+        """The queries whose outputs were kept, and these outputs."""
+        starts = torch.tensor([0, *(step.q.shape[-2] for step in self.steps[:-1])]).cumsum(0).tolist()
+        rows = torch.cat([step.rows + start for step, start in zip(self.steps, starts, strict=True)])
+        return rows, torch.cat([step.out for step in self.steps], dim=-2)
+
+    def joined(self) -> tuple[EnergyMatrix, Tensor | None]:
+        """The energies of all steps as one matrix, and the row state if every step has it."""
+        energies, steps = self.first.energies, self.steps
+        if len(steps) == 1:
+            return energies, steps[0].state
+        if len(self._k) > 1:
+            self._k = [torch.cat(self._k, dim=-2)]
+        energies = replace(
+            energies,
+            a=torch.cat([step.q for step in steps], dim=-2),
+            b=self._k[0],
+            mask=_joined_mask(steps, energies.batch, self.keys),
+            modifiers=_joined_modifiers(steps, self.keys),
+        )
+        states = [step.state for step in steps if step.state is not None]
+        return energies, torch.cat(states, dim=-1) if len(states) == len(steps) else None
+
+    def append(self, record: Record, place: Callable[[Tensor], Tensor]) -> bool:
+        """Append the record if it is the next step of this generation; otherwise return False.
+
+        Its keys must be the old ones and those of the new queries, of which the first and the last common row are
+        compared; or the old ones alone, which are all compared, unless they lie in a buffer that is being filled. If
+        other rows differ, the fidelity error shows it.
+        """
+        if not self._same_kind(record):
+            return False
+        if record.energies.keys > self.keys + record.energies.queries:
+            record = without_unfilled(record, self.keys + record.energies.queries)
+        k, v, new, source = record.energies.b, record.v, record.energies.queries, _source(record)
+        old = record.energies.keys - new
+        same_length = record.energies.keys == self.keys and new == 1
+        if same_length and self._same_buffer(source) and _closes_keys(record) and self._same_row(k, v, 0, 0):
+            # A buffer of the maximum length, filled in place: earlier steps did not see what is new in it.
+            if source != self._source:
+                self._k, self._v = [place(k)], [place(v)]
+                self.first.v = self._v[0]
+        elif same_length and (source == self._source or self._same_rows(k, v)):
+            pass  # unchanged keys of another sequence
+        elif (
+            0 < old <= self.keys
+            and self._same_row(k, v, old - 1, self.keys - 1)
+            and self._same_row(k, v, 0, self.keys - old)
+        ):
+            self._k.append(place(k[..., old:, :].clone()))
+            self._v.append(place(v[..., old:, :].clone()))
+            self.keys += new
+        else:
+            return False
+        self._source = source
+        record = placed(record, place, keys=False)
+        self.steps.append(_step(record, self.keys - record.energies.keys))
+        self._versions.append(TensorVersions(fixed_of(record)))
+        return True
+
+    def _same_kind(self, record: Record) -> bool:
+        new, old = record.energies, self.first.energies
+        queries = sum(step.q.shape[-2] for step in self.steps)
+        return (
+            new.batch == old.batch
+            and new.groups == old.groups
+            and new.b.shape[:-2] == old.b.shape[:-2]
+            and type(new.form) is type(old.form)
+            and new.form.settings() == old.form.settings()
+            and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
+            and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
+            and type(record.normalize) is type(self.first.normalize)
+            and record.after is None
+            and record.measured is None
+        )
+
+    def _same_row(self, k: Tensor, v: Tensor, new: int, old: int) -> bool:
+        """Whether row `new` of these keys and values is row `old` of those kept.
+
+        Both are compared: in a record of weights alone all keys are 0.
+        """
+        return all(_equal(x[..., new, :], _row(kept, old)) for x, kept in ((k, self._k), (v, self._v)))
+
+    def _same_rows(self, k: Tensor, v: Tensor) -> bool:
+        return all(
+            _equal(part, chunk)
+            for new, kept in ((k, self._k), (v, self._v))
+            for part, chunk in zip(new.split([x.shape[-2] for x in kept], dim=-2), kept, strict=True)
+        )
+
+    def _same_buffer(self, source: tuple[Source, Source]) -> bool:
+        return self._source is not None and [x[:3] for x in source] == [x[:3] for x in self._source]
+
+
+def _step(record: Record, first: int) -> GenerationStep:
+    energies, rows = record.energies, record.rows
+    if rows is None:
+        rows = torch.arange(energies.queries)
+    return GenerationStep(
+        energies.a, first, energies.keys, energies.mask, energies.modifiers, record.state, rows, record.out
+    )
+
+
+def _row(chunks: list[Tensor], at: int) -> Tensor:
+    """Row `at` of consecutive chunks."""
+    for chunk in chunks:
+        if at < chunk.shape[-2]:
+            return chunk[..., at, :]
+        at -= chunk.shape[-2]
+    raise IndexError(at)
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.to(b.device), b)
+
+
+def _source(record: Record) -> tuple[Source, Source]:
+    """Where keys and values lie and how often they were changed: whether a buffer has been filled further.
+
+    An address is not enough if only a copy is kept: another tensor may get it once the first is freed.
+    """
+    k, v = (
+        (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), _version(x))
+        for x in (record.energies.b, record.v)
+    )
+    return k, v
+
+
+def _version(x: Tensor) -> object:
+    """The version counter. Inference tensors have none: an object equal to no other, so that they count as changed."""
+    return object() if x.is_inference() else x._version
+
+
+def _closes_keys(record: Record) -> bool:
+    """Whether the call masks keys, as it must if its keys are a buffer that is only partly filled."""
+    return record.energies.mask is not None or any(x.added is not None for x in record.energies.modifiers)
+
+
+def _joined_mask(steps: list[GenerationStep], batch: tuple[int, ...], keys: int) -> Mask | None:
+    """Every step sees the keys it had, without those that its own mask closes."""
     starts, stops, rules = [], [], []
     for step in steps:
         count = step.q.shape[-2]
@@ -46,8 +239,8 @@ def joined_mask(steps: list[Step], batch: tuple[int, ...], keys: int) -> Mask | 
     return closed if whole is None else whole & closed
 
 
-def joined_modifiers(steps: list[Step], keys: int) -> tuple[Modifier, ...]:
-    """Biases of each step one under the other; what no step could see stays 0, where the mask closes it."""
+def _joined_modifiers(steps: list[GenerationStep], keys: int) -> tuple[Modifier, ...]:
+    """The biases of all steps, one below the other; 0 at keys that a step did not have, which the mask closes."""
     joined: list[Modifier] = []
     for at, modifier in enumerate(steps[0].modifiers):
         biases = [(step, step.modifiers[at].added) for step in steps]
@@ -56,7 +249,7 @@ def joined_modifiers(steps: list[Step], keys: int) -> tuple[Modifier, ...]:
     return tuple(joined)
 
 
-def _wide(x: Tensor, queries: int, step: Step, keys: int, fill: float) -> Tensor:
+def _wide(x: Tensor, queries: int, step: GenerationStep, keys: int, fill: float) -> Tensor:
     """[..., queries, keys] from what broadcasts to [..., queries, step.keys]."""
     x = x.expand(*x.shape[:-2], queries, step.keys)
     return pad(x, (step.first, keys - step.first - step.keys), value=fill)

@@ -75,7 +75,7 @@ class Seen:
 
         None if some were not measured (see `unproven`) and no other differs.
         """
-        verdicts = [call.fidelity().kept for call in self.calls]
+        verdicts = [call.fidelity().faithful for call in self.calls]
         if self.missed or False in verdicts:
             return False
         return None if not verdicts or None in verdicts else True
@@ -83,7 +83,7 @@ class Seen:
     @property
     def unproven(self) -> list[Call]:
         """The calls whose fidelity cannot be measured: their output was not seen, or was not W·v (dropout)."""
-        return [call for call in self.calls if call.fidelity().kept is None]
+        return [call for call in self.calls if call.fidelity().faithful is None]
 
     def save(self, path: str | Path) -> None:
         """Write a trace to a folder, as safetensors and JSON; `regard.load_trace` reads it.
@@ -92,15 +92,7 @@ class Seen:
         """
         from .trace import save
 
-        lost = [call for call in self.calls if call.fidelity().lost]
-        if lost:
-            rest = Seen(self.model, self._storage)
-            rest.calls = [call for call in self.calls if call not in lost]
-            rest.tokens, rest.sides, rest.text = self.tokens, self.sides, self.text
-            rest.missed = [*self.missed, *(f"{call.name}: {call.fidelity().word}" for call in lost)]
-            save(rest, path)
-        else:
-            save(self, path)
+        save(self, path)
 
     def show(self) -> Widget:
         """Show the viewer in a notebook: Jupyter, VS Code, Colab, marimo."""
@@ -135,7 +127,7 @@ class Seen:
 
         table = Table(*HEADER, caption=Text("\n".join(self.missed), style="red") if self.missed else None, box=None)
         for call, row in zip(self.calls, self.rows(), strict=True):
-            table.add_row(*map(Text, row), style="red" if call.fidelity().kept is False else None)
+            table.add_row(*map(Text, row), style="red" if call.fidelity().faithful is False else None)
         return table
 
     def _empty_message(self) -> str:
@@ -147,17 +139,17 @@ def _cells(call: Call) -> tuple[str, ...]:
     try:
         *_, queries, keys = call.shape
     except Exception:  # a deferred call whose inputs are gone; fidelity says why
-        return call.name, "?", "?", "?", "?", "?", f"NOT known: {fidelity.word}"
+        return call.name, "?", "?", "?", "?", "?", f"NOT known: {fidelity.remark}"
     if fidelity.lost:
-        verdict = f"NOT known: {fidelity.word}"
+        verdict = f"NOT known: {fidelity.remark}"
     elif fidelity.error is None:
-        verdict = f"? ({fidelity.word})"
-    elif fidelity.kept:
+        verdict = f"? ({fidelity.remark})"
+    elif fidelity.faithful:
         verdict = f"{fidelity.error:.1e}"
     else:
         verdict = f"{fidelity.error:.1e} NOT what was computed"
-    if fidelity.error is not None and fidelity.word:
-        verdict += f" ({fidelity.word})"
+    if fidelity.error is not None and fidelity.remark:
+        verdict += f" ({fidelity.remark})"
     steps = call.steps
     rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
     return call.name, call.kind, str(call.heads), rows, str(keys), call.origin, verdict

@@ -42,7 +42,7 @@ CALL: dict[str, Any] = {
 
 
 def save(seen: Seen, path: str | Path) -> None:
-    """Write a trace into a new folder."""
+    """Write a trace into a new folder. A call that can no longer be computed is listed in `missed` instead."""
     from safetensors.torch import save_file
 
     path = Path(path)
@@ -50,6 +50,7 @@ def save(seen: Seen, path: str | Path) -> None:
         raise FileExistsError(f"{path} exists; choose another name for the trace, or remove it")
     from ... import __version__
 
+    lost = [call for call in seen.calls if call.fidelity().lost]
     about: dict[str, Any] = {
         "format": VERSION,
         "regard": __version__,
@@ -57,11 +58,11 @@ def save(seen: Seen, path: str | Path) -> None:
         "model": seen.model,
         "tokens": seen.tokens,
         "sides": seen.sides,
-        "missed": seen.missed,
+        "missed": [*seen.missed, *(f"{call.name}: {call.fidelity().remark}" for call in lost)],
         "calls": [],
     }
     with replacing_folder(path) as folder:
-        for at, call in enumerate(seen.calls):
+        for at, call in enumerate(call for call in seen.calls if call not in lost):
             described, tensors = _written(call)
             # One storage may be shared by several (queries, keys and values of one projection): each gets its own.
             file = folder / f"{at:04}.safetensors"
@@ -132,7 +133,7 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
     rows, out = call.outputs()
     energies = weights.detached
     tensors = {"q": energies.a, "k": energies.b, "v": v, "out": out, "rows": rows}
-    for name, x in (("state", weights.kernel_state), ("sinks", call.sinks)):
+    for name, x in (("state", weights.kernel_state), ("sinks", call.record.sinks)):
         if x is not None:
             tensors[name] = x
     described: dict[str, Any] = {
@@ -142,13 +143,13 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "steps": call.steps,
         "batch": list(energies.batch),
         "groups": energies.groups,
-        "dropout": call.dropout,
+        "dropout": call.record.dropout,
         "form": _part(energies.form, tensors, call.name),
-        "normalize": _part(call.normalize, tensors, call.name),
+        "normalize": _part(call.record.normalize, tensors, call.name),
         "mask": _mask(energies, tensors),
         "modifiers": [_part(x, tensors, call.name, at) for at, x in enumerate(energies.modifiers)],
     }
-    if call.after is not None or call.measured:
+    if call.record.after is not None or call.record.measured is not None:
         described["fidelity"], described["budget"] = call.fidelity()[:2]
     return described, {name: x.detach().cpu() for name, x in tensors.items()}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from . import dispatch
-from .call import Call, layer_of
+from .call import Call, is_layer
 from .record import placed, tensors_of
 from .seen import Seen
 from .storage import TensorStorage, format_bytes
@@ -144,7 +144,7 @@ class Watch:
         size += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
         if self.storage.limit is not None and self.storage.bytes + size > self.storage.limit:
             return False  # a call of its own will not fit either, and is counted
-        if not last.goes_on(record, self.storage.store):
+        if not last.append_step(record, self.storage.store):
             return False
         self.storage.bytes += size
         return True
@@ -157,12 +157,7 @@ class Watch:
     def _selects(self, name: str) -> bool:
         if self.layers is None:
             return True
-        return any(
-            layer_of(name) == layer
-            if isinstance(layer, int)
-            else f".{layer}." in f".{name}." or fnmatchcase(name, layer)
-            for layer in self.layers
-        )
+        return any(is_layer(name, x) or (isinstance(x, str) and fnmatchcase(name, x)) for x in self.layers)
 
 
 def _with_few_rows(make: Callable[[], Record]) -> Callable[[], Record]:

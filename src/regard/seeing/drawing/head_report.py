@@ -160,7 +160,7 @@ def report(seen: Seen, layer: int | None, head: int, links: int) -> Iterator[Ren
     Calls that do not reproduce the model's output are in the table only.
     """
     yield seen
-    wrong = [call.name for call in seen if call.fidelity().kept is False]
+    wrong = [call.name for call in seen if call.fidelity().faithful is False]
     if wrong:
         yield Text(f"\n{', '.join(wrong)}: not what the model computed, so no pattern or link is shown", style="red")
     if seen.text is not None and not wrong:

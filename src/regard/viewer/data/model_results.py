@@ -68,7 +68,7 @@ def translation(library: Library, model: ModelEntry, text: str, beams: int) -> d
         "target_words": target_labels.words,
         "maps": 0 if weights is None else len(weights),
         "weights": None if weights is None else [[round(w, 6) for w in row] for row in weights.mean(0).tolist()],
-        "fidelity": None if worst is None else {"error": worst.error, "budget": worst.budget, "kept": worst.kept},
+        "fidelity": None if worst is None else {"error": worst.error, "budget": worst.budget, "kept": worst.faithful},
         "steps": _steps(result, logprobs, history, loaded.tokenizers.target),
     }
 

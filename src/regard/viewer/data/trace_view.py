@@ -150,8 +150,8 @@ class TraceView:
             "fidelity": {
                 "error": _finite(fidelity.error),
                 "budget": _finite(fidelity.budget),
-                "kept": fidelity.kept,
-                "word": fidelity.word,
+                "kept": fidelity.faithful,
+                "word": fidelity.remark,
             },
             "query_side": query_side,
             "key_side": key_side,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import dispatch
-from ..call import BUDGET, Call
+from ..call import Call
+from ..fidelity import BUDGET
 from ..record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .patching import Replacement, Tap
