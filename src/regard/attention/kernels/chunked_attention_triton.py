@@ -134,8 +134,8 @@ def _average(
     out += n * out_n + i.to(tl.int64)[:, None] * out_i + at[None, :]
     result = sums / tl.where(empty, 1.0, total)[:, None]
     tl.store(out, result.to(out.dtype.element_ty), (i < q)[:, None] & (at < width)[None, :])
-    found = top * total if PROPORTIONAL else tl.where(empty, float("inf"), (top + tl.log2(total)) * LN2)
-    tl.store(state + n * state_n + i, found, (i < q) & (part == 0))
+    row_state = top * total if PROPORTIONAL else tl.where(empty, float("inf"), (top + tl.log2(total)) * LN2)
+    tl.store(state + n * state_n + i, row_state, (i < q) & (part == 0))
 
 
 @triton.jit

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from .statistics.matrix_region import Rectangle
+    from .statistics.matrix_region import MatrixRegion
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class KeyBlocks:
     """Keys cut into blocks none of which crosses an edge between cells, or each of which holds `cells` whole ones."""
 
     keys: int
@@ -39,18 +39,18 @@ class Columns:
         return self.keys % (self.columns * self.width) != 0
 
 
-def columns(keys: int, cells: int, width: int, alone: bool = False) -> Columns:
+def key_blocks(keys: int, cells: int, width: int, alone: bool = False) -> KeyBlocks:
     each, rest = divmod(keys, cells)
     if not alone and not rest and each < width and width % each == 0:
-        return Columns(keys, cells, width, 1, width // each)
+        return KeyBlocks(keys, cells, width, 1, width // each)
     widest = each + bool(rest)
     while width > 16 and width // 2 >= widest:
         width //= 2
-    return Columns(keys, cells, width, ceil(widest, width), 1)
+    return KeyBlocks(keys, cells, width, ceil(widest, width), 1)
 
 
 @lru_cache(maxsize=64)
-def edges_of(plan: Columns, device: torch.device) -> Int[Tensor, "blocks 2"]:
+def edges_of(plan: KeyBlocks, device: torch.device) -> Int[Tensor, "blocks 2"]:
     """Where each block begins and ends; an end at or before the beginning is a block of nothing."""
     if plan.cells > 1:
         first = torch.arange(plan.blocks) * plan.width
@@ -63,7 +63,7 @@ def edges_of(plan: Columns, device: torch.device) -> Int[Tensor, "blocks 2"]:
 
 
 @lru_cache(maxsize=64)
-def _all(plan: Columns, rows: int, device: torch.device) -> Int[Tensor, "1 blocks 4"]:
+def _all(plan: KeyBlocks, rows: int, device: torch.device) -> Int[Tensor, "1 blocks 4"]:
     """Without a mask every query sees every key; only a block that is not full needs looking at."""
     first, last = edges_of(plan, torch.device("cpu")).T
     full = last - first == plan.width
@@ -72,7 +72,7 @@ def _all(plan: Columns, rows: int, device: torch.device) -> Int[Tensor, "1 block
     return ranges[None].int().to(device)
 
 
-def ranges_of(r: Rectangle, plan: Columns, tall: int) -> tuple[Tensor, Tensor]:
+def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tensor]:
     """Blocks' edges, and for each [n or 1, blocks, 4] query blocks: from, all seen from, to, and to."""
     edges, rows = edges_of(plan, r.a.device), ceil(r.queries, tall)
     if r.start is None or r.stop is None:
@@ -86,7 +86,7 @@ def ranges_of(r: Rectangle, plan: Columns, tall: int) -> tuple[Tensor, Tensor]:
 
 
 def _seen(
-    start: Tensor, stop: Tensor, edges: Tensor, plan: Columns, rows: int, tall: int, keys: int
+    start: Tensor, stop: Tensor, edges: Tensor, plan: KeyBlocks, rows: int, tall: int, keys: int
 ) -> Int[Tensor, "n blocks 4"]:
     first, last = edges.T[:, :, None]  # [blocks, 1]
     live = stop > start

@@ -16,7 +16,7 @@ import torch
 
 import regard as r
 from regard.attention.kernels.statistics import statistics_gpu as kernel
-from regard.attention.kernels.statistics.matrix_region import rectangle, refusal
+from regard.attention.kernels.statistics.matrix_region import matrix_region, refusal
 from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 
@@ -201,7 +201,7 @@ def _check(case: Case, device: str) -> None:
     theirs = truth if hard else _eager(case, q, k, w)
     energy = float(w.energies.whole().abs().max()) / getattr(w.normalize, "temperature", 1.0)
     for name, asked in _ask(w, v, out).items():
-        assert rectangle(w, w.queries) is not None, "the kernels refused"
+        assert matrix_region(w, w.queries) is not None, "the kernels refused"
         assert int(asked.get("top", 1)) <= kernel.TOP, "the kernels refused"
         ours = w.stats(**asked)
         plain, exact = _of_dense(theirs, asked, v, out), _of_dense(truth, asked, v, out)
@@ -340,7 +340,7 @@ def test_what_the_kernels_leave_to_others() -> None:
     assert "positive" in why(energy=r.ScaledDot(-1.0))
     dense = r.dense(torch.rand(5, 7, device=device) > 0.3)
     _, w = r.attend(q, k, k, mask=dense, weights=True, backend="reference")
-    assert rectangle(w, w.queries) is None
+    assert matrix_region(w, w.queries) is None
     torch.testing.assert_close(w.entropy(), -torch.xlogy(w.dense(), w.dense()).sum(-1))
 
 

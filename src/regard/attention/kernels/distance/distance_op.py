@@ -79,8 +79,8 @@ def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _gradients(ctx: Any, grad: Tensor, grad_state: Tensor) -> tuple[Tensor | None, ...]:
     a, b, v, start, stop, seed, out, state = ctx.saved_tensors
-    found = distance_backward(grad, grad_state, a, b, v, out, state, start, stop, seed, *ctx.rest)
-    return (*found, *[None] * 6)
+    gradients = distance_backward(grad, grad_state, a, b, v, out, state, start, stop, seed, *ctx.rest)
+    return (*gradients, *[None] * 6)
 
 
 def _refused(ctx: Any, *grads: Tensor) -> None:

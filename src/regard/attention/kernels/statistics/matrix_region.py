@@ -30,7 +30,7 @@ _MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "al
 
 
 def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
-    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `rectangle`."""
+    """Why the kernels do not apply; None where they do. A mask's intervals are looked at in `matrix_region`."""
     device = energies.a.device.type
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the tensors are on {device}, not on a GPU"
@@ -57,7 +57,7 @@ def _triton() -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rectangle:
+class MatrixRegion:
     """Some matrices, queries and a run of keys, as kernels take them."""
 
     a: Float[Tensor, "... q d"]
@@ -148,7 +148,7 @@ class Rectangle:
         )
 
 
-def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rectangle | None:
+def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) -> MatrixRegion | None:
     """The chosen matrices with these queries and keys; None where the kernels do not apply."""
     energies, normalize = w.energies, w.normalize
     keys = range(energies.keys) if keys is None else keys
@@ -177,7 +177,7 @@ def rectangle(w: Weights, rows: Sequence[int], keys: range | None = None) -> Rec
     # What energies are multiplied by before the row state is subtracted; the kernels take exp2.
     after = math.log2(math.e) / normalize.temperature if normalize.kernel == "softmax" else normalize.energy_scale
     c = _float32(after if energies.modifiers else after * energies.form.scale)
-    return Rectangle(
+    return MatrixRegion(
         a=a,
         b=b,
         q_at=at[0],
@@ -215,15 +215,15 @@ def _beginnings(
     tensors: tuple[Strided, Strided], batch: tuple[int, ...], entries: Sequence[int], device: torch.device
 ) -> tuple[Int[Tensor, "2 n"], int]:
     """Where each matrix of the queries and of the keys begins, in steps of how many numbers."""
-    found = []
+    beginnings = []
     for shape, strides, groups in tensors:
         at = torch.zeros((), dtype=torch.long)
         for size, stride in zip(shape, strides, strict=True):
             at = at[..., None] + torch.arange(size) * stride
         if groups > 1:
             at = at.repeat_interleave(groups, dim=-1)
-        found.append(at.expand(batch).reshape(-1)[list(entries)])
-    both = torch.stack(found)
+        beginnings.append(at.expand(batch).reshape(-1)[list(entries)])
+    both = torch.stack(beginnings)
     align = 1 if bool((both % 16).any()) else 16
     return (both // align).to(device), align
 
@@ -249,7 +249,7 @@ class Sizes:
         return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
-def sizes(r: Rectangle, kernel: str) -> Sizes:
+def sizes(r: MatrixRegion, kernel: str) -> Sizes:
     """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
     if r.a.device.type == "cpu":
         return Sizes(32, 32, 4, 1)
@@ -264,7 +264,7 @@ def sizes(r: Rectangle, kernel: str) -> Sizes:
     return Sizes(64, 64, 4, 2)
 
 
-def waves(r: Rectangle) -> int:
+def waves(r: MatrixRegion) -> int:
     """How many programs are wanted: several times what the processors hold at once, so that none waits long."""
     if r.a.device.type == "cpu":
         return 2 * r.count

@@ -14,29 +14,10 @@ from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, matr
 
 @triton.jit
 def block_of(
-    q_tile,
-    k,
-    from_k,
-    k_row,
-    keys,
-    i_place,
-    j,
-    low,
-    high,
-    state,
-    scale,
-    cap,
-    slope,
-    key0,
-    HIDDEN: tl.constexpr,
-    KIND: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+    q_tile, k, from_k, k_row, keys, i_place, j, low, high, state, scale, cap, slope, key0,
+    HIDDEN: tl.constexpr, KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BD: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """Energies of a block of queries and the keys j, HIDDEN where a query does not see a key: [BM, BN]."""
     k_tile = matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)
     s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
@@ -46,27 +27,10 @@ def block_of(
 
 @triton.jit
 def rows_of(
-    q,
-    q_at,
-    k_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    queries,
-    keys,
-    q_row,
-    bound_n,
-    KIND: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    STATED: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+    q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
+    KIND: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, STATED: tl.constexpr, D: tl.constexpr,
+    BD: tl.constexpr, BM: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """What a program needs to know about its own rows."""
     n = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -93,35 +57,10 @@ def rows_of(
 
 @triton.jit
 def row_state(
-    q,
-    k,
-    q_at,
-    k_at,
-    place,
-    slopes,
-    start,
-    stop,
-    out,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    bound_n,
-    key0,
-    scale,
-    c,
-    cap,
-    KIND: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+    q, k, q_at, k_at, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale, c, cap,
+    KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """log₂ Σ_j 2^(c e_ij) of softmax, +∞ for an empty row; Σ_j c e_ij of proportional. → out [n, q]"""
     n, i, real, q_tile, none, slope, i_place, low, high, since, until, from_k = rows_of(
         q, q_at, k_at, q, place, slopes, start, stop, queries, keys, q_row, bound_n,
@@ -143,48 +82,20 @@ def row_state(
             total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
             most = more
     if KIND == PROPORTIONAL:
-        found = total * c
+        state_out = total * c
     else:
-        found = tl.where(most == float("-inf"), float("inf"), most * c + tl.log2(total))
-    tl.store(out + n * queries + i, found, mask=real)
+        state_out = tl.where(most == float("-inf"), float("inf"), most * c + tl.log2(total))
+    tl.store(out + n * queries + i, state_out, mask=real)
 
 
 @triton.jit
 def top(
-    q,
-    k,
-    q_at,
-    k_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    values,
-    indices,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    bound_n,
-    key0,
-    scale,
-    c,
-    cap,
-    count,
-    KIND: tl.constexpr,
-    POWER: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    SLOTS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+    q, k, q_at, k_at, state, place, slopes, start, stop, values, indices, queries, keys, q_row, k_row, bound_n, key0,
+    scale, c, cap, count,
+    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    SLOTS: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """The `count` largest weights of every row, largest first: values and indices [n, q, count].
 
     A row keeps its best so far. A block of keys is searched only as often as some row finds a better one in it.
@@ -237,44 +148,13 @@ def top(
 
 
 @triton.jit
-def given(
-    q,
-    k,
-    q_at,
-    k_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    shifts,
-    best,
-    edges,
-    values,
-    indices,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    bound_n,
-    key0,
-    scale,
-    c,
-    cap,
-    count,
-    KIND: tl.constexpr,
-    POWER: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    BEST: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    APART: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+def single_weights(
+    q, k, q_at, k_at, state, place, slopes, start, stop, shifts, best, edges, values, indices, queries, keys, q_row,
+    k_row, bound_n, key0, scale, c, cap, count,
+    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    BEST: tl.constexpr, CANDIDATES: tl.constexpr, APART: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    BM: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """Single weights by single dot products. With BEST: which of the candidates that `walk` left is the best key,
     and its weight; else w_{i, i + shift} for `count` shifts, 0 where there is no such key.
     """
@@ -326,37 +206,12 @@ def given(
 
 @triton.jit
 def tile(
-    q,
-    k,
-    q_at,
-    k_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    out,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    bound_n,
-    key0,
-    scale,
-    c,
+    q, k, q_at, k_at, state, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale, c,
     cap,
-    KIND: tl.constexpr,
-    POWER: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
+    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     ALIGN: tl.constexpr,
-):
+):  # fmt: skip
     """The weights themselves: out [n, q, k]."""
     n, i, real, q_tile, own_state, slope, i_place, low, high, _, _, from_k = rows_of(
         q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
@@ -376,46 +231,12 @@ def tile(
 
 @triton.jit
 def fidelity(
-    q,
-    k,
-    v,
-    z,
-    q_at,
-    k_at,
-    v_at,
-    z_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    error,
-    norm,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    v_row,
-    z_row,
-    bound_n,
-    key0,
-    scale,
-    c,
-    cap,
-    KIND: tl.constexpr,
-    POWER: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    DV: tl.constexpr,
-    BDV: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    ALIGN: tl.constexpr,
-):
+    q, k, v, z, q_at, k_at, v_at, z_at, state, place, slopes, start, stop, error, norm, queries, keys, q_row, k_row,
+    v_row, z_row, bound_n, key0, scale, c, cap,
+    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, ALIGN: tl.constexpr,
+):  # fmt: skip
     """Σ |W v − z|² and Σ |z|² over a block of rows: error and norm [n, row blocks]."""
     n, i, _, q_tile, own_state, slope, i_place, low, high, since, until, from_k = rows_of(
         q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,

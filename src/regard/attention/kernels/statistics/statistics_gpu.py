@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ...weight_statistics import Top
-from ..key_blocks import Columns, ceil, columns, edges_of, ranges_of
+from ..key_blocks import KeyBlocks, ceil, edges_of, key_blocks, ranges_of
 from ..triton_launch import with_descriptors
-from .matrix_region import Rectangle, Sizes, rectangle, sizes, waves
+from .matrix_region import MatrixRegion, Sizes, matrix_region, sizes, waves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ def stats(
     """The results of `Weights.stats` by name, with one leading dimension; None where the kernels do not apply."""
     if top is not None and top > TOP:
         return None
-    r = rectangle(w, w.queries)
+    r = matrix_region(w, w.queries)
     if r is None or (fidelity is not None and fidelity[0].shape[-1] > 256):
         return None
     state = r.state(w.row_state())
@@ -66,7 +66,7 @@ def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     """The weights of a rectangle [n, rows, cols]; None where the kernels do not apply."""
     if not isinstance(cols, range) or cols.step != 1:
         return None
-    r = rectangle(w, w.queries, cols)
+    r = matrix_region(w, w.queries, cols)
     if r is None:
         return None
     from . import row_queries_triton
@@ -85,7 +85,7 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
     """The same pooled to `size` cells: [n, *size]."""
     if not isinstance(cols, range) or cols.step != 1:
         return None
-    r = rectangle(w, w.queries, cols)
+    r = matrix_region(w, w.queries, cols)
     if r is None:
         return None
     state = r.state(w.row_state())
@@ -98,7 +98,7 @@ def row_state(w: Weights) -> Tensor | None:
     """The state of the chosen rows by one pass over the keys; None where the kernels do not apply."""
     if w.normalize.kernel not in ("softmax", "proportional"):
         return None
-    r = rectangle(w, w.queries)
+    r = matrix_region(w, w.queries)
     if r is None:
         return None
     from . import row_queries_triton
@@ -115,7 +115,7 @@ def row_state(w: Weights) -> Tensor | None:
 
 
 def _walk(
-    r: Rectangle,
+    r: MatrixRegion,
     state: Tensor,
     entropy: bool,
     chosen: Float[Tensor, "n_or_1 k"] | None,
@@ -124,11 +124,11 @@ def _walk(
     best: bool,
 ) -> dict[str, Tensor | Top]:
     """One walk for all that look at the whole matrix."""
-    found: dict[str, Tensor | Top] = {}
+    answers: dict[str, Tensor | Top] = {}
     if not (entropy or chosen is not None or received or cells or best):
-        return found
+        return answers
     cut, device = sizes(r, "walk"), r.a.device
-    plan = columns(r.keys, cells[1] if cells else 1, cut.keys)
+    plan = key_blocks(r.keys, cells[1] if cells else 1, cut.keys)
     # The fewer row sums there are to keep, the more programs may share the keys; else they share the queries.
     want = max(1, waves(r) // r.count)
     sums = entropy + (chosen is not None)
@@ -169,16 +169,16 @@ def _walk(
         GROUP=16 if height % 16 == 0 else 1,
     )
     if entropy:
-        found["entropy"] = zeros[0].sum(1) * -math.log(2)
+        answers["entropy"] = zeros[0].sum(1) * -math.log(2)
     if chosen is not None:
-        found["on"] = zeros[-1].sum(1)
+        answers["on"] = zeros[-1].sum(1)
     if received:
-        found["received"] = taken.sum(1)
+        answers["received"] = taken.sum(1)
     if cells:
-        found["map"] = shown
+        answers["map"] = shown
     if best:
-        found["top"] = _which(r, state, codes, plan)
-    return found
+        answers["top"] = _which(r, state, codes, plan)
+    return answers
 
 
 @lru_cache(maxsize=16)
@@ -188,8 +188,14 @@ def _row_cells(queries: int, cells: int, device: torch.device) -> Int[Tensor, " 
 
 
 def _launch(
-    r: Rectangle, state: Tensor, cut: Sizes, plan: Columns, grid: tuple[int, int, int], first_strip: int = 0, **own: Any
-) -> None:
+    r: MatrixRegion,
+    state: Tensor,
+    cut: Sizes,
+    plan: KeyBlocks,
+    grid: tuple[int, int, int],
+    first_strip: int = 0,
+    **own: Any,
+) -> None:  # fmt: skip
     from . import whole_matrix_triton
 
     edges, ranges = ranges_of(r, plan, cut.queries)
@@ -219,10 +225,10 @@ def _launch(
     with_descriptors(r.a.device, start)
 
 
-def _mean(r: Rectangle, state: Tensor, size: tuple[int, int]) -> Float[Tensor, "n rows cols"]:
+def _mean(r: MatrixRegion, state: Tensor, size: tuple[int, int]) -> Float[Tensor, "n rows cols"]:
     """Mean weight per cell: what every row gives to a column of cells, as many columns at a time as there is room."""
     (rows, cols), cut = size, sizes(r, "walk")
-    plan = columns(r.keys, cols, cut.keys, alone=True)
+    plan = key_blocks(r.keys, cols, cut.keys, alone=True)
     at_once = max(1, min(cols, ROOM // (4 * r.count * r.queries)))
     edges = torch.arange(rows + 1, device=r.a.device) * r.queries // rows
     height, width = edges.diff(), (torch.arange(cols + 1, device=r.a.device) * r.keys // cols).diff()
@@ -258,22 +264,22 @@ def _segments(x: Float[Tensor, "n s q"], edges: Int[Tensor, " cells_1"]) -> Floa
     return (x[..., at.clamp_max(x.shape[-1] - 1)] * (at < edges[1:, None])).sum(-1)
 
 
-def _which(r: Rectangle, state: Tensor, codes: Tensor, plan: Columns) -> Top:
+def _which(r: MatrixRegion, state: Tensor, codes: Tensor, plan: KeyBlocks) -> Top:
     values, indices = _single(r, state, 1, best=codes, plan=plan)
     return Top(values, indices)
 
 
-def _offsets(r: Rectangle, state: Tensor, offsets: list[int]) -> Float[Tensor, "n q offsets"]:
+def _offsets(r: MatrixRegion, state: Tensor, offsets: list[int]) -> Float[Tensor, "n q offsets"]:
     shifts = torch.tensor([n - r.lag for n in offsets], dtype=torch.int32, device=r.a.device)
     return _single(r, state, len(offsets), shifts=shifts)[0]
 
 
 def _single(
-    r: Rectangle,
+    r: MatrixRegion,
     state: Tensor,
     count: int,
     best: Tensor | None = None,
-    plan: Columns | None = None,
+    plan: KeyBlocks | None = None,
     shifts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     from . import row_queries_triton
@@ -282,7 +288,7 @@ def _single(
     indices = torch.empty(values.shape if best is not None else 0, dtype=torch.long, device=r.a.device)
     width = 2 if plan is None else plan.width
     candidates = min(CANDIDATES, width // 2)
-    row_queries_triton.given[(ceil(r.queries, 32), r.count)](
+    row_queries_triton.single_weights[(ceil(r.queries, 32), r.count)](
         **r.arguments(),
         state=state,
         shifts=r.place if shifts is None else shifts,
@@ -301,7 +307,7 @@ def _single(
     return values, indices
 
 
-def _top(r: Rectangle, state: Tensor, count: int) -> Top:
+def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
     from . import row_queries_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
@@ -321,7 +327,7 @@ def _top(r: Rectangle, state: Tensor, count: int) -> Top:
     return Top(values, indices)
 
 
-def _fidelity(r: Rectangle, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
+def _fidelity(r: MatrixRegion, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
     from . import row_queries_triton
 
     cut = sizes(r, "fidelity")

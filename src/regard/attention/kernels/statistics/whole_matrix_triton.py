@@ -18,68 +18,15 @@ from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, log2
 
 @triton.jit
 def walk(
-    q,
-    k,
-    q_at,
-    k_at,
-    state,
-    place,
-    slopes,
-    start,
-    stop,
-    edges,
-    ranges,
-    row_cells,
-    chosen,
-    entropy,
-    on,
-    mass,
-    received,
-    best,
-    cells,
-    queries,
-    keys,
-    q_row,
-    k_row,
-    bound_n,
-    range_n,
-    chosen_n,
-    blocks,
-    first_strip,
-    by_strip,
-    by_turn,
-    turns,
-    map_rows,
-    map_cols,
-    per_cell,
-    key0,
-    scale,
-    c,
-    cap,
-    KIND: tl.constexpr,
-    POWER: tl.constexpr,
-    CAP: tl.constexpr,
-    ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    EDGES: tl.constexpr,
-    ENTROPY: tl.constexpr,
-    ON: tl.constexpr,
-    MASS: tl.constexpr,
-    RECEIVED: tl.constexpr,
-    BEST: tl.constexpr,
-    MAP: tl.constexpr,
-    CELLS: tl.constexpr,
-    GROUP: tl.constexpr,
-    CANDIDATES: tl.constexpr,
-    PRECISION: tl.constexpr,
-    D: tl.constexpr,
-    BD: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    SLABS: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BULK: tl.constexpr,
-):
+    q, k, q_at, k_at, state, place, slopes, start, stop, edges, ranges, row_cells, chosen, entropy, on, mass,
+    received, best, cells, queries, keys, q_row, k_row, bound_n, range_n, chosen_n, blocks, first_strip, by_strip,
+    by_turn, turns, map_rows, map_cols, per_cell, key0, scale, c, cap,
+    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    EDGES: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr, MASS: tl.constexpr, RECEIVED: tl.constexpr,
+    BEST: tl.constexpr, MAP: tl.constexpr, CELLS: tl.constexpr, GROUP: tl.constexpr, CANDIDATES: tl.constexpr,
+    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    SLABS: tl.constexpr, ALIGN: tl.constexpr, BULK: tl.constexpr,
+):  # fmt: skip
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
     own = (n.to(tl.int64) * strips + strip) * queries  # this program's slot among the row sums
@@ -134,10 +81,10 @@ def walk(
                             seen = seen & (j[None, :] >= low) & (j[None, :] < high)
                         e = tl.where(seen, e, 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf"))
                     # A hidden key has weight 0, which may be the largest there is; a key that does not exist has none.
-                    found = e if stretch == 1 else tl.where(real_key, e, float("-inf"))
+                    existing = e if stretch == 1 else tl.where(real_key, e, float("-inf"))
                     if BEST:
                         # The best of every CANDIDATES keys stays within a thread; which of them it is, is asked later.
-                        few = tl.max(tl.reshape(found, (BM, CANDIDATES, BN // CANDIDATES)), axis=1)
+                        few = tl.max(tl.reshape(existing, (BM, CANDIDATES, BN // CANDIDATES)), axis=1)
                         top, slot = tl.max(few, axis=1, return_indices=True)  # [BM]
                         code = block * (BN // CANDIDATES) + slot
                         packed = (ordered(top).to(tl.int64) << 32) | (0x7FFFFFFF - code).to(tl.int64)
@@ -146,7 +93,7 @@ def walk(
                         if BEST and CELLS == 1:
                             wide = top[:, None]
                         else:
-                            wide = tl.max(tl.reshape(found, (BM, CELLS, BN // CELLS)), axis=2)  # [BM, CELLS]
+                            wide = tl.max(tl.reshape(existing, (BM, CELLS, BN // CELLS)), axis=2)  # [BM, CELLS]
                         pool = weigh(wide, own_state[:, None], c, KIND, POWER)
                         # Weights are ≥ 0, where the order of floats is that of their bits.
                         pool = tl.max(tl.reshape(pool, (BM // GROUP, GROUP, CELLS)), axis=1).to(tl.int32, bitcast=True)
