@@ -15,7 +15,7 @@ from regard.data import Batches, EncodedCorpus
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.run_folder import Run
-from regard.training.tasks import recipe_task
+from regard.training.tasks.task import recipe_task
 from regard.training.trainer.data_module import DataModule
 
 EPOCHS = 3

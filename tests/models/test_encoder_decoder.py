@@ -23,7 +23,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.training.run.weight_snapshots import WeightSnapshots
+from regard.training.run.checkpoints import WeightSnapshots
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]

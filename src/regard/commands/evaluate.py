@@ -75,9 +75,8 @@ def evaluate(
     from ..decoding import pretrained
     from ..files import write_text
     from ..training.run import results_file
-    from ..training.score.run_evaluation import evaluate_loaded, pairs_of_file, pairs_of_run
+    from ..training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_file, pairs_of_run
     from ..training.score.score_tables import evaluation_tables, save_length_curves
-    from ..training.score.task_evaluation import TaskEvaluation
 
     if save_plot is not None:
         from ..seeing.drawing import check_figure_path

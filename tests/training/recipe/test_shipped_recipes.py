@@ -15,9 +15,9 @@ pytest.importorskip("pytorch_lightning")
 from regard.decoding import pretrained
 from regard.training import fit
 from regard.training.recipe import recipe_loader
-from regard.training.recipe.shipped_recipes import shipped_parts, shipped_recipes
-from regard.training.score.task_evaluation import evaluate_task
-from regard.training.tasks import recipe_task
+from regard.training.recipe.recipe_loader import shipped_parts, shipped_recipes
+from regard.training.score.evaluation import evaluate_task
+from regard.training.tasks.task import recipe_task
 from regard.training.trainer.recipe_corpus import read
 
 if TYPE_CHECKING:

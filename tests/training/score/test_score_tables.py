@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from regard.training.score.evaluation import TaskEvaluation
 from regard.training.score.label_scores import LabelScore
 from regard.training.score.score_tables import MAX_LABELS, evaluation_tables
-from regard.training.score.task_evaluation import TaskEvaluation
 
 
 def printed(labels: int) -> str:

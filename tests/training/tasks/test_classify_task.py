@@ -16,8 +16,7 @@ from regard.decoding.classification import classify
 from regard.models import load
 from regard.training import fit
 from regard.training.recipe import recipe_loader
-from regard.training.run.model_card import model_card
-from regard.training.tasks import recipe_task
+from regard.training.tasks.task import recipe_task
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def test_a_speller_learns(tmp_path: Path) -> None:
 )
 def test_a_card_says_what_is_classified(recipe: str, tag: str) -> None:
     read = recipe_loader.load_recipe(recipe)
-    assert f"pipeline_tag: {tag}\n" in model_card(read, recipe_task(read), "those of the last update", 50.0)
+    assert f"pipeline_tag: {tag}\n" in recipe_task(read).model_card("those of the last update", 50.0)
 
 
 def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from regard.data import EncodedCorpus, Pair, TokenizerPair
 from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.recipe import recipe_loader
-from regard.training.tasks import recipe_task
+from regard.training.tasks.task import recipe_task
 from regard.training.trainer.data_module import UpdateBatches
 from tests.support.tiny_training import measured, recipe_file
 

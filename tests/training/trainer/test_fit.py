@@ -18,8 +18,8 @@ from regard.decoding import translate
 from regard.models import Classifier, EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.run.checkpoints import WeightSnapshots
 from regard.training.run.metrics_file import FIRST, MetricsFile
-from regard.training.run.weight_snapshots import WeightSnapshots
 from regard.training.trainer.learning_rate import rate
 from tests.support.tiny_training import measured, recipe_file
 

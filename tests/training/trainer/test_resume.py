@@ -111,7 +111,7 @@ def test_wherever_it_dies(
     """Before the checkpoint, while it is being written, in the validation, between a snapshot and its checkpoint."""
     import pytorch_lightning as lightning
 
-    from regard.training.run.weight_snapshots import WeightSnapshots
+    from regard.training.run.checkpoints import WeightSnapshots
     from regard.training.trainer.lightning_module import TrainingModule
 
     owner = {"save_checkpoint": lightning.Trainer, "take": WeightSnapshots}.get(moment, TrainingModule)

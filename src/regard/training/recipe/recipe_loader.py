@@ -1,4 +1,12 @@
-"""Where recipes come from: those that ship, a file, what they are based on, and `key=value` on top."""
+"""Loads a recipe: one that ships or a file, merged with the recipes it is based on and with `key=value` overrides.
+
+The recipes that ship are in recipes/*.toml, one file per task. A file has
+- [parts.NAME]: settings that several recipes share, an architecture or a corpus, perhaps with a `base` of other parts;
+- [[table]]: with [table.system] and [table.data], a recipe SYSTEM-DATA for every pair. Its bases are those of both, in
+  the given `order` (later ones win); the settings in the table come after them;
+- [[exceptions]]: settings merged into some `recipes` of a table;
+- [recipes.NAME]: a recipe of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,8 @@ import difflib
 import json
 import re
 import tomllib
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,11 +23,13 @@ from pydantic import ValidationError
 
 from .recipe import Recipe
 from .recipe_errors import RecipeError, recipe_error
-from .shipped_recipes import merge, shipped_parts, shipped_recipes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    Settings = dict[str, Any]
+
+SHIPPED = Path(__file__).parents[2] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 
 
@@ -26,8 +38,59 @@ class Layer(NamedTuple):
 
     label: str  # its file, or its name where it ships
     folder: Path  # where the files in its `base` start
-    values: dict[str, Any]
+    values: Settings
     origins: dict[str, str]  # dotted key: the place where it is written
+
+
+@cache
+def shipped_parts() -> dict[str, Settings]:
+    """What recipes are based on, by name."""
+    return {name: part for file in _files() for name, part in file.get("parts", {}).items()}
+
+
+@cache
+def shipped_recipes() -> dict[str, Settings]:
+    """Each recipe as a file of its own would have it: `about`, `base`, and the settings that differ from its bases."""
+    recipes = {name: recipe for file in _files() for name, recipe in _recipes(file).items()}
+    return {name: recipes[name] for name in sorted(recipes, key=lambda name: f"{name}.")}  # x-small before x
+
+
+def merge(values: Settings, top: Settings) -> None:
+    """Lay `top` over `values`. A section of another kind replaces the one below: their keys are not the same keys."""
+    for key, value in top.items():
+        below = values.get(key)
+        if (
+            isinstance(below, dict)
+            and isinstance(value, dict)
+            and value.get("kind", below.get("kind")) == below.get("kind")
+        ):
+            merge(below, value)
+        else:
+            values[key] = deepcopy(value)
+
+
+def _files() -> Iterator[Settings]:
+    for path in sorted(SHIPPED.glob("*.toml")):
+        yield tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _recipes(file: Settings) -> dict[str, Settings]:
+    recipes: dict[str, Settings] = {}
+    for table in file.get("table", []):
+        for system_name, system in table["system"].items():
+            for data_name, data in table["data"].items():
+                sides = {"system": system, "data": data}
+                recipe: Settings = {}
+                for side in table["order"]:
+                    merge(recipe, sides[side])
+                recipe["base"] = [base for side in table["order"] for base in sides[side].get("base", [])]
+                recipe["about"] = ", ".join(side["about"] for side in sides.values() if "about" in side)
+                recipes[f"{system_name}-{data_name}"] = recipe
+    for exception in file.get("exceptions", []):
+        for name in exception["recipes"]:
+            merge(recipes[name], {key: value for key, value in exception.items() if key != "recipes"})
+    recipes.update(file.get("recipes", {}))
+    return recipes
 
 
 def recipe_summaries() -> dict[str, str]:
@@ -64,7 +127,7 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         raise recipe_error(error, Recipe, f"recipe {name}", origins) from None
 
 
-def _resolve(layer: Layer, above: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, str]]:
+def _resolve(layer: Layer, above: tuple[str, ...]) -> tuple[Settings, dict[str, str]]:
     """A layer's values over those of its bases, and where each is written."""
     if layer.label in above:
         raise ValueError(f"{layer.label} is based on itself: {' → '.join((*above, layer.label))}")
@@ -72,7 +135,7 @@ def _resolve(layer: Layer, above: tuple[str, ...]) -> tuple[dict[str, Any], dict
     bases = own.pop("base", [])
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise ValueError(f"{layer.label}: base is {bases!r}; it should be a list of recipe names or files")
-    values: dict[str, Any] = {}
+    values: Settings = {}
     origins: dict[str, str] = {}
     for base in bases:
         try:
@@ -135,9 +198,9 @@ def _origins(text: str, name: str) -> dict[str, str]:
     return places
 
 
-def _overrides(items: Iterable[str]) -> dict[str, Any]:
+def _overrides(items: Iterable[str]) -> Settings:
     """`training.rate=0.001` … as nested values; a value is read as TOML, and as plain text where that fails."""
-    values: dict[str, Any] = {}
+    values: Settings = {}
     wrong = []
     for item in items:
         key, equals, text = item.partition("=")
@@ -157,7 +220,7 @@ def _overrides(items: Iterable[str]) -> dict[str, Any]:
     return values
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+def _flat(values: Settings, prefix: str = "") -> list[str]:
     keys = []
     for key, value in values.items():
         keys.extend(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key])

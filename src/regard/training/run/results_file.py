@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...files import write_text
 from ..score.bleu import LengthBin, Score
+from ..score.evaluation import TaskEvaluation
 from ..score.label_scores import LabelScore
-from ..score.task_evaluation import TaskEvaluation
 from ..score.translation_evaluation import TranslationEvaluation
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def save_result(run: Path, data: str, evaluation: TranslationEvaluation | TaskEv
     """Adds an evaluation to a run's results, in place of an earlier one on the same data."""
     file = run / NAME
     known = _read(file) if file.exists() else {}
-    known[data] = evaluation.to_dict()
+    known[data] = asdict(evaluation)
     write_text(file, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
     return file
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,12 +23,16 @@ RECIPE = "recipe.toml"
 OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json", "ctranslate2")
 
 
-@dataclass(frozen=True)
 class Run:
-    """runs/NAME-SEED/: recipe.toml, data/ (tokenizers and encoded corpora), checkpoints/, metrics.csv, model/."""
+    """The folder runs/NAME-SEED/ and its recipe."""
 
-    folder: Path
-    recipe: Recipe
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self.folder, self.recipe = folder, recipe
+        self.data = folder / "data"  # tokenizers and encoded corpora
+        self.checkpoints = folder / "checkpoints"
+        self.last = self.checkpoints / "last.ckpt"  # everything that --resume needs
+        self.metrics = folder / "metrics.csv"
+        self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
@@ -75,28 +78,6 @@ class Run:
             yield
         finally:
             os.close(handle)
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
-    def last(self) -> Path:
-        """Everything training needs to go on as if it had never stopped."""
-        return self.checkpoints / "last.ckpt"
-
-    @property
-    def metrics(self) -> Path:
-        return self.folder / "metrics.csv"
-
-    @property
-    def model(self) -> Path:
-        """The trained model, for `from_pretrained`; where it is, the run is finished."""
-        return self.folder / "model"
 
     def require(self, size: int) -> None:
         """An error now rather than after hours: the folder takes files, and the disk has `size` bytes for checkpoints.

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...seeing.drawing import save_curves
-from .task_evaluation import TaskEvaluation
+from .evaluation import TaskEvaluation
 from .translation_evaluation import TranslationEvaluation
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,9 +42,6 @@ class TranslationEvaluation:
     tokens_per_second: float  # of translations, </s> counted
     seconds: float  # for translating all sentences
     search: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def best_aer(self) -> float | None:

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
 
 from ...data import Batches
 from ...models import EncoderDecoder
+from ..recipe.recipe_toml import recipe_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from torch import Tensor
+
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
+    from ...models.config import TaskName
     from ...models.model_folder import PretrainedModel
     from ..recipe.recipe import Recipe
     from ..trainer.data_module import EpochBatches
+
+_CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and its class
+    "translate": ("translate_task", "TranslateTask"),
+    "write": ("language_model_task", "LanguageModelTask"),
+    "classify": ("classify_task", "ClassifyTask"),
+    "caption": ("caption_task", "CaptionTask"),
+    "spell": ("spell_task", "SpellTask"),
+}
+
+
+def recipe_task(recipe: Recipe) -> Task:
+    """The task of a recipe. Its module is imported only here: each needs libraries of its own."""
+    module, name = _CLASS[recipe.task]
+    return cast("Task", getattr(import_module(f".{module}", __package__), name)(recipe))
 
 
 class Task(ABC):
@@ -52,6 +73,16 @@ class Task(ABC):
         tokens = max(self.recipe.training.tokens, self.recipe.data.longest)
         return Batches(encoded, tokens=tokens, rank=rank, world=world)
 
+    @torch.no_grad()
+    def loss_sums(self, model: Any, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> Tensor:
+        """[Σ −log p, tokens] of an encoded corpus, or of the part of it that belongs to a process."""
+        device = next(model.parameters()).device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for batch in self.checks(encoded, rank=rank, world=world):
+            loss = model.loss(batch.to(device))
+            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
+        return sums
+
     @abstractmethod
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
         """What the model says to the source of each pair."""
@@ -77,3 +108,25 @@ class Task(ABC):
     ) -> dict[str, float]:
         """Everything worth knowing of a model on a test set, for `regard evaluate`; `answers` are what it said."""
         return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}
+
+    def model_card(self, kept: str, score: float) -> str:
+        """README.md of a model folder, as the Hugging Face hub shows it; it holds the whole recipe."""
+        recipe = self.recipe
+        beam = f" (beam {recipe.search.beams})" if self.searches else ""
+        scoring = "tokenised " if self.measure == "BLEU" and recipe.data.tokenised else ""
+        return f"""---
+library_name: regard
+pipeline_tag: {self.tag}
+---
+
+# {recipe.name}
+
+{recipe.about or "A model trained with regard."}
+
+Validation {scoring}{self.shown(score)}{beam}, seed {recipe.seed}. The weights are {kept}.
+
+    {self.command}
+
+```toml
+{recipe_toml(recipe)}```
+"""

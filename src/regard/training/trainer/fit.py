@@ -11,9 +11,8 @@ from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...files import remove_unfinished, replacing_folder
-from ..run.model_card import model_card
 from ..run.run_folder import Run, anchored
-from ..tasks import recipe_task
+from ..tasks.task import recipe_task
 from .recipe_corpus import check
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ def _finish(fitting: TrainingModule, device: torch.device) -> None:
         kept = f"the checkpoint of update {standing.best_update:,}"
     best = max(averaged, standing.best)
     with replacing_folder(run.model) as unfinished:
-        model.cpu().save_pretrained(unfinished, card=model_card(run.recipe, task, kept, best))
+        model.cpu().save_pretrained(unfinished, card=task.model_card(kept, best))
         corpora.tokenizers.save(unfinished)
     fitting.bar.say(
         f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"

@@ -16,9 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...files import replacing_file
 from ...models import EncoderDecoder
+from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
-from ..run.weight_snapshots import WeightSnapshots, size
-from . import rng_state
 from .cuda_graphs import CudaGraphs
 from .learning_rate import rate
 
@@ -101,7 +100,7 @@ class TrainingModule(lightning.LightningModule):
             self.metrics.begin(update)
             self.snapshots.forget(update, self.standing.best_update)
         if self._chance is not None:
-            rng_state.restore(self._chance[min(self.global_rank, len(self._chance) - 1)])
+            restore_rng_state(self._chance[min(self.global_rank, len(self._chance) - 1)])
         self.model.train()
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
@@ -235,11 +234,7 @@ class TrainingModule(lightning.LightningModule):
     @torch.no_grad()
     def validated(self, model: Any, rank: int = 0, world: int = 1) -> tuple[float, float]:
         """A model's loss and score on the validation set, of which each process does a part."""
-        device = next(model.parameters()).device
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
-        for batch in self.task.checks(self.corpora.valid, rank=rank, world=world):
-            loss = model.loss(batch.to(device))
-            sums += torch.stack([loss.nll.double(), loss.tokens.double()])
+        sums = self.task.loss_sums(model, self.corpora.valid, rank=rank, world=world)
         pairs = self.corpora.valid_pairs
         answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
         if world > 1:
@@ -281,10 +276,10 @@ class TrainingModule(lightning.LightningModule):
             self.snapshots.forget(self.trainer.global_step, self.standing.best_update)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        states = [rng_state.save()]
+        states = [rng_state()]
         if self.trainer.world_size > 1:
             states = states * self.trainer.world_size
-            torch.distributed.all_gather_object(states, rng_state.save())
+            torch.distributed.all_gather_object(states, rng_state())
         sums = None if self._sums is None else self._sums.cpu()
         checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums}
 

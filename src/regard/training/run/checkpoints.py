@@ -1,8 +1,12 @@
-"""Snapshots of the weights during training: the last few, to be averaged, and the best so far."""
+"""What checkpoints/ of a run holds beside last.ckpt: weight snapshots; and the random state that last.ckpt holds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from ...files import replacing_file
 
@@ -83,3 +87,25 @@ def _update(path: Path) -> int:
 def size(weights: Weights) -> int:
     """Bytes that one snapshot takes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+
+
+def rng_state() -> dict[str, Any]:
+    """The state of every random number generator, as plain numbers and tensors: a checkpoint pickles no objects."""
+    version, numbers, gauss = random.getstate()
+    kind, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  the global state is what others use
+    return {
+        "python": [version, list(numbers), gauss],
+        "numpy": [str(kind), [int(key) for key in keys], int(position), int(has_gauss), float(cached)],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+    }
+
+
+def restore_rng_state(state: dict[str, Any]) -> None:
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    kind, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] is not None and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].cpu())

@@ -1,0 +1,90 @@
+"""Evaluates a model of any task, on a split of its run's recipe or on a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from ...data import EncodedCorpus, PairReader
+from ..run.run_folder import Run
+from ..tasks.task import recipe_task
+from ..trainer.recipe_corpus import read, running
+from .label_scores import LabelScore, by_label
+from .translation_evaluation import evaluate_translation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ...data import Pair, TokenizerPair
+    from ...decoding.pretrained import Pretrained
+    from ...decoding.search import Settings
+    from ..tasks.task import Task
+    from .translation_evaluation import TranslationEvaluation
+
+
+@dataclass
+class TaskEvaluation:
+    """What `regard evaluate` prints of a model that does not translate, and results.json keeps."""
+
+    task: str
+    items: int
+    values: dict[str, float]
+    amount: str = ""  # the items in the words of the task
+    search: dict[str, Any] = field(default_factory=dict)  # empty of a model that searches nothing
+    labels: dict[str, LabelScore] = field(default_factory=dict)  # of a classifier: how each of them fares
+
+
+@torch.no_grad()
+def evaluate_task(
+    task: Task, model: Any, tokenizers: TokenizerPair, pairs: Iterable[Pair]
+) -> tuple[TaskEvaluation, list[str]]:
+    """The scores of a model in evaluation mode, whatever its task measures; and what it said to each pair's source."""
+    pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+    if not pairs:
+        raise ValueError("there is not one pair to evaluate on")
+    encoded = EncodedCorpus.build(pairs, tokenizers)
+    if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":
+        raise ValueError(f"a pair takes {widest} tokens, and the recipe was for {task.recipe.data.longest}: cut it")
+    nll, count = task.loss_sums(model, encoded).tolist()
+    answers = task.answers(model, tokenizers, pairs)
+    values = task.figures(answers, pairs, nll / count, model, tokenizers)
+    search = task.recipe.search.model_dump() if task.searches else {}
+    labels = by_label(answers, pairs, tokenizers.target.names) if task.recipe.task == "classify" else {}
+    return TaskEvaluation(task.recipe.task, len(pairs), values, task.amount(encoded), search, labels), answers
+
+
+def pairs_of_file(file: Path, task: str, columns: str) -> list[Pair]:
+    """The pairs of a file; for a language model, its text."""
+    if task == "write":
+        return list(running(file))
+    names = tuple(int(name) if name.strip().isdecimal() else name.strip() for name in columns.split(","))
+    if pairs := list(PairReader(file, columns=names)):
+        return pairs
+    raise ValueError(f"{file} holds no rows, so there is nothing to evaluate on")
+
+
+def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[list[Pair], bool]:
+    """The pairs of a split of the run's recipe, and whether their text is tokenised."""
+    if loaded.run is None:
+        raise ValueError(f"{loaded.folder} is a model without a recipe: say which FILE of pairs to evaluate on")
+    recipe = Run.open(loaded.run).recipe
+    if pairs := list(read(recipe.data, split, recipe.source.kind)):
+        return pairs, recipe.data.tokenised
+    raise ValueError(f"there is nothing to evaluate on: the recipe's data.{split} is empty; give a FILE of pairs")
+
+
+def evaluate_loaded(
+    loaded: Pretrained, pairs: list[Pair], settings: Settings, *, tokens: int | None, tokenised: bool
+) -> tuple[TranslationEvaluation | TaskEvaluation, list[str]]:
+    """The scores of a model on these pairs, and its output for each source."""
+    if loaded.model.task == "translate":
+        return evaluate_translation(
+            loaded.model, loaded.tokenizers, pairs, tokens=tokens, tokenised=tokenised, **settings
+        )
+    assert loaded.run is not None
+    recipe = Run.open(loaded.run).recipe
+    recipe = recipe.model_copy(update={"search": recipe.search.model_copy(update=dict(settings))})
+    return evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
