@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.audio_resampling import resample
 from regard.data.corpora import spoken_digits, tones
-from regard.data.sound_reader import SoundReader, unheard
+from regard.data.sound_reader import SoundReader, resample, unheard
 from tests.support.paths import SHARED
 
 soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")

@@ -14,7 +14,6 @@ from torch.nn.functional import conv1d, cross_entropy
 import regard
 from regard.data import Batches, EncodedCorpus, LabelSet, Pair, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
-from regard.data.tfidf import idf
 from regard.layers import pooling
 from regard.models import (
     BagEncoderConfig,
@@ -131,7 +130,7 @@ def test_tfidf_is_counted_and_the_classifier_is_linear_in_it() -> None:
     sides = TokenizerPair(Tokenizer.train("word", 10, texts), LabelSet(["no", "yes"]))
     encoded = EncodedCorpus.build([Pair(text, "no", row) for row, text in enumerate(texts)], sides)
     a, b, c = (sides.source.encode(word)[0] for word in "abc")
-    counted = idf(encoded, len(sides.source))
+    counted = encoded.idf(len(sides.source))
     for word, texts_with in ((a, 1), (b, 3), (c, 1), (2, 3)):
         assert counted[word] == pytest.approx(np.log(4 / (1 + texts_with)) + 1)
     model = Classifier(ClassifierConfig(len(sides.source), 2, BagEncoderConfig(), HeadConfig("static")))

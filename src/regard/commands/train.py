@@ -45,10 +45,10 @@ def train(
         raise typer.BadParameter("--resume continues a run with its own settings and takes no other argument")
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
-    from ..training import fit
     from ..training.recipe import recipe_loader
     from ..training.recipe.recipe_errors import RecipeError
     from ..training.run.run_folder import Run
+    from ..training.trainer.fit import fit
 
     try:
         chosen = (
@@ -56,8 +56,8 @@ def train(
             if recipe is not None
             else Run.open(resume or Path()).recipe
         )
-    except RecipeError as mistakes:  # one line each; main() would make one line of them all
-        typer.echo(f"regard: {mistakes}", err=True)
+    except RecipeError as error:  # one line each; main() would make one line of them all
+        typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
     folder = resume or out or Path("runs") / f"{chosen.name}-{chosen.seed}"
     fit(chosen, folder, resume=resume is not None, force=force)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Sequence
 
-    from jaxtyping import Int, Int32, Int64, Shaped
+    from jaxtyping import Float32, Int, Int32, Int64, Shaped
 
     from .pair import Pair
     from .tokenizer_pair import TokenizerPair
@@ -139,6 +139,17 @@ class EncodedCorpus:
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
+
+    def idf(self, vocabulary: int) -> Float32[np.ndarray, "vocabulary"]:
+        """Inverse document frequency of each source token: ln((1 + n) / (1 + n_x)) + 1 (Spärck Jones 1972).
+
+        n is the number of texts and n_x that of the texts with token x; the ones are as in scikit-learn, for tokens
+        that are in all texts or in none.
+        """
+        text = np.repeat(np.arange(len(self)), self.source_lengths)
+        once = np.unique(text * vocabulary + self.source)  # each token of each text
+        texts_with_token = np.bincount(once % vocabulary, minlength=vocabulary)
+        return (np.log((1 + len(self)) / (1 + texts_with_token)) + 1).astype(np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process opens the same files instead of being sent what is in them.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv as commas
 import json
+from importlib import import_module
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -166,14 +167,10 @@ def jsonl(path: Path, columns: Columns | None) -> Rows:
 def parquet(path: Path, columns: Columns | None) -> Rows:
     """A Parquet file, read a few thousand rows at a time."""
     names = _names(path, columns)
+    parquet_library = _library(path, "pyarrow.parquet")
     try:
-        import pyarrow as arrow
-        import pyarrow.parquet
-    except ModuleNotFoundError as missing:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'regard[formats]'") from missing
-    try:
-        file = arrow.parquet.ParquetFile(path)
-    except arrow.ArrowInvalid as error:
+        file = parquet_library.ParquetFile(path)
+    except _library(path, "pyarrow").ArrowInvalid as error:
         raise ValueError(f"{path} is not a Parquet file: {error}") from error
     with file:
         _known(path, names, file.schema_arrow.names)
@@ -185,10 +182,7 @@ def parquet(path: Path, columns: Columns | None) -> Rows:
 def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
     names = _names(path, columns)
-    try:
-        import datasets
-    except ModuleNotFoundError as missing:
-        raise ValueError(f"{path}: reading a folder of `datasets` needs it: pip install 'regard[formats]'") from missing
+    datasets = _library(path, "datasets")
     try:
         dataset = datasets.load_from_disk(str(path))
     except FileNotFoundError as error:
@@ -198,6 +192,14 @@ def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     _known(path, names, dataset.column_names)
     tables = dataset.with_format("arrow").iter(batch_size=4096)
     yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
+
+
+def _library(path: Path, name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as missing:
+        package = name.partition(".")[0]
+        raise ValueError(f"{path}: reading it needs {package}: pip install 'regard[formats]'") from missing
 
 
 def _arrow(path: Path, names: list[str], batches: Iterable[Any]) -> Rows:

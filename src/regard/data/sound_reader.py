@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from os.path import getsize, isfile
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from .audio_resampling import resample
 from .corpora import tones
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ BRIEF = 0.05  # seconds; the shortest words last twice as long
 EDGE = 0.005  # seconds at either end, where resampling makes a slope out of a beginning
 STREAMED = 0x7FFFF000  # bytes; as much, or 0, is what programs write into a WAV whose length they do not know yet
 CHUNKS = 1000  # of a WAV, at most, before its samples
+CROSSINGS = 16  # of resampling: zero crossings of the sinc on each side; the passband is flat to a few thousandths
+ROLL_OFF = 0.95  # of resampling: where the filter begins to close, as a share of half the lower rate
 _STRETCH = re.compile(r"(.+)#(\d{1,15}):(\d{1,15})")
 
 
@@ -73,6 +75,32 @@ def unheard(source: str, samples: Int16[np.ndarray, "samples"], rate: int) -> st
     else:
         why = "it is constant" if abs(inside.mean()) >= FAINT else "it is silent"
     return f"nothing is heard in {source}: {why}"
+
+
+def resample(x: Float[np.ndarray, "samples"], rate: int, wanted: int) -> Float[np.ndarray, "resampled"]:
+    """y(t) = Σ_k x[k] h(t·rate − k), h a sinc under a Hann window, at the times t = n / wanted (Smith 1984).
+
+    h is zero above half the lower rate, which prevents aliasing. The times fall into wanted / gcd phases between
+    samples, each with its own filter.
+    """
+    if rate == wanted:
+        return x
+    common = math.gcd(rate, wanted)
+    phases, step = wanted // common, rate // common
+    cut = min(1.0, wanted / rate) * ROLL_OFF
+    reach = math.ceil(CROSSINGS / cut)
+    taps = np.arange(-reach, reach + 1)
+    count = -(-len(x) * wanted // rate)
+    padded = np.pad(x, (reach, reach + step + 1))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, len(taps))
+    y = np.empty(count, x.dtype)
+    for phase in range(min(phases, count)):
+        base, rest = divmod(phase * step, phases)  # the sample before, and how far past it, in phases
+        u = taps - rest / phases
+        h = cut * np.sinc(cut * u) * np.where(np.abs(u) < reach, 0.5 + 0.5 * np.cos(np.pi * u / reach), 0)
+        rows = windows[base::step][: len(range(phase, count, phases))]
+        y[phase::phases] = rows @ h.astype(x.dtype)
+    return y
 
 
 def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:

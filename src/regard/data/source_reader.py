@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-import numpy as np
-
 from ..files import write_text
 
 if TYPE_CHECKING:
@@ -42,8 +40,8 @@ class EmptyReader:
     stride = 1
     shape = None
 
-    def encode_batch(self, sources: Sequence[str]) -> list[np.ndarray[Any, Any]]:
-        return [np.zeros(0, np.int32) for _ in sources]
+    def encode_batch(self, sources: Sequence[str]) -> list[list[int]]:
+        return [[] for _ in sources]
 
     def to_dict(self) -> dict[str, Any]:
         return {}
@@ -58,14 +56,13 @@ def load(folder: Path) -> Any:
     values = json.loads((folder / READER).read_text(encoding="utf-8"))
     if not isinstance(values, dict):
         raise ValueError(f"{folder / READER} holds no reader: it should be a JSON object")
-    kind = values.pop("kind", None)
     try:
-        return made(kind, values)
+        return make_reader(**{"kind": None, **values})
     except (TypeError, ValueError) as error:
         raise ValueError(f"{folder / READER}: {error}") from None
 
 
-def made(kind: object, settings: dict[str, Any]) -> Any:
+def make_reader(kind: object, **settings: Any) -> Any:
     """The reader of a kind: "none", "picture" or "sound". What these need is imported only here."""
     if kind == "none":
         return EmptyReader(**settings)

@@ -56,7 +56,7 @@ class MeanPooling(Pooling):
 class StaticPooling(Pooling):
     """w_j = idf(x_j) / Σ_i idf(x_i); a word that stands there twice counts twice, which is TF (Spärck Jones 1972).
 
-    `idf` is counted over the training texts (`data/tfidf.py`) before the training, and stays as it is.
+    `idf` is counted over the training texts (`EncodedCorpus.idf`) before the training, and stays as it is.
     """
 
     def __init__(self, vocabulary: int) -> None:

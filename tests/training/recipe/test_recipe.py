@@ -151,7 +151,7 @@ def test_a_mistake_is_named(given: str) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe_loader.load_recipe("bahdanau-multi30k", given.split(" "))
     title, *lines = str(caught.value).split("\n  ")
-    assert title == "recipe bahdanau-multi30k has 1 mistake:"
+    assert title == "recipe bahdanau-multi30k has 1 error:"
     assert len(lines) == 1
     assert lines[0].startswith(MISTAKES[given])
 
@@ -218,7 +218,7 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe_loader.load_recipe(file, ["search.beams=0"])
     assert str(caught.value).split("\n") == [
-        f"recipe {file} has 4 mistakes:",
+        f"recipe {file} has 4 errors:",
         "  decoder.layers (mine.toml:8): is True; it should be a valid integer",
         "  training.updates (mine.toml:4): is 'many'; it should be a valid integer",
         "  training.warmpu (mine.toml:5): unknown key; did you mean warmup?",
@@ -234,7 +234,7 @@ def test_a_missing_section_is_named(tmp_path: Path) -> None:
 
 
 def test_an_override_that_is_none_is_named() -> None:
-    with pytest.raises(RecipeError, match=r"2 mistakes:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
+    with pytest.raises(RecipeError, match=r"2 errors:\n  'fast' is not key=value.*\n  '=3' is not key=value"):
         recipe_loader.load_recipe("bahdanau-multi30k", ["fast", "=3"])
 
 
@@ -305,7 +305,7 @@ def test_the_command_shows_a_line_for_each_mistake() -> None:
     done = run("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "regard: recipe bahdanau-multi30k has 2 mistakes:",
+        "regard: recipe bahdanau-multi30k has 2 errors:",
         "  training.updtes (command line): unknown key; did you mean updates?",
         "  sed (command line): unknown key; did you mean seed?",
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -184,12 +184,3 @@ class NoSource(StrictSection):
 
 
 SourceSection = Annotated[TextSource | PictureSource | SoundSource | NoSource, Field(discriminator="kind")]
-
-
-def reader(reads: TextSource | PictureSource | SoundSource | NoSource) -> Any:
-    """What reads the source, as the recipe says; None for text, whose tokenizer is learned."""
-    from ...data.source_reader import made
-
-    if isinstance(reads, TextSource):
-        return None
-    return made(reads.kind, {name: value for name, value in reads.model_dump().items() if name != "kind"})

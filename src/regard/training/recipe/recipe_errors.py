@@ -20,46 +20,46 @@ class RecipeError(ValueError):
     """Everything that is wrong with a recipe; the message has a line for each."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
-        count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
+        count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
         super().__init__("\n  ".join([f"{title} has {count}:", *lines]))
 
 
 def recipe_error(
     error: ValidationError, schema: type[BaseModel], title: str, origins: Mapping[str, str]
 ) -> RecipeError:
-    """A line per mistake, with its dotted key and, where it is known, the place it was written."""
+    """A line per problem, with its dotted key and, where it is known, the place it was written."""
     lines: dict[str, str] = {}
-    for mistake in error.errors(include_url=False):
-        key, names = _locate(mistake["loc"], schema)
+    for problem in error.errors(include_url=False):
+        key, names = _locate(problem["loc"], schema)
         place = f" ({origins[key]})" if key in origins else ""
-        # A value that fits no member of a union is one mistake, though pydantic reports it once per member.
-        lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(mistake, names)}")
+        # A value that fits no member of a union is one problem, though pydantic reports it once per member.
+        lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(problem, names)}")
     return RecipeError(title, list(lines.values()))
 
 
-def _sentence(mistake: Any, names: list[str]) -> str:
-    kind, value = mistake["type"], mistake["input"]
+def _sentence(problem: Any, names: list[str]) -> str:
+    kind, value = problem["type"], problem["input"]
     if kind in UNKNOWN:
-        near = difflib.get_close_matches(str(mistake["loc"][-1]), names, n=1)
+        near = difflib.get_close_matches(str(problem["loc"][-1]), names, n=1)
         return "unknown key" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}")
     if kind in ("missing", "missing_argument"):
         return "is missing"
     if kind == "union_tag_not_found":
         return "needs a kind"
     if kind == "union_tag_invalid":
-        return f"kind is {mistake['ctx']['tag']!r}; known kinds are {mistake['ctx']['expected_tags']}"
+        return f"kind is {problem['ctx']['tag']!r}; known kinds are {problem['ctx']['expected_tags']}"
     if kind == "string_pattern_mismatch":
-        return f"is {value!r}; it should match {mistake['ctx']['pattern']}"
+        return f"is {value!r}; it should match {problem['ctx']['pattern']}"
     if kind == "value_error":
-        return str(mistake["ctx"]["error"])
+        return str(problem["ctx"]["error"])
     if kind == "list_type":
         return f"is {value!r}; it should be a list, such as " + ("[0, 1]" if isinstance(value, int) else f'["{value}"]')
-    wanted = mistake["msg"].removeprefix("Input should be ")
+    wanted = problem["msg"].removeprefix("Input should be ")
     return f"is {value!r}; it should be {wanted}"
 
 
 def _locate(location: tuple[int | str, ...], schema: Any) -> tuple[str, list[str]]:
-    """The dotted key of a mistake, and the names that were possible beside it.
+    """The dotted key of a problem, and the names that were possible beside it.
 
     pydantic puts the kind of a section (`encoder`, `rnn`, `width`) and the member of a union into the location; those
     are no keys of the recipe.

@@ -1,15 +1,15 @@
-"""How often a captioner looks at what it names, on scenes, where that is known."""
+"""The pointing game on scenes: how often a captioner attends to what it names."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from ...data import END, Batches, EncodedCorpus
+from ...data import END
 from ...data.corpora import scenes
 from ...seeing.alignment import merge_pieces, pointing_hits
+from .translation_evaluation import forced_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,17 +20,12 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def pointing(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> float | None:
-    """The share, in percent, of the words with a place that are pointed at, by `seeing/pointing.py`.
+    """The share, in percent, of the words with a place whose place gets the largest weight (`pointing_hits`).
 
-    The captions are the true ones, word by word, and the model is in evaluation mode. A Transformer points with the
-    mean of its maps. None where the model has no attention.
+    The true captions are the input. The maps of a Transformer are averaged. None for a model without attention.
     """
-    encoded = EncodedCorpus.build([replace(pair, row=row) for row, pair in enumerate(pairs)], tokenizers)
-    device, hits, total = next(model.parameters()).device, 0, 0
-    training = model.training
-    model.eval()
-    for batch in Batches(encoded, sentences=64):
-        batch = batch.to(device)
+    hits = total = 0
+    for batch in forced_batches(model, tokenizers, pairs, tokens=512):
         decoded = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True)
         if decoded.weights is None:
             break
@@ -42,5 +37,4 @@ def pointing(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[P
             looks = merge_pieces(looks, pieces, range(looks.shape[-1]))  # from pieces to words
             batch_hits = pointing_hits(looks[: len(words)], (side, side), [word.boxes for word in words])
             hits, total = hits + batch_hits[0], total + batch_hits[1]
-    model.train(training)
     return 100 * hits / total if total else None

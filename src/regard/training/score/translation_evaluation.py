@@ -62,7 +62,7 @@ def evaluate_translation(
     `tokenised` says that the text of the pairs is, so that BLEU by length counts its words as they stand. An engine
     that is no model of ours can only translate. `how` are the keywords of `search`.
     """
-    pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
+    pairs = list(pairs)
     if not pairs:
         raise ValueError("there is not one pair to evaluate on")
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -92,7 +92,7 @@ def evaluate_translation(
 def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], *, tokens: int = 4096) -> float:
     """exp(−Σ log p(y_t | y_<t, x) / T), over every token of every target, </s> counted."""
     loss = count = 0.0
-    for batch in _forced(model, tokenizers, pairs, tokens):
+    for batch in forced_batches(model, tokenizers, pairs, tokens):
         batch_loss = model.loss(batch)
         loss, count = loss + float(batch_loss.nll), count + float(batch_loss.tokens)
     try:
@@ -124,8 +124,7 @@ def alignments(
 ) -> list[Tensor]:
     """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
     weights_by_row: list[Tensor | None] = [None] * len(pairs)
-    numbered = [replace(pair, row=row) for row, pair in enumerate(pairs)]
-    for batch in _forced(model, tokenizers, numbered, tokens):
+    for batch in forced_batches(model, tokenizers, pairs, tokens):
         weights = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True).weights
         if weights is None:
             return []
@@ -138,12 +137,13 @@ def alignments(
     return [weights for weights in weights_by_row if weights is not None]
 
 
-def _forced(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int) -> Iterator[Batch]:
-    """Batches of like length on the model's device, the model in evaluation mode meanwhile."""
-    encoded = EncodedCorpus.build(pairs, tokenizers)
-    widest = max([*encoded.source_lengths.tolist(), *encoded.target_lengths.tolist()], default=1)
-    device = next(model.parameters()).device
-    training = model.training
+def forced_batches(
+    model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable[Pair], tokens: int = 4096
+) -> Iterator[Batch]:
+    """Batches of similar length on the model's device, `rows` numbered from 0; the model is in evaluation mode."""
+    encoded = EncodedCorpus.build([replace(pair, row=row) for row, pair in enumerate(pairs)], tokenizers)
+    widest = int(encoded.widths.max(initial=1))
+    device, training = next(model.parameters()).device, model.training
     model.eval()
     try:
         for batch in Batches(encoded, tokens=max(tokens, widest)):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from ...data.tfidf import idf
 from ...models.classifier import Classifier
 from .task import Task
 
@@ -28,7 +27,7 @@ class ClassifyTask(Task):
         words = tokenizers.source_size
         model = Classifier(self.recipe.classifier(words, len(tokenizers.target.names)))
         if model.static is not None:
-            model.static.idf.copy_(torch.from_numpy(idf(train, words)))
+            model.static.idf.copy_(torch.from_numpy(train.idf(words)))
         return model
 
     def amount(self, encoded: EncodedCorpus) -> str:

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
+from ...data.source_reader import make_reader
 from ...files import replacing_folder
-from ..recipe.data_section import FilesData, reader
+from ..recipe.data_section import FilesData
 from .recipe_corpus import Corpus, read
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class DataModule(lightning.LightningDataModule):
                 train,
                 joint=how.joint,
                 lowercase=how.lowercase,
-                source=reader(recipe.source),
+                source=None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump()),
                 labels=recipe.task == "classify",
             )
         with replacing_folder(self.run.data) as unfinished:
