@@ -61,6 +61,16 @@ def test_imports_point_one_way(room: str) -> None:
         assert not beyond, f"{path.relative_to(SOURCE)} imports {sorted(beyond)}"
 
 
+def test_the_viewers_folders_import_one_way() -> None:
+    """data ← http ← export."""
+    later = {"data": ("http", "export"), "http": ("export",)}
+    for folder, names in later.items():
+        for path in (SOURCE / "viewer" / folder).rglob("*.py"):
+            lines = [x.strip() for x in path.read_text(encoding="utf-8").splitlines() if x.strip().startswith("from .")]
+            wrong = [x for x in lines if x.split()[1].lstrip(".").split(".")[0] in names]
+            assert not wrong, f"{path.relative_to(SOURCE)}: {wrong}"
+
+
 def test_this_test_sees_imports() -> None:
     assert _rooms_imported(SOURCE / "attention" / "backends" / "sdpa.py") == {"attention"}
     assert "attention" in _rooms_imported(SOURCE / "__init__.py")  # inside functions too

@@ -54,7 +54,7 @@ class Kernel:
             self.new.notify_all()
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        self.widget._hear(None, message, [])
+        self.widget._receive(None, message, [])
         if message["method"] == "CANCEL":
             return None
         with self.new:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from regard.viewer import limits
 from regard.viewer.data.library import Library
 from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http import limits
 from regard.viewer.http.lru_cache import LRUCache
 from regard.viewer.http.server import Server, loopback, serving
 from regard.viewer.http.worker import HIGH, QueueFull, Worker

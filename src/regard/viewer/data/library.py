@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..http import limits
-from ..http.responses import ClientDisconnected, RequestError
+from .. import limits
+from ..request_errors import ClientDisconnected, RequestError
 from .trace_view import TraceView
 
 if TYPE_CHECKING:

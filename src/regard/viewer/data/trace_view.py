@@ -14,7 +14,7 @@ import torch
 from ...seeing.analysis import THRESHOLDS, Patterns
 from ...seeing.capture.even_sample import evenly_spaced
 from ...seeing.capture.tokenized_text import WORD_START
-from ..http import limits
+from .. import limits
 from .token_labels import TokenLabels
 
 if TYPE_CHECKING:

@@ -1,9 +1,8 @@
-"""Bundle: the page's modules joined into one script, for a notebook and for the single file.
+"""JavaScript bundle: the page's modules as one script, for the notebook widget and the single file.
 
-Why no bundler from npm: the widget and the single file are written where regard is installed, and installing must not
-need Node. A bundler would move its output into the repository or its run into the build. The modules keep to a part of
-the language instead: named imports of files beside them and named exports of functions, classes and constants. Whatever
-else stands there is refused. Each module becomes a function that is called once and returns its exports.
+It is made where regard is installed, so a bundler from npm would need Node there, or its output in the repository.
+Instead, modules may use only named imports by relative path, and named exports of functions, classes and constants;
+any other import or export is an error. Each module becomes a function that is called once and returns its exports.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ COMMENT = re.compile(r"/\*.*?\*/|^[ \t]*//.*", re.MULTILINE | re.DOTALL)
 
 
 def bundle(entry: str, *also: str) -> str:
-    """A script that leaves `modules`: {"shell/shell.js": {start, …}, …}, everything these files and theirs export."""
+    """A script that defines `modules`: the exports of these files and of their imports, by file name."""
     exports: dict[str, list[str]] = {}
     parts: list[str] = []
     for name in (entry, *also):
@@ -33,32 +32,32 @@ def bundle(entry: str, *also: str) -> str:
 
 
 def _add(path: Path, exports: dict[str, list[str]], parts: list[str], importers: tuple[str, ...]) -> str:
-    """Append a module after those it imports; returns its name."""
+    """Append a module to `parts`, after the modules it imports; returns its name."""
     path = path.resolve()
     name = path.relative_to(STATIC.resolve()).as_posix()
     if name in importers:
-        raise ValueError(f"modules import each other in a circle: {' → '.join((*importers, name))}")
+        raise ValueError(f"circular import: {' → '.join((*importers, name))}")
     if name in exports:
         return name
     text = path.read_text(encoding="utf-8")
     imports = []
-    for names, where in IMPORT.findall(text):
-        module = _add(path.parent / where, exports, parts, (*importers, name))
-        missing = {part.split(" as ")[0] for part in _listed(names)} - {*exports[module]}
+    for names, file in IMPORT.findall(text):
+        module = _add(path.parent / file, exports, parts, (*importers, name))
+        missing = {part.split(" as ")[0] for part in _split(names)} - {*exports[module]}
         if missing:
             raise ValueError(f"{name} imports {', '.join(sorted(missing))}, which {module} does not export")
         imports.append(f"const {{{names.replace(' as ', ': ')}}} = modules[{module!r}];\n")
     body = IMPORT.sub("", text)
-    exports[name] = [*EXPORT.findall(body), *(part for names in LIST.findall(body) for part in _listed(names))]
+    exports[name] = [*EXPORT.findall(body), *(part for names in LIST.findall(body) for part in _split(names))]
     body = LIST.sub("", EXPORT.sub(lambda match: match[0].removeprefix("export "), body))
     wrong = OTHER.search(COMMENT.sub("", body))
     if wrong:
-        raise ValueError(f"{name}: {wrong[0]!r} is not a kind of import or export that can be joined")
+        raise ValueError(f"{name}: {wrong[0]!r} is an import or export that cannot be bundled")
     parts.append(
         f"modules[{name!r}] = (() => {{\n{''.join(imports)}{body}\nreturn {{{', '.join(exports[name])}}};\n}})();\n"
     )
     return name
 
 
-def _listed(names: str) -> list[str]:
+def _split(names: str) -> list[str]:
     return [part.strip() for part in names.split(",") if part.strip()]

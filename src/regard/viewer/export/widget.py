@@ -1,4 +1,4 @@
-"""Widget: the viewer in a notebook. The page's questions come as messages, and the same API answers them."""
+"""Widget: the viewer in a notebook. The page sends its requests as messages, and the same HTTP API handles them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ export default {
 
 
 class Widget(anywidget.AnyWidget):
-    """Shows one trace; lives as long as somebody holds it."""
+    """Shows one trace, until it is closed."""
 
     def __init__(self, trace: TraceView) -> None:
         self._esm = bundle("shell/shell.js", "data/widget_source.js") + RENDER
@@ -45,60 +45,59 @@ class Widget(anywidget.AnyWidget):
         super().__init__()
         self.trace = trace
         self._app = create_app(Library([trace]))
-        self._asked: dict[str, asyncio.Event] = {}
-        # A loop of our own: the kernel's is busy while a cell runs, and there may be none.
+        self._cancelled: dict[str, asyncio.Event] = {}  # of the open requests, by id
+        # An event loop of its own: the kernel's is busy while a cell runs, and there may be none.
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regard-widget", daemon=True)
         self._thread.start()
-        self.on_msg(self._hear)
+        self.on_msg(self._receive)
 
-    def _hear(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
-        asyncio.run_coroutine_threadsafe(self._answer(message, buffers), self._loop)
+    def _receive(self, _: Any, message: dict[str, Any], buffers: list[Any]) -> None:
+        asyncio.run_coroutine_threadsafe(self._handle(message, buffers), self._loop)
 
-    async def _answer(self, message: dict[str, Any], buffers: list[Any]) -> None:
-        # A page's own name and its number: a notebook may show one widget in several places, and each counts from 0.
-        number = message.get("id")
-        if not isinstance(number, str):
+    async def _handle(self, message: dict[str, Any], buffers: list[Any]) -> None:
+        # The id is unique to a page: a notebook may show one widget in several places, and each counts from 0.
+        id = message.get("id")
+        if not isinstance(id, str):
             return
         if message.get("method") == "CANCEL":
-            if number in self._asked:
-                self._asked[number].set()
+            if id in self._cancelled:
+                self._cancelled[id].set()
             return
-        gone = self._asked[number] = asyncio.Event()
+        cancelled = self._cancelled[id] = asyncio.Event()
         try:
-            told, numbers = await self._told(message, buffers, gone)
-        except Exception as error:  # the page shows it; a notebook's log is seen by nobody
-            told, numbers = {"error": f"{type(error).__name__}: {error}"}, []
+            content, arrays = await self._respond(message, buffers, cancelled)
+        except Exception as error:  # shown by the page: few people read a notebook's log
+            content, arrays = {"error": f"{type(error).__name__}: {error}"}, []
         finally:
-            del self._asked[number]
-        if not gone.is_set():
-            self.send({"id": number, **told}, numbers)
+            del self._cancelled[id]
+        if not cancelled.is_set():
+            self.send({"id": id, **content}, arrays)
 
-    async def _told(
-        self, message: dict[str, Any], buffers: list[Any], gone: asyncio.Event
+    async def _respond(
+        self, message: dict[str, Any], buffers: list[Any], cancelled: asyncio.Event
     ) -> tuple[dict[str, Any], list[bytes]]:
         method, path = str(message.get("method")), str(message.get("path"))
         if method not in ("GET", "POST") or not path.startswith("/api/"):
-            return {"error": f"the widget answers GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
+            return {"error": f"the widget accepts GET and POST of /api/…, not {method[:20]} {path[:80]}"}, []
         body = bytes(buffers[0]) if buffers else json.dumps(message.get("body")).encode() if method == "POST" else b""
-        kind = "application/octet-stream" if buffers else "application/json"
-        answer = await request(self._app, method, path, body, kind, gone)
-        array = answer.array
-        if array is not None:
-            return array, [answer.body]
-        value = json.loads(answer.body) if answer.body else None
-        return ({"error": value["error"]} if answer.status >= 400 and value else {"json": value}), []
+        content_type = "application/octet-stream" if buffers else "application/json"
+        response = await request(self._app, method, path, body, content_type, cancelled)
+        if response.array is not None:
+            return response.array, [response.body]
+        value = json.loads(response.body) if response.body else None
+        return ({"error": value["error"]} if response.status >= 400 and value else {"json": value}), []
 
     def close(self) -> None:
-        """End it: the page is gone and nothing computes for it any more."""
+        """Cancel the open requests and end the thread."""
         if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
             self._thread.join(5)
         super().close()
 
-    async def _end(self) -> None:
-        for gone in self._asked.values():
-            gone.set()
+    async def _stop(self) -> None:
+        for cancelled in self._cancelled.values():
+            cancelled.set()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*others, return_exceptions=True)
         self._app.state.jobs.close()

@@ -1,1 +1,1 @@
-"""HTTP: the viewer's server, its routes, and its limits."""
+"""HTTP: the viewer's server, its routes, and its worker threads."""

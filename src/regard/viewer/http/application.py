@@ -12,10 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from ... import __version__
+from ..request_errors import ClientDisconnected, RequestError
 from ..static_files import MEDIA_TYPES, STATIC, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .jobs import Jobs
-from .responses import ClientDisconnected, RequestError, json_response
+from .responses import json_response
 from .routes import call_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:

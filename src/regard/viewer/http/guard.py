@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlencode
 
 from starlette.exceptions import HTTPException
 
-from . import limits
+from .. import limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send

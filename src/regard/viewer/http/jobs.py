@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .. import limits
 from ..data.tile_pyramid import TilePyramid
-from . import limits
+from ..request_errors import ClientDisconnected, RequestError
 from .lru_cache import LRUCache
-from .responses import ClientDisconnected, EncodedArray, RequestError
+from .responses import EncodedArray
 from .worker import HIGH, NORMAL, QueueFull, Worker
 
 if TYPE_CHECKING:

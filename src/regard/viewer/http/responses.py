@@ -1,4 +1,4 @@
-"""Responses: arrays as little-endian bytes with their shape in headers, JSON, and the errors of requests."""
+"""Responses: arrays as little-endian bytes with their shape in headers, and JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,6 @@ if TYPE_CHECKING:
 
 SMALL = 1024
 """Bytes below which compression does not pay."""
-
-
-class RequestError(ValueError):
-    """A request that cannot be answered: the HTTP status and the reason."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
-class ClientDisconnected(Exception):
-    """The client closed the connection before the response was ready."""
 
 
 @dataclass(slots=True)

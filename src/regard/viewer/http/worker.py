@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from . import limits
+from .. import limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

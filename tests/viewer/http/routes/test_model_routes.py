@@ -21,9 +21,9 @@ from regard.decoding import pretrained
 from regard.decoding.beam_history import beam_history
 from regard.decoding.classification import classify
 from regard.decoding.translation import translate
+from regard.viewer import limits
 from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
 from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http import limits
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
 from regard.viewer.http.server import serving

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import torch
 from fastapi import APIRouter, Query, Request, Response
 
+from ... import limits
 from ...data.neuron_view import MOST_KEYS, neuron_view
 from ...data.tile_pyramid import Tile
-from .. import limits
-from ..responses import EncodedArray, RequestError, json_response
+from ...request_errors import RequestError
+from ..responses import EncodedArray, json_response
 from .route_parameters import (
     ARRAY,
     BYTES,

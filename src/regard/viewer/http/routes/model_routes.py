@@ -10,8 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from ... import limits
 from ...data import model_results
-from .. import limits
 from ..responses import json_response
 from .route_parameters import BYTES, ERRORS, jobs_of
 

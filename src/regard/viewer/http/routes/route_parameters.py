@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Path, Query, Request
 from pydantic import BaseModel
 
-from .. import limits
-from ..responses import RequestError
+from ... import limits
+from ...request_errors import RequestError
 
 if TYPE_CHECKING:
     from ...data.trace_view import TraceView

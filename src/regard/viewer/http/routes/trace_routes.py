@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from .... import __version__
+from ... import limits
 from ...static_files import view_names
-from .. import limits
 from ..responses import EncodedArray, json_response
 from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, call_shape, check_entry, jobs_of
 
