@@ -23,7 +23,7 @@ from regard.seeing.analysis import (
     repeated_sequence,
 )
 from regard.seeing.capture.huggingface_text_model import load_text_model
-from regard.seeing.drawing import save_head_maps
+from regard.seeing.drawing.matplotlib_figures import save_head_maps
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regard import attend, causal, watch
-from regard.seeing.alignment import word_weights
+from regard.seeing.alignment.word_level_weights import word_weights
 from regard.viewer.data.token_labels import TokenLabels
 from regard.viewer.data.trace_view import TraceView
 from tests.browser.conftest import PAIR

@@ -91,7 +91,7 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
     from regard.decoding import pretrained, translate
-    from regard.seeing.alignment import caption_word_weights
+    from regard.seeing.alignment.word_level_weights import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import (
+from . import (  # noqa: F401  each registers its command
     caption,
     classify,
     compare,
@@ -21,21 +21,4 @@ from . import (
 )
 from .typer_app import app
 
-__all__ = [
-    "app",
-    "caption",
-    "classify",
-    "compare",
-    "demo",
-    "evaluate",
-    "export",
-    "generate",
-    "patterns",
-    "phrasebook",
-    "recipes",
-    "scenes",
-    "see",
-    "train",
-    "translate",
-    "view",
-]
+__all__ = ["app"]

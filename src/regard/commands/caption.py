@@ -43,7 +43,7 @@ def caption(
       regard caption --model runs/soft-photos-1 beach.jpg dog.jpg
     """
     if save_plot is not None:
-        from ..seeing.drawing import check_figure_path
+        from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
         if len(pictures) != 1:
@@ -72,7 +72,7 @@ def caption(
 
 def _save_figure(caption: Translation, file: Path) -> None:
     from ..data.picture_reader import PictureReader
-    from ..seeing.alignment import caption_word_weights
+    from ..seeing.alignment.word_level_weights import caption_word_weights
     from ..seeing.drawing.picture_overlay import MAX_WORDS, save_caption_figure
 
     weights, words = caption_word_weights(caption)

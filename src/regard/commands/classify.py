@@ -63,7 +63,7 @@ def classify(
     """
     sources = sources or []
     if save_plot is not None:
-        from ..seeing.drawing import check_figure_path
+        from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
         if len(sources) != 1:
@@ -179,8 +179,10 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
     import torch
 
     from ..decoding.unknown_words import TextWords
-    from ..seeing.alignment import sum_by_word
-    from ..seeing.drawing import ShadedText, heatmap, save_heatmap
+    from ..seeing.alignment.word_level_weights import sum_by_word
+    from ..seeing.drawing.matplotlib_figures import save_heatmap
+    from ..seeing.drawing.shaded_text import ShadedText
+    from ..seeing.drawing.terminal_heatmap import heatmap
     from .console import output_console
 
     text_words = TextWords.of(result, loaded.tokenizers.source)
@@ -204,7 +206,8 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
 def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | None) -> None:
     import torch
 
-    from ..seeing.drawing import save_sound_figure, sparkline
+    from ..seeing.drawing.shaded_text import sparkline
+    from ..seeing.drawing.sound_figure import save_sound_figure
 
     loudness = torch.from_numpy(result.numbers.astype("float32")).abs()
     print(f"sound    {sparkline(loudness)}")
@@ -222,7 +225,7 @@ def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | N
 def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """Print the letters of each sound; returns the number of sounds that could not be read."""
     from ..decoding import translate
-    from ..seeing.drawing import save_sound_figure
+    from ..seeing.drawing.sound_figure import save_sound_figure
     from .options import search_settings
 
     if not sounds:

@@ -29,7 +29,7 @@ def compare(
       regard compare runs/seq2seq-phrasebook-1 runs/bahdanau-phrasebook-1
       regard compare runs/*-multi30k-1 --save-plot lengths.svg
     """
-    from ..seeing.drawing import check_figure_path
+    from ..seeing.drawing.matplotlib_figures import check_figure_path
     from ..training.run import results_file
     from ..training.score.score_tables import comparison_tables, save_length_curves
     from ..training.score.translation_evaluation import TranslationEvaluation

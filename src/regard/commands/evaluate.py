@@ -79,7 +79,7 @@ def evaluate(
     from ..training.score.score_tables import evaluation_tables, save_length_curves
 
     if save_plot is not None:
-        from ..seeing.drawing import check_figure_path
+        from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
     if save is not None and (save.is_dir() or not save.absolute().parent.is_dir()):

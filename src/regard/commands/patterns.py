@@ -47,7 +47,8 @@ def patterns(
     from ..decoding.pretrained import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
-    from ..seeing.drawing import best_heads_table, check_figure_path, label_table, save_head_maps
+    from ..seeing.drawing.head_report import best_heads_table, label_table
+    from ..seeing.drawing.matplotlib_figures import check_figure_path, save_head_maps
 
     if save_plot is not None:
         check_figure_path(save_plot)

@@ -86,7 +86,7 @@ def translate(
     if save_plot is not None:
         if len(sentences) != 1 or not sentences[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
-        from ..seeing.drawing import check_figure_path
+        from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
     from .. import decoding
@@ -153,15 +153,15 @@ def print_translation(translation: Translation, best: int, *, sampled: bool) -> 
 def _print_heatmap(translation: Translation) -> None:
     from rich.console import Console
 
-    from ..seeing.alignment import translation_word_weights
-    from ..seeing.drawing import heatmap
+    from ..seeing.alignment.word_level_weights import translation_word_weights
+    from ..seeing.drawing.terminal_heatmap import heatmap
 
     Console(highlight=False).print(heatmap(*translation_word_weights(translation)))
 
 
 def _save_heatmap(translation: Translation, file: Path) -> None:
-    from ..seeing.alignment import translation_word_weights
-    from ..seeing.drawing import save_heatmap
+    from ..seeing.alignment.word_level_weights import translation_word_weights
+    from ..seeing.drawing.matplotlib_figures import save_heatmap
 
     save_heatmap(file, *translation_word_weights(translation))
     typer.echo(f"wrote {file}", err=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from ..decoding import pretrained, translate
-from ..seeing.alignment import translation_word_weights
-from ..seeing.drawing import heatmap
+from ..seeing.alignment.word_level_weights import translation_word_weights
+from ..seeing.drawing.terminal_heatmap import heatmap
 from .demo_layout import answer, section, table
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from ..attention import (
     lookup,
 )
 from ..files import write_text
-from ..seeing.drawing import heatmap, to_svg
+from ..seeing.drawing.rich_svg import to_svg
+from ..seeing.drawing.terminal_heatmap import heatmap
 from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
 
 if TYPE_CHECKING:

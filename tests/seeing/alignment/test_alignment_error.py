@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.seeing.alignment import alignment_error_rate, best_links, parse_links
+from regard.seeing.alignment.alignment_error import alignment_error_rate, best_links, parse_links
 
 
 def test_the_error_rate_of_links_from_attention() -> None:

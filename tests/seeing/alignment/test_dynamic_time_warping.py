@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.seeing.alignment import align_frames, cheapest_path
+from regard.seeing.alignment.dynamic_time_warping import align_frames, cheapest_path
 
 
 def every_path(rows: int, cols: int) -> list[list[tuple[int, int]]]:

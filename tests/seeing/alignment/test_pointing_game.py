@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from regard.data.corpora.scenes import Box
-from regard.seeing.alignment import pointing_hits
+from regard.seeing.alignment.pointing_game import pointing_hits
 
 
 def test_pointing_counts_words_that_are_somewhere() -> None:

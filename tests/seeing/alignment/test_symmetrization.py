@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regard.seeing.alignment import symmetrize
+from regard.seeing.alignment.symmetrization import symmetrize
 
 
 def test_links_of_both_directions_are_joined() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.seeing.drawing import sparkline
+from regard.seeing.drawing.shaded_text import sparkline
 
 
 def test_bars_are_means_scaled_to_the_largest() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.even_sample import evenly_spaced
+from ..capture.record import evenly_spaced
 from .layer_stack import entry_weights, layer_stack
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.even_sample import evenly_spaced
+from ..capture.record import evenly_spaced
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
 from .randomization_test import ROWS, p_values, random_key_sums, visible_keys

@@ -1,4 +1,4 @@
-"""Record: one call of attention as it was made, with everything its weights depend on."""
+"""Record: one call of attention, with everything its weights depend on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from ...attention import Bias, SoftCap, Softmax, causal, dense, window
 from ...attention.energies.energy_forms import DotForm
 from ...attention.energies.energy_matrix import EnergyMatrix
-from .even_sample import evenly_spaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from ...attention.energies.modifiers import Modifier
 
     After = Callable[[Tensor, Tensor], Tensor]
-    """From W·v of some rows, [*batch, rows, D_v], and which rows they are, to what the model shows of them."""
+    """From W·v of some rows, [*batch, rows, D_v], and the indices of these rows, to the output of the model."""
 
 _SOFTMAX = Softmax()
 ROWS = 64
-"""Outputs kept of one step, evenly spread over its queries: what fidelity is measured on."""
+"""Outputs kept of one step, evenly spaced over its queries: fidelity is measured on these."""
 CLOSED = -9984.0
 """A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
 of their type, or −∞."""
@@ -34,7 +33,7 @@ of their type, or −∞."""
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What went into a call and what came out, by reference: nothing is copied, nothing computed."""
+    """The inputs and the output of a call, by reference: nothing is copied or computed."""
 
     energies: EnergyMatrix
     v: Float[Tensor, "*batch k d_v"]
@@ -42,21 +41,21 @@ class Record:
     origin: str
     normalize: Normalizer = _SOFTMAX
     state: Float[Tensor, "*batch q"] | None = None
-    """The row state, where the kernel left it."""
+    """The row state, if the kernel returned it."""
     sinks: Float[Tensor, " heads"] | None = None
     dropout: float = 0.0
     cross: bool | None = None
-    """Whether keys come from elsewhere than queries, where that is known."""
+    """Whether keys come from another sequence than queries, if that is known."""
     rows: Int[Tensor, " rows"] | None = None
-    """Which queries `out` belongs to; None for all of them."""
+    """The queries that `out` belongs to; None for all of them."""
     measured: float | None = None
-    """Fidelity as it was measured, where what it takes to measure it is no longer there (a trace)."""
+    """The fidelity error, if it was measured before and cannot be measured now (a trace)."""
     budget: float | None = None
-    """And how far off it might be, where that is known too."""
+    """The error that rounding explains, as measured with it."""
     steps: list[int] | None = None
-    """How many queries each forward pass brought, where they are already joined (a trace)."""
+    """The number of queries of each forward pass, if they are already joined (a trace)."""
     after: After | None = None
-    """Where the output of attention itself is never seen: what the model did to it before `out`, row by row."""
+    """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
 
 
 def dot_energies(
@@ -67,7 +66,7 @@ def dot_energies(
     masks: tuple[Tensor | Mask | None, ...] = (),
     softcap: float | None = None,
 ) -> EnergyMatrix:
-    """softcap(q·k·scale), then each mask: a rule or booleans that close keys, numbers that are added."""
+    """softcap(q·k·scale), then each mask: a `Mask` or booleans that close keys, or numbers that are added."""
     q, k = q.detach(), k.detach()
     groups = 1
     if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
@@ -81,7 +80,7 @@ def dot_energies(
         if mask is None:
             continue
         if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
-            # The same object where it can be: a mask that every layer is given is kept once.
+            # The same object if possible: a mask that all layers share is kept once.
             modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
             continue
         closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
@@ -101,25 +100,32 @@ def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) ->
 
 
 def tensors_of(record: Record) -> list[Tensor]:
-    """Everything that is kept of a call, most of it alive anyway while the model runs."""
+    """Everything that is kept of a call."""
     return [*fixed_of(record), record.energies.b, record.v]
 
 
 def fixed_of(record: Record) -> list[Tensor]:
-    """What the weights depend on besides keys and values, which a cache may fill further in place."""
+    """What the weights depend on, without keys and values, which a cache may fill further in place."""
     energies = record.energies
     references = [x for x in energies.references() if x is not energies.b]
     return [*references, *energies.learned(), *(x for x in (record.state, record.sinks) if x is not None)]
 
 
+def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
+    """At most `count` of `length` positions, the first and the last included."""
+    count = min(count, length)
+    # Integers on the CPU, whatever the default dtype and device are.
+    return torch.tensor([n * (length - 1) // max(count - 1, 1) for n in range(count)], dtype=torch.int64, device="cpu")
+
+
 def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
-    """Which rows of an output are kept, and a copy: the output is the model's, which may scale it or add to it."""
+    """The rows of an output that are kept, and a copy of them: the model may change its output in place."""
     rows = evenly_spaced(out.shape[-2], ROWS)
     return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
 
 
 def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True) -> Record:
-    """The same call with its tensors where `place` puts them, and of its output a copy of at most `ROWS` rows."""
+    """The record with its tensors as `place` returns them, and a copy of at most `ROWS` rows of the output."""
     energies, out, rows = record.energies, record.out, record.rows
     if rows is None:
         rows, out = some_rows(out)
@@ -135,7 +141,7 @@ def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True)
 
 
 def without_unfilled(record: Record, keys: int) -> Record:
-    """A buffer allocated for the longest text, cut to the keys it holds so far, where the mask closes all others."""
+    """The record with a key buffer of the maximum length cut to its first `keys`, if the mask closes all others."""
     energies, mask = record.energies, record.energies.mask
     seen = None if mask is None else mask.seen
     closed = seen is not None and seen.shape[-1] == energies.keys and not bool(seen[..., keys:].any())

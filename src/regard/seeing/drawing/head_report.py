@@ -23,33 +23,23 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 120
 """Tokens up to which a head is drawn in the terminal."""
-LETTERS = {
-    "next": "n",
-    "previous": "p",
-    "self": "s",
-    "first": "F",
-    "sink": "f",
-    "delimiter": "d",
-    "punctuation": ".",
-    "broad": "b",
-    "positional": "o",
-    "identical": "=",
-    "other sentence": "≈",
-    "related": "~",
-    "duplicate": "u",
-    "induction": "i",
+LABELS = {
+    "next": ("n", "cyan"),
+    "previous": ("p", "green"),
+    "self": ("s", "yellow"),
+    "first": ("F", "blue"),
+    "sink": ("f", "blue"),
+    "delimiter": ("d", ""),
+    "punctuation": (".", ""),
+    "broad": ("b", "bright_black"),
+    "positional": ("o", ""),
+    "identical": ("=", "red"),
+    "other sentence": ("≈", ""),
+    "related": ("~", ""),
+    "duplicate": ("u", "red"),
+    "induction": ("i", "magenta"),
 }
-COLOURS = {
-    "next": "cyan",
-    "previous": "green",
-    "self": "yellow",
-    "first": "blue",
-    "sink": "blue",
-    "broad": "bright_black",
-    "induction": "magenta",
-    "identical": "red",
-    "duplicate": "red",
-}
+"""The letter and the colour of each label."""
 
 
 class TokenLink(NamedTuple):
@@ -71,15 +61,12 @@ def label_table(patterns: Patterns) -> Table:
         row = [head for head in heads if head.layer == layer]
         table.add_row(str(layer), *(_letters(head) for head in row))
     used = dict.fromkeys(label for head in heads for label in head.labels)
-    table.caption = "  ".join(f"{LETTERS[name]} {name}" for name in THRESHOLDS if name in used) or "no label"
+    table.caption = "  ".join(f"{LABELS[name][0]} {name}" for name in THRESHOLDS if name in used) or "no label"
     return table
 
 
 def _letters(head: HeadScores) -> Text:
-    letters = Text()
-    for name in head.labels[:2]:
-        letters.append(LETTERS[name], style=COLOURS.get(name, ""))
-    return letters if head.labels else Text("·", style="dim")
+    return Text.assemble(*(LABELS[name] for name in head.labels[:2])) if head.labels else Text("·", style="dim")
 
 
 def best_heads_table(patterns: Patterns, count: int = 3) -> Table:

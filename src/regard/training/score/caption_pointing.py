@@ -8,7 +8,8 @@ import torch
 
 from ...data import END
 from ...data.corpora import scenes
-from ...seeing.alignment import merge_pieces, pointing_hits
+from ...seeing.alignment.pointing_game import pointing_hits
+from ...seeing.alignment.word_level_weights import merge_pieces
 from .translation_evaluation import forced_batches
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from ...seeing.drawing import save_curves
+from ...seeing.drawing.matplotlib_figures import save_curves
 from .evaluation import TaskEvaluation
 from .translation_evaluation import TranslationEvaluation
 

@@ -12,7 +12,8 @@ import torch
 from ...data import Batches, EncodedCorpus
 from ...decoding import translate
 from ...models import EncoderDecoder
-from ...seeing.alignment import alignment_error_rate, best_links, merge_pieces, parse_links
+from ...seeing.alignment.alignment_error import alignment_error_rate, best_links, parse_links
+from ...seeing.alignment.word_level_weights import merge_pieces
 from . import bleu as scores
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ...data import Batch, Pair, TokenizerPair
     from ...decoding.search import Settings
     from ...decoding.translation import Engine
-    from ...seeing.alignment import Links
+    from ...seeing.alignment.alignment_error import Links
     from .bleu import LengthBin, Score
 
 

@@ -123,7 +123,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
     from PIL import Image
 
     from ...data.picture_reader import PictureReader
-    from ...seeing.alignment import caption_word_weights
+    from ...seeing.alignment.word_level_weights import caption_word_weights
 
     loaded = library.loaded(model)
     with _uploaded_file(picture) as path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...seeing.alignment import group_pieces
+from ...seeing.alignment.word_level_weights import group_pieces
 from ...seeing.capture.tokenized_text import WORD_START, TokenizedText
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ....attention.block_indices import Batch
-    from ....attention.energies.energy_matrix import EnergyMatrix
 
 
 def _flex_attention(
@@ -37,23 +36,13 @@ def _flex_attention(
     out = result[0] if isinstance(result, tuple) else result
 
     def make() -> Record:
-        energies = _flex_energies(query, key, scale, score_mod, block_mask)
+        energies = dot_energies(query, key, scale, masks=() if block_mask is None else (MaskMod(block_mask.mask_mod),))
+        if score_mod is not None:
+            energies = replace(energies, modifiers=(ScoreMod(score_mod),))
         return Record(energies, value.detach(), out.detach(), "flex_attention")
 
     dispatch.try_report(make)
     return result
-
-
-def _flex_energies(
-    q: Tensor,
-    k: Tensor,
-    scale: float | None,
-    score_mod: Callable[..., Tensor] | None,
-    block_mask: flex.BlockMask | None,
-) -> EnergyMatrix:
-    masks = () if block_mask is None else (MaskMod(block_mask.mask_mod),)
-    energies = dot_energies(q, k, scale, masks=masks)
-    return energies if score_mod is None else replace(energies, modifiers=(ScoreMod(score_mod),))
 
 
 class MaskMod(Mask):

@@ -71,16 +71,16 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _native(original: Callable[..., Any], *args: Any) -> Any:
     """torch._native_multi_head_attention: batch first, and evaluation only."""
     result = original(*args)
-    query, key, value, width, heads, w_in, b_in, w_out, b_out, *rest = args
+    (query, key, value), layer, rest = args[:3], args[3:9], args[9:]
     mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
     rows, out = _some_rows(result[0])
     check_unchanged = _version_check(*args)
 
     def make() -> Record:
         check_unchanged()
-        options = _options(query, key, value, width, heads, w_in, b_in, w_out, b_out, mask, mask_type)
+        options = _options(query, key, value, layer, mask, mask_type, _lengths(query))
         record = _inner_call(F.multi_head_attention_forward, options)
-        origin, after = "nn.MultiheadAttention, fast path", _output_projection(w_out, b_out)
+        origin, after = "nn.MultiheadAttention, fast path", _output_projection(*layer[-2:])
         record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
         return _without_padding(record, query)
 
@@ -91,12 +91,12 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
 def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     """torch._transformer_encoder_layer_fwd: the whole layer in one kernel."""
     out = original(*args)
-    src, width, heads, w_in, b_in, w_out, b_out, gelu, norm_first, eps, *rest = args
+    src, layer, (gelu, norm_first, eps, *rest) = args[0], args[1:7], args[7:]
     norm1, norm2, up, down = (tuple(rest[at : at + 2]) for at in (0, 2, 4, 6))
     mask, mask_type = (*rest[8:], None, None)[:2]
 
     def norm(x: Tensor, parameters: tuple[Tensor, Tensor]) -> Tensor:
-        return F.layer_norm(x, (width,), *parameters, eps)
+        return F.layer_norm(x, layer[:1], *parameters, eps)
 
     def feed_forward(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
@@ -107,9 +107,9 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
         check_unchanged()
         padded = _padded(src)
         x = norm(padded, norm1) if norm_first else padded
-        options = _options(x, x, x, width, heads, w_in, b_in, w_out, b_out, mask, mask_type, lengths=_lengths(src))
+        options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
         record = _inner_call(F.multi_head_attention_forward, options)
-        project = _output_projection(w_out, b_out)
+        project = _output_projection(*layer[-2:])
 
         def after(z: Tensor, rows: Tensor) -> Tensor:
             y = padded[:, rows] + project(z, rows)
@@ -148,18 +148,16 @@ def _options(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    width: int,
-    heads: int,
-    w_in: Tensor,
-    b_in: Tensor,
-    w_out: Tensor,
-    b_out: Tensor,
+    layer: tuple[Any, ...],
     mask: Tensor | None,
     mask_type: int | None,
-    lengths: Tensor | None = None,
+    lengths: Tensor | None,
 ) -> dict[str, Any]:
-    """The arguments of F.multi_head_attention_forward for the same call: sequence first."""
-    lengths = _lengths(query) if lengths is None else lengths
+    """The arguments of F.multi_head_attention_forward for the same call: sequence first.
+
+    `layer` is what both fast paths take: width, heads, then weight and bias of the input and the output projection.
+    """
+    width, heads, w_in, b_in, w_out, b_out = layer
     q, k, v = (_padded(x).transpose(0, 1) for x in (query, key, value))
     attn_mask, padding = mask, None
     if lengths is not None:

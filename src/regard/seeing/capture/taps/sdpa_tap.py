@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional as F
@@ -46,7 +46,9 @@ def _scaled_dot_product_attention(
     ablations = dispatch.ablations_of(None) if interface_call is None else []
     for ablation, name in ablations:
         attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
-    kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
+    options: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+    options |= {"scale": scale, "enable_gqa": enable_gqa}
+    kernel, state = _kernel(query, key, value, options), None
     if kernel == _FLASH and query.device.type == "cpu" and attn_mask is None and not dropout_p:
         # The function that PyTorch calls here; called directly, it also returns the row state.
         out, state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -54,7 +56,7 @@ def _scaled_dot_product_attention(
         )
     else:
         with dispatch.suspend_reports():  # on meta tensors it calls softmax in Python
-            out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            out = original(query, key, value, **options)
     if interface_call is not None:
         interface_call.reported = True
         # Key/value heads that were repeated for the kernel are kept once.
@@ -78,22 +80,13 @@ def _scaled_dot_product_attention(
     return out  # type: ignore[no-any-return]
 
 
-def _kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float | None,
-    gqa: bool,
-) -> int | None:
+def _kernel(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> int | None:
     """The kernel PyTorch chooses for this call, by a private function of PyTorch; None if that is not available."""
     choose = getattr(torch, "_fused_sdp_choice", None)
     if choose is None or q.dim() != 4:
         return None
     try:
-        return int(choose(q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=gqa))
+        return int(choose(q, k, v, **options))
     except (RuntimeError, TypeError):
         return None
 
