@@ -84,6 +84,10 @@ class TanhForm(EnergyForm):
     kernel = trace_key = "tanh"
     opaque = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.weight, torch.Tensor):  # a trace may have no such tensor
+            raise TypeError(f"TanhForm takes a tensor, got {type(self.weight).__name__}")
+
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
         hidden = torch.tanh(a[..., :, None, :] + b[..., None, :, :])  # [..., q, k, d]
         return hidden @ self.weight.to(hidden.dtype)
