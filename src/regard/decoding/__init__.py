@@ -1,21 +1,10 @@
 """Decoding: greedy and beam search, sampling, translation, text generation, classification, export."""
 
-from __future__ import annotations
-
-from .ctranslate2_export import CTranslate2, export_ctranslate2
-from .hypothesis import Hypothesis
-from .sampling import Sample
-from .search import search
-from .text_generation import generate
-from .translation import Translation, translate
-
-__all__ = [
-    "CTranslate2",
-    "Hypothesis",
-    "Sample",
-    "Translation",
-    "export_ctranslate2",
-    "generate",
-    "search",
-    "translate",
-]
+from .ctranslate2_export import CTranslate2 as CTranslate2
+from .ctranslate2_export import export_ctranslate2 as export_ctranslate2
+from .hypothesis import Hypothesis as Hypothesis
+from .sampling import Sample as Sample
+from .search import search as search
+from .text_generation import generate as generate
+from .translation import Translation as Translation
+from .translation import translate as translate

@@ -1,27 +1,15 @@
-"""Parts made of the formula: multi-head attention, positions, Transformer blocks, attentive recurrent cells."""
+"""Layers: multi-head attention, position encodings, Transformer layers, recurrent cells with attention."""
 
-from .dropout import Dropout
-from .multihead_attention import MultiHead
-from .positions import LearnedPositions, RotaryPositions, SinusoidalPositions
-from .recurrent.encoder_memory import EncoderMemory
-from .recurrent.local_attention import LocalAttention
-from .recurrent.lstmn import LSTMN
-from .recurrent.rnn_cell import RecurrentCell
-from .recurrent.rnn_layer import RecurrentLayer
-from .transformer_layers import DecoderLayer, EncoderLayer, FeedForward
-
-__all__ = [
-    "LSTMN",
-    "DecoderLayer",
-    "Dropout",
-    "EncoderLayer",
-    "EncoderMemory",
-    "FeedForward",
-    "LearnedPositions",
-    "LocalAttention",
-    "MultiHead",
-    "RecurrentCell",
-    "RecurrentLayer",
-    "RotaryPositions",
-    "SinusoidalPositions",
-]
+from .dropout import Dropout as Dropout
+from .multihead_attention import MultiHead as MultiHead
+from .positions import LearnedPositions as LearnedPositions
+from .positions import RotaryPositions as RotaryPositions
+from .positions import SinusoidalPositions as SinusoidalPositions
+from .recurrent.encoder_memory import EncoderMemory as EncoderMemory
+from .recurrent.local_attention import LocalAttention as LocalAttention
+from .recurrent.lstmn import LSTMN as LSTMN
+from .recurrent.rnn_cell import RecurrentCell as RecurrentCell
+from .recurrent.rnn_layer import RecurrentLayer as RecurrentLayer
+from .transformer_layers import DecoderLayer as DecoderLayer
+from .transformer_layers import EncoderLayer as EncoderLayer
+from .transformer_layers import FeedForward as FeedForward

@@ -1,16 +1,16 @@
-"""Pooling: one vector of many, z = Σ_j w_j h_j, with weights from nowhere, from a count, from a table, or from h.
+"""Pooling: annotations h_j to one vector, z = Σ_j w_j h_j.
 
-All but `LastPooling` and `MaxPooling` are `attend` with one query and other parts, so `watch` sees their weights:
+All but `LastPooling` and `MaxPooling` are `attend` with one query, so `watch` records their weights:
 
-    Mean         e_j = 0                            softmax        every place the same
-    Static       e_j = idf(x_j)                     proportional   TF-IDF: counted once, never learned
-    Adaptive     e_j = a(x_j)                       softmax        one learned number per word
-    Attentive    e_j = w · tanh(W q + U h_j)        softmax        depends on what the encoder made of the place
+    MeanPooling          e_j = 0                        softmax        all positions equal
+    StaticPooling        e_j = idf(x_j)                 proportional   TF-IDF: counted, not learned
+    LearnedWordPooling   e_j = a(x_j)                   softmax        one learned number per word
+    AttentionPooling     e_j = w · tanh(W q + U h_j)    softmax        depends on the annotation
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
@@ -26,11 +26,20 @@ if TYPE_CHECKING:
 
     Pooled = tuple[Float[Tensor, "batch width"], Float[Tensor, "batch places"] | None]
 
-_DOT, _SOFTMAX, _PROPORTIONAL = Dot(), Softmax(), Proportional()
-
 
 class Pooling(nn.Module):
-    """`forward` gives the vector and, where asked for, the weight of every place; padding has none."""
+    """Attention with one query: `query_and_keys` has the query and the keys, the annotations are the values.
+
+    Returns the pooled vector and, where requested, the weight of every position (0 on padding).
+    """
+
+    energy: AnyEnergy = Dot()
+    normalize: ClassVar[Normalizer] = Softmax()
+
+    def query_and_keys(
+        self, vectors: Float[Tensor, "batch places width"], source: Tensor
+    ) -> tuple[Float[Tensor, "batch 1 d"], Float[Tensor, "batch places k"]]:
+        raise NotImplementedError
 
     def forward(
         self,
@@ -41,47 +50,60 @@ class Pooling(nn.Module):
         *,
         weights: bool = False,
     ) -> Pooled:
+        query, keys = self.query_and_keys(vectors, source)
+        how: Any = {"energy": self.energy, "normalize": self.normalize, "mask": padding(lengths)}
+        if not weights:
+            return attend(query, keys, vectors, **how)[:, 0], None
+        pooled, w = attend(query, keys, vectors, **how, weights=True)
+        return pooled[:, 0], w.dense()[:, 0]
+
+
+class EnergyPooling(Pooling):
+    """Energies known without a query: q = 1 and k_j = e_j, so that q·k_j is the energy."""
+
+    def energies(self, vectors: Float[Tensor, "batch places width"], source: Tensor) -> Float[Tensor, "batch places 1"]:
         raise NotImplementedError
 
+    def query_and_keys(self, vectors: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+        keys = self.energies(vectors, source).to(vectors.dtype)
+        return torch.ones_like(keys[:, :1]), keys
 
-class MeanPooling(Pooling):
+
+class MeanPooling(EnergyPooling):
     """w_j = 1/n."""
 
-    def forward(
-        self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
-    ) -> Pooled:
-        return _by_energies(torch.zeros_like(vectors[..., :1]), vectors, lengths, weights)
+    def energies(self, vectors: Tensor, source: Tensor) -> Tensor:
+        return torch.zeros_like(vectors[..., :1])
 
 
-class StaticPooling(Pooling):
-    """w_j = idf(x_j) / Σ_i idf(x_i); a word that stands there twice counts twice, which is TF (Spärck Jones 1972).
+class StaticPooling(EnergyPooling):
+    """w_j = idf(x_j) / Σ_i idf(x_i); a word that occurs twice counts twice, which is TF (Spärck Jones 1972).
 
-    `idf` is counted over the training texts (`EncodedCorpus.idf`) before the training, and stays as it is.
+    `idf` is counted over the training texts (`EncodedCorpus.idf`) before training, and does not change.
     """
+
+    normalize = Proportional()
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
         self.idf: Float[Tensor, "vocabulary"]
         self.register_buffer("idf", torch.ones(vocabulary))
 
-    def forward(
-        self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
-    ) -> Pooled:
-        return _by_energies(self.idf[source][..., None], vectors, lengths, weights, _PROPORTIONAL)
+    def energies(self, vectors: Tensor, source: Tensor) -> Tensor:
+        return self.idf[source][..., None]
 
 
-class LearnedWordPooling(Pooling):
-    """w_j = exp a(x_j) / Σ_i exp a(x_i): a weight of its own for each word of the vocabulary, learned."""
+class LearnedWordPooling(EnergyPooling):
+    """w_j = exp a(x_j) / Σ_i exp a(x_i): one learned weight per word of the vocabulary."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
         self.word = nn.Embedding(vocabulary, 1)
-        nn.init.zeros_(self.word.weight)  # it begins as the mean
+        nn.init.zeros_(self.word.weight)  # at first it is the mean
 
-    def forward(
-        self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
-    ) -> Pooled:
-        return _by_energies(self.word(source), vectors, lengths, weights)
+    def energies(self, vectors: Tensor, source: Tensor) -> Tensor:
+        energies: Tensor = self.word(source)
+        return energies
 
 
 class AttentionPooling(Pooling):
@@ -92,15 +114,12 @@ class AttentionPooling(Pooling):
         self.query = nn.Parameter(torch.randn(1, hidden) * hidden**-0.5)
         self.energy = Additive(hidden, width, hidden)
 
-    def forward(
-        self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
-    ) -> Pooled:
-        query = self.query.to(vectors.dtype).expand(len(vectors), -1, -1)  # [batch, 1, hidden]
-        return _attended(query, vectors, vectors, lengths, weights, self.energy)
+    def query_and_keys(self, vectors: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+        return self.query.to(vectors.dtype).expand(len(vectors), -1, -1), vectors  # query [batch, 1, hidden]
 
 
 class LastPooling(Pooling):
-    """What the encoder itself sums up: an RNN's last state, a Transformer's mean."""
+    """The encoder's own summary: an RNN's last state, a Transformer's mean."""
 
     def forward(
         self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
@@ -109,44 +128,16 @@ class LastPooling(Pooling):
 
 
 class MaxPooling(Pooling):
-    """z_d = max_j h_jd (Collobert et al. 2011): each feature from the place where it is strongest.
+    """z_d = max_j h_jd (Collobert et al. 2011): each feature from the position where it is largest.
 
-    No average, so nothing `watch` could show; as weights stand the shares of features that each place gave.
+    Not an average, so `watch` records nothing. As weights it returns the share of features taken from each position.
     """
 
     def forward(
         self, vectors: Tensor, lengths: Tensor, summary: Tensor, source: Tensor, *, weights: bool = False
     ) -> Pooled:
         places = torch.arange(vectors.shape[1], device=vectors.device)
-        closed = (places >= lengths[:, None])[..., None]
-        best = vectors.masked_fill(closed, -torch.inf).max(1)  # values and places, [batch, width]
+        masked = (places >= lengths[:, None])[..., None]
+        best = vectors.masked_fill(masked, -torch.inf).max(1)  # values and positions, [batch, width]
         share = nn.functional.one_hot(best.indices, len(places)).float().mean(1) if weights else None
         return best.values, share
-
-
-def _by_energies(
-    energies: Float[Tensor, "batch places 1"],
-    vectors: Float[Tensor, "batch places width"],
-    lengths: Int[Tensor, "batch"],
-    weights: bool,
-    normalize: Normalizer = _SOFTMAX,
-) -> Pooled:
-    """Energies that are there already: a query of 1 and keys as wide as a number, so that q·k is the energy."""
-    keys = energies.to(vectors.dtype)
-    return _attended(torch.ones_like(keys[:, :1]), keys, vectors, lengths, weights, _DOT, normalize)
-
-
-def _attended(
-    query: Float[Tensor, "batch 1 d"],
-    keys: Float[Tensor, "batch places k"],
-    values: Float[Tensor, "batch places width"],
-    lengths: Int[Tensor, "batch"],
-    weights: bool,
-    energy: AnyEnergy,
-    normalize: Normalizer = _SOFTMAX,
-) -> Pooled:
-    mask = padding(lengths)
-    if not weights:
-        return attend(query, keys, values, energy=energy, normalize=normalize, mask=mask)[:, 0], None
-    pooled, w = attend(query, keys, values, energy=energy, normalize=normalize, mask=mask, weights=True)
-    return pooled[:, 0], w.dense()[:, 0]

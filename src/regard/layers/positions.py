@@ -1,4 +1,4 @@
-"""Position encodings: sinusoidal and learned, added to embeddings, and rotary, applied to queries and keys.
+"""Position encodings: sinusoidal (sequences, grids) and learned, added to embeddings; rotary, for queries and keys.
 
 ALiBi, which changes the energies instead, is `regard.Alibi`.
 """
@@ -37,6 +37,20 @@ class SinusoidalPositions(nn.Module):
         angles = _angles(positions, self.width // 2, 10_000.0)  # [time, width/2]
         table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # sin and cos take turns
         return x + table.to(x.dtype)
+
+
+class GridPositions(nn.Module):
+    """Adds PE(row) to the first half of each cell's vector and PE(column) to the second (`SinusoidalPositions`)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width % 4:
+            raise ValueError(f"places in a plane need a width that 4 divides, got {width}")
+        self.axis = SinusoidalPositions(width // 2)
+
+    def forward(self, x: Float[Tensor, "batch rows columns width"]) -> Float[Tensor, "batch rows columns width"]:
+        down, across = x.chunk(2, dim=-1)
+        return torch.cat([self.axis(down.transpose(1, 2)).transpose(1, 2), self.axis(across)], dim=-1)
 
 
 class LearnedPositions(nn.Module):

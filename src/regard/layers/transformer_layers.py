@@ -1,8 +1,8 @@
-"""The Transformer's layers: attention and feed-forward, each with its residual and its norm before or after."""
+"""Transformer layers: attention and feed-forward, each with a residual connection and a layer norm before or after."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..attention import Mask, Weights
-
-    Positions = Literal["sinusoidal", "learned", "rotary", "alibi"]
 
 
 class FeedForward(nn.Sequential):
@@ -47,37 +45,36 @@ class Residual(nn.Module):
         return out
 
 
-def _self_attention(width: int, heads: int, key_heads: int, positions: Positions, dropout: float) -> MultiHead:
-    return MultiHead(
-        width,
-        heads,
-        key_heads=key_heads or None,
-        energy=Modified(ScaledDot(), Alibi(heads)) if positions == "alibi" else None,
-        rotary=RotaryPositions(width // heads) if positions == "rotary" else None,
-        dropout=dropout,
-    )
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention over all places, then feed-forward."""
+class TransformerLayer(nn.Module):
+    """Self-attention, attention over annotations `memory` wide (none with `memory` 0), and feed-forward."""
 
     def __init__(
         self,
         width: int,
         heads: int,
         hidden: int,
+        memory: int = 0,
         *,
         key_heads: int = 0,
         norm: Literal["pre", "post"] = "pre",
-        positions: Positions = "sinusoidal",
+        positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.attention = _self_attention(width, heads, key_heads, positions, attention_dropout)
+        shared: Any = {"key_heads": key_heads or None, "dropout": attention_dropout}
+        energy = Modified(ScaledDot(), Alibi(heads)) if positions == "alibi" else None
+        rotary = RotaryPositions(width // heads) if positions == "rotary" else None
+        self.attention = MultiHead(width, heads, energy=energy, rotary=rotary, **shared)
+        self.cross = MultiHead(width, heads, memory=memory, **shared) if memory else None
         self.feed_forward = FeedForward(width, hidden, dropout)
         self.around_attention = Residual(width, norm, dropout)
+        self.around_cross = Residual(width, norm, dropout) if memory else None
         self.around_feed_forward = Residual(width, norm, dropout)
+
+
+class EncoderLayer(TransformerLayer):
+    """Self-attention over all positions, then feed-forward."""
 
     def forward(self, x: Float[Tensor, "batch time width"], mask: Mask | None) -> Float[Tensor, "batch time width"]:
         x = self.around_attention(x, lambda y: self.attention(y, mask=mask)[0])
@@ -89,36 +86,11 @@ KeysValues = tuple["Tensor", "Tensor"]
 """Keys and values, each [batch, key_heads, time, d]."""
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention over what was written so far, attention over the annotations, then feed-forward.
+class DecoderLayer(TransformerLayer):
+    """Causal self-attention, attention over the annotations, then feed-forward.
 
-    With `memory` 0 there are no annotations, and the attention over them is left out: a language model's layer.
+    With `memory` 0 there are no annotations and no attention over them: the layer of a language model.
     """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        memory: int,
-        *,
-        key_heads: int = 0,
-        norm: Literal["pre", "post"] = "pre",
-        positions: Positions = "sinusoidal",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.attention = _self_attention(width, heads, key_heads, positions, attention_dropout)
-        self.cross = (
-            MultiHead(width, heads, key_heads=key_heads or None, memory=memory, dropout=attention_dropout)
-            if memory
-            else None
-        )
-        self.feed_forward = FeedForward(width, hidden, dropout)
-        self.around_attention = Residual(width, norm, dropout)
-        self.around_cross = Residual(width, norm, dropout) if memory else None
-        self.around_feed_forward = Residual(width, norm, dropout)
 
     def forward(
         self,
@@ -142,39 +114,40 @@ class DecoderLayer(nn.Module):
         *,
         weights: bool = False,
     ) -> tuple[Float[Tensor, "rows n width"], Weights | None]:
-        """The next position, or the next few. `write` adds keys and values to the cache and gives back all up to now.
+        """The next position, or the next few. `write` adds keys and values to the cache and returns all of them.
 
-        `source` has one entry per sentence and x one per row: the beams of a sentence share its keys and values, as
-        if they were its queries.
+        `source` has one entry per sentence and x one per row: the beams of a sentence share its keys and values, so
+        they are passed as its queries.
         """
 
-        def look(y: Tensor) -> Tensor:
+        def self_attention(y: Tensor) -> Tensor:
             k, v = write(*self.attention.keys(y, position))
-            moved = None
+            energy = None
             if isinstance(self.attention.energy, Modified):
-                # In a cache the query does not stand at position 0, which ALiBi has to know.
-                moved = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
-            past = None if y.shape[1] == 1 else causal(position)  # one position sees all there is
-            return self.attention.look(y, k, v, energy=moved, mask=past, first=position)[0]
+                # ALiBi needs the position of the query, which is not 0 here.
+                energy = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
+            mask = None if y.shape[1] == 1 else causal(position)  # the last position sees the whole cache
+            return self.attention.look(y, k, v, energy=energy, mask=mask, first=position)[0]
 
-        x = self.around_attention(x, look)
+        x = self.around_attention(x, self_attention)
         if source is None:
             return self._rest(x, None, mask, weights)
         beams = x.reshape(source[0].shape[0], -1, x.shape[-1])  # [sentences, beams · n, width]
-        beams, seen = self._rest(beams, source, mask, weights)
-        return beams.reshape(x.shape), seen
+        beams, cross_weights = self._rest(beams, source, mask, weights)
+        return beams.reshape(x.shape), cross_weights
 
     def _rest(
         self, x: Tensor, source: KeysValues | None, mask: Mask | None, weights: bool
     ) -> tuple[Tensor, Weights | None]:
-        if self.cross is None or self.around_cross is None or source is None:
-            return self.around_feed_forward(x, self.feed_forward), None
-        (k, v), cross, seen = source, self.cross, None
+        """Attention over the annotations, and feed-forward."""
+        cross_weights = None
+        if self.cross is not None and self.around_cross is not None and source is not None:
+            (k, v), cross = source, self.cross
 
-        def look(y: Tensor) -> Tensor:
-            nonlocal seen
-            z, seen = cross.look(y, k, v, mask=mask, weights=weights)
-            return z
+            def cross_attention(y: Tensor) -> Tensor:
+                nonlocal cross_weights
+                z, cross_weights = cross.look(y, k, v, mask=mask, weights=weights)
+                return z
 
-        x = self.around_cross(x, look)
-        return self.around_feed_forward(x, self.feed_forward), seen
+            x = self.around_cross(x, cross_attention)
+        return self.around_feed_forward(x, self.feed_forward), cross_weights

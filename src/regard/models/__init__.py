@@ -1,53 +1,30 @@
 """Encoders × decoders: every system is one composition."""
 
-from .annotations import Annotations
-from .classifier import Classifier, ClassifierConfig, HeadConfig
-from .cross_entropy import Loss
-from .decoders.decoder import Decoder, DecoderConfig, DecoderOutput, State
-from .decoders.lstmn_decoder import LSTMNDecoderConfig
-from .decoders.recurrent_decoder import RecurrentDecoderConfig
-from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig
-from .decoders.transformer_decoder import TransformerDecoderConfig
-from .encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from .encoders.bag_encoder import BagEncoderConfig
-from .encoders.convolution_encoder import ConvolutionEncoderConfig
-from .encoders.efficientnet_encoder import EfficientNetEncoderConfig
-from .encoders.encoder import Encoder, EncoderConfig
-from .encoders.grid_encoder import GridEncoderConfig
-from .encoders.lstmn_encoder import LSTMNEncoderConfig
-from .encoders.no_encoder import NoEncoderConfig
-from .encoders.recurrent_encoder import RecurrentEncoderConfig
-from .encoders.transformer_encoder import TransformerEncoderConfig
-from .load_model import load
-from .registry import DECODERS, ENCODERS
-
-__all__ = [
-    "DECODERS",
-    "ENCODERS",
-    "Annotations",
-    "BagEncoderConfig",
-    "Classifier",
-    "ClassifierConfig",
-    "ConvolutionEncoderConfig",
-    "Decoder",
-    "DecoderConfig",
-    "DecoderOutput",
-    "EfficientNetEncoderConfig",
-    "Encoder",
-    "EncoderConfig",
-    "EncoderDecoder",
-    "EncoderDecoderConfig",
-    "GridEncoderConfig",
-    "HeadConfig",
-    "LSTMNDecoderConfig",
-    "LSTMNEncoderConfig",
-    "Loss",
-    "NoEncoderConfig",
-    "RecurrentDecoderConfig",
-    "RecurrentEncoderConfig",
-    "ShowAttendTellDecoderConfig",
-    "State",
-    "TransformerDecoderConfig",
-    "TransformerEncoderConfig",
-    "load",
-]
+from .annotations import Annotations as Annotations
+from .classifier import Classifier as Classifier
+from .classifier import ClassifierConfig as ClassifierConfig
+from .classifier import HeadConfig as HeadConfig
+from .cross_entropy import Loss as Loss
+from .decoders.decoder import Decoder as Decoder
+from .decoders.decoder import DecoderConfig as DecoderConfig
+from .decoders.decoder import DecoderOutput as DecoderOutput
+from .decoders.decoder import State as State
+from .decoders.lstmn_decoder import LSTMNDecoderConfig as LSTMNDecoderConfig
+from .decoders.recurrent_decoder import RecurrentDecoderConfig as RecurrentDecoderConfig
+from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig as ShowAttendTellDecoderConfig
+from .decoders.transformer_decoder import TransformerDecoderConfig as TransformerDecoderConfig
+from .encoder_decoder import EncoderDecoder as EncoderDecoder
+from .encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
+from .encoders.bag_encoder import BagEncoderConfig as BagEncoderConfig
+from .encoders.convolution_encoder import ConvolutionEncoderConfig as ConvolutionEncoderConfig
+from .encoders.efficientnet_encoder import EfficientNetEncoderConfig as EfficientNetEncoderConfig
+from .encoders.encoder import Encoder as Encoder
+from .encoders.encoder import EncoderConfig as EncoderConfig
+from .encoders.grid_encoder import GridEncoderConfig as GridEncoderConfig
+from .encoders.lstmn_encoder import LSTMNEncoderConfig as LSTMNEncoderConfig
+from .encoders.no_encoder import NoEncoderConfig as NoEncoderConfig
+from .encoders.recurrent_encoder import RecurrentEncoderConfig as RecurrentEncoderConfig
+from .encoders.transformer_encoder import TransformerEncoderConfig as TransformerEncoderConfig
+from .load_model import load as load
+from .registry import DECODERS as DECODERS
+from .registry import ENCODERS as ENCODERS

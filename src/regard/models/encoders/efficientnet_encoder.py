@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...layers import Dropout
-from ...layers.grid_positions import GridPositions
+from ...layers.positions import GridPositions
 from .encoder import Encoder, EncoderConfig
 from .grid_encoder import annotated, check
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...layers import Dropout, FeedForward
-from ...layers.grid_positions import GridPositions
+from ...layers.positions import GridPositions
 from ..annotations import Annotations
 from .encoder import Encoder, EncoderConfig
 

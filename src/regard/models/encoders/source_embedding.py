@@ -4,11 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
+
+from ...layers.log_mel import LogMel
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
+
+
+LOUDEST = 32768  # of 16-bit samples
+
+
+class SoundEmbedding(nn.Module):
+    """Samples into one vector per frame: log-mel energies, made equally loud, and a linear map of them.
+
+    Each sound's energies are shifted and scaled to mean 0 and variance 1 over its frames and bands together, so that
+    nothing depends on how near the microphone stood; silence becomes zeros.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.logmel = LogMel()
+        self.map = nn.Linear(self.logmel.bands, width)
+
+    def forward(
+        self, samples: Int[Tensor, "batch samples"], lengths: Int[Tensor, "batch"]
+    ) -> tuple[Float[Tensor, "batch frames width"], Int[Tensor, "batch"]]:
+        inside = torch.arange(samples.shape[1], device=samples.device) < lengths[:, None]  # silence past the end
+        energies = self.logmel(samples * inside / LOUDEST)  # [batch, frames, bands]
+        frames = self.logmel.frames(lengths)
+        real = (torch.arange(energies.shape[1], device=samples.device) < frames[:, None])[..., None]
+        count = frames[:, None, None] * self.logmel.bands
+        centred = (energies - (energies * real).sum((1, 2), keepdim=True) / count) * real
+        spread = (centred.square().sum((1, 2), keepdim=True) / count).sqrt().clamp_min(1e-3)
+        x = (centred / spread).to(self.map.weight.dtype)
+        return self.map(x), frames
 
 
 def token_embedding(vocabulary: int, width: int) -> nn.Embedding:
@@ -21,11 +53,7 @@ def token_embedding(vocabulary: int, width: int) -> nn.Embedding:
 
 def source_embedding(reads: str, vocabulary: int, width: int) -> nn.Module:
     """The embedding of an encoder that reads text or sound."""
-    if reads == "sound":
-        from .sound_embedding import SoundEmbedding
-
-        return SoundEmbedding(width)
-    return token_embedding(vocabulary, width)
+    return SoundEmbedding(width) if reads == "sound" else token_embedding(vocabulary, width)
 
 
 def embed(
