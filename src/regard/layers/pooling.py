@@ -33,7 +33,7 @@ class Pooling(nn.Module):
     Returns the pooled vector and, where requested, the weight of every position (0 on padding).
     """
 
-    energy: AnyEnergy = Dot()
+    energy: AnyEnergy
     normalize: ClassVar[Normalizer] = Softmax()
 
     def query_and_keys(
@@ -60,6 +60,8 @@ class Pooling(nn.Module):
 
 class EnergyPooling(Pooling):
     """Energies known without a query: q = 1 and k_j = e_j, so that q·k_j is the energy."""
+
+    energy = Dot()
 
     def energies(self, vectors: Float[Tensor, "batch places width"], source: Tensor) -> Float[Tensor, "batch places 1"]:
         raise NotImplementedError

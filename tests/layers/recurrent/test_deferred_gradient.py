@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from regard import Additive
+from regard.attention.energies.energy_forms import TanhForm
 from regard.layers import (
     EncoderMemory,
 )
@@ -59,21 +60,24 @@ def test_asking_for_an_inputs_gradient_leaves_the_matrix_alone() -> None:
 
 def test_steps_can_be_trained_through_after_sentences_leave() -> None:
     keys, w, q = leaf(3, 5, 4), leaf(4), leaf(2, 2, 4)
-    rows = torch.tensor([2, 0])
-    got = LoopAdditive(keys, w).select(rows)(q)  # two queries of each sentence, as two beams would ask
+    rows, values, p = torch.tensor([2, 0]), leaf(3, 5, 2), leaf(2, 2, 5)
+    memory = EncoderMemory(keys, TanhForm(w), values, torch.tensor([5, 5, 5])).select(rows)
+    got = memory.energies(q)  # two queries of each sentence, as of two beams
     want = torch.tanh(q[:, :, None] + keys[rows][:, None]) @ w
     for mine, other in zip(grads(got.sum(), q, keys, w), grads(want.sum(), q, keys, w), strict=True):
         torch.testing.assert_close(mine, other)
-    m, x = leaf(3, 4, 2), leaf(2, 5, 2)
     for mine, other in zip(
-        grads(DeferredLinear(m).select(rows)(x).sum(), m, x), grads((x @ m[rows].mT).sum(), m, x), strict=True
+        grads(memory.mix(p).sum(), values, p), grads((p @ values[rows]).sum(), values, p), strict=True
     ):
         torch.testing.assert_close(mine, other)
 
 
 def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
     energy = Additive(4, 4, 4).double()
-    fixed, memory = DeferredLinear(energy.query.weight), EncoderMemory(energy, leaf(2, 3, 4), torch.tensor([3, 2]))
+    fixed, memory = (
+        DeferredLinear(energy.query.weight),
+        EncoderMemory.project(energy, leaf(2, 3, 4), torch.tensor([3, 2])),
+    )
     breaks = True
 
     def stop(gradient: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ def test_memory_says_what_attend_says(energy: nn.Module) -> None:
     vectors, lengths = leaf(2, 7, 4 if isinstance(energy, Dot) else 5), torch.tensor([7, 3])
     q = leaf(2, 3, 4)
     learned = list(energy.parameters()) if isinstance(energy, nn.Module) else []
-    memory, matrix = EncoderMemory(energy, vectors, lengths), getattr(energy, "query_matrix", None)  # type: ignore[arg-type]
+    memory, matrix = EncoderMemory.project(energy, vectors, lengths), getattr(energy, "query_matrix", None)  # type: ignore[arg-type]
     looks = [memory.attend(at[:, None] if matrix is None else (at @ matrix.mT)[:, None]) for at in q.unbind(1)]
     got = torch.cat([z for z, _ in looks], 1)
     want, w = attend(q, vectors, vectors, energy=energy, mask=padding(lengths), weights=True, backend="reference")
@@ -43,9 +43,9 @@ def test_memory_says_what_attend_says(energy: nn.Module) -> None:
 def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> None:
     vectors = torch.randn(2, 3, 4, requires_grad=True)
     q = torch.randn(2, 1, 4)
-    plain = EncoderMemory(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
+    plain = EncoderMemory.project(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
     with torch.autocast("cpu", torch.bfloat16):
-        mixed = EncoderMemory(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
+        mixed = EncoderMemory.project(energy, vectors, torch.tensor([3, 2])).attend(q)[0]  # type: ignore[arg-type]
         cell = RecurrentCell("gru", 3, 4, 4)
         unrolled = cell.unroll(torch.float32)
         hidden = (torch.zeros(2, 4),)
@@ -58,12 +58,12 @@ def test_loops_in_float32_run_and_learn_under_autocast(energy: nn.Module) -> Non
 
 def test_loops_run_where_there_is_no_autocast() -> None:
     with torch.device("meta"):
-        z, weights = EncoderMemory(Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)).attend(
-            torch.empty(2, 1, 4)
-        )
+        z, weights = EncoderMemory.project(
+            Additive(4, 4, 4), torch.empty(2, 3, 4), torch.empty(2, dtype=torch.long)
+        ).attend(torch.empty(2, 1, 4))
     assert (z.shape, weights.shape) == ((2, 1, 4), (2, 1, 3))
 
 
 def test_a_sentence_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one place to attend to; the shortest has 0"):
-        EncoderMemory(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))
+        EncoderMemory.project(Dot(), torch.randn(2, 3, 4), torch.tensor([3, 0]))

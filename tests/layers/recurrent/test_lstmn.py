@@ -109,7 +109,7 @@ def test_every_layer_writes_one_tape(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_tape_has_an_end() -> None:
-    tape = MemoryTape(torch.randn(4), rows=1, room=1, width=3)
+    tape = MemoryTape.empty(torch.randn(4), rows=1, room=1, width=3)
     tape.write(torch.randn(1, 4), torch.randn(1, 3))
     with pytest.raises(ValueError, match="made for 1 entries"):
         tape.write(torch.randn(1, 4), torch.randn(1, 3))

@@ -23,7 +23,7 @@ def test_cell_is_pytorchs(kind: str) -> None:
         theirs.bias_hh.copy_(torch.zeros(16) if cell.recall_bias is None else cell.recall_bias)
     x, y, h, c = leaf(2, 3), leaf(2, 2), leaf(2, 4), leaf(2, 4)
     unrolled, hidden = cell.unroll(F64), (h,) if kind == "gru" else (h, c)
-    got = unrolled.step(cell.given(x), y, unrolled.recall(hidden)[0], hidden)
+    got = unrolled.step(cell.input_gates(x), y, unrolled.recall(hidden)[0], hidden)
     want = theirs(torch.cat([x, y], 1), h if kind == "gru" else (h, c))
     for mine, other in zip(got, (want,) if kind == "gru" else want, strict=True):
         torch.testing.assert_close(mine, other)

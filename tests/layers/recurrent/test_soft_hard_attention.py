@@ -97,11 +97,11 @@ def test_places_are_drawn_as_often_as_they_weigh(
 ) -> None:
     many = batch.annotations.select(torch.zeros(4000, dtype=torch.long))
     decoded = decoder(batch.given[:, :1].expand(4000, 1), many)
-    assert set(decoded.looks.unique().tolist()) == {0.0, 1.0}
-    seen = decoded.looks[:, 0].mean(0)
+    assert set(decoded.alphas.unique().tolist()) == {0.0, 1.0}
+    seen = decoded.alphas[:, 0].mean(0)
     weighed = torch.zeros(PLACES, dtype=torch.float64)
     for place in range(PLACES):
-        weighed[place] = decoded.log_prob[decoded.looks[:, 0, place] == 1, 0].exp().mean()
+        weighed[place] = decoded.log_prob[decoded.alphas[:, 0, place] == 1, 0].exp().mean()
     assert weighed.sum().item() == pytest.approx(1)
     assert (seen - weighed).abs().max() < 0.04
 
@@ -157,10 +157,10 @@ def test_half_the_sentences_learn_from_the_average(
 ) -> None:
     monkeypatch.setattr(show_attend_tell, "EXPECTED", 0.5)
     decoded = decoder(batch.given.expand(400, -1), batch.annotations.select(torch.zeros(400, dtype=torch.long)))
-    whole = (decoded.looks.amax(-1) == 1).all(1)
-    assert (whole == decoded.drawn).all()
+    whole = (decoded.alphas.amax(-1) == 1).all(1)
+    assert (whole == decoded.sampled).all()
     assert 150 < whole.sum() < 250
-    soft = decoded.looks[~whole]
+    soft = decoded.alphas[~whole]
     torch.testing.assert_close(soft.sum(-1), torch.ones_like(soft[..., 0]))
     # Only what was drawn is rewarded.
     wanted, real = batch.wanted.expand(400, -1), batch.real.expand(400, -1)
@@ -176,7 +176,7 @@ def test_a_warm_up_goes_from_the_average_to_draws(batch: SimpleNamespace) -> Non
     shares = []
     for _ in range(6):
         decoded = decoder(given, many)
-        shares.append(1 - decoded.drawn.double().mean().item())
+        shares.append(1 - decoded.sampled.double().mean().item())
         decoder.extra(decoded, wanted, real)
         decoder.extra(decoded, wanted, real)  # an update may have several batches
         decoder.updated()
@@ -192,7 +192,7 @@ def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     energy = Additive(4, 4, 4).double()
     looks = soft_hard_attention.SoftHardAttention("hard").double().train()
     vectors = torch.randn(2, 5, 4, dtype=torch.float64)
-    memory = EncoderMemory(energy, vectors, torch.tensor([5, 3]))
+    memory = EncoderMemory.project(energy, vectors, torch.tensor([5, 3]))
     q = torch.randn(2, 1, 4, dtype=torch.float64)
     found = looks(memory, q)
     alpha = memory.attend(q)[1]

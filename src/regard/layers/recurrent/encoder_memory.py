@@ -18,43 +18,50 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Dot, Normalizer
+    from ...attention.energies.energy_forms import EnergyForm
     from ...attention.energies.learned_energies import LearnedEnergy
 
 
 class EncoderMemory:
-    """Keys and values of a batch of sentences; `attend` is z = softmax(energy(q, k)) · v for projected queries.
+    """Projected keys, and values, of a batch of sentences; `attend` is z = softmax(energy(q, k)) · v.
 
-    `regard.attend` computes the same for a whole matrix of queries. A loop has one query at a time, so the keys are
-    projected here once, and their gradients are computed once, after the loop. Unless `values` are given, the vectors
-    are both keys and values.
+    `regard.attend` computes the same for a whole matrix of queries. A loop has one projected query at a time, so
+    the keys are projected once, by `project`, and their gradients are computed once, after the loop.
     """
 
     def __init__(
         self,
+        keys: Float[Tensor, "batch places d"],
+        form: EnergyForm,
+        values: Float[Tensor, "batch places width"],
+        lengths: Int[Tensor, "batch"],
+    ) -> None:
+        self.keys, self.form, self.values, self.lengths = keys, form, values, lengths
+        self._energies: LoopAdditive | DeferredLinear = (
+            LoopAdditive(keys, form.weight.to(keys.dtype)) if isinstance(form, TanhForm) else DeferredLinear(keys)
+        )
+        self._mix = DeferredLinear(values.mT)  # [batch, width, places]: p ↦ p V
+        self.places = torch.arange(keys.shape[1], device=keys.device)
+        # −∞ on padding, added to the energies.
+        self._closed = torch.zeros(keys.shape[:2], device=keys.device).masked_fill_(
+            self.places >= lengths[:, None], -torch.inf
+        )[:, None]  # [batch, 1, places]
+
+    @classmethod
+    def project(
+        cls,
         energy: LearnedEnergy | Dot,
         vectors: Float[Tensor, "batch places width"],
         lengths: Int[Tensor, "batch"],
         *,
         values: Float[Tensor, "batch places values"] | None = None,
-    ) -> None:
+    ) -> EncoderMemory:
+        """Keys from these vectors, which are the values too unless `values` are given."""
         if lengths.device.type == "cpu" and plain(lengths) and bool((lengths < 1).any()):
             raise ValueError(f"every sentence needs at least one place to attend to; the shortest has {lengths.min()}")
         no_query = vectors.new_empty(len(vectors), 0, getattr(energy, "dim_q", vectors.shape[-1]))
-        _, self.keys, self.form = energy.split(no_query, vectors)
-        if isinstance(self.form, TanhForm):
-            self._energies: LoopAdditive | DeferredLinear = LoopAdditive(
-                self.keys, self.form.weight.to(self.keys.dtype)
-            )
-        else:
-            self._energies = DeferredLinear(self.keys)
-        self.values = vectors if values is None else values
-        self._mix = DeferredLinear(self.values.mT)  # [batch, width, places]: p ↦ p V
-        self.lengths = lengths
-        self.places = torch.arange(vectors.shape[1], device=vectors.device)
-        # −∞ on padding, added to the energies.
-        self._closed = torch.zeros(vectors.shape[:2], device=vectors.device).masked_fill_(
-            self.places >= lengths[:, None], -torch.inf
-        )[:, None]  # [batch, 1, places]
+        _, keys, form = energy.split(no_query, vectors)
+        return cls(keys, form, vectors if values is None else values, lengths)
 
     def energies(
         self, q: Float[Tensor, "batch queries d"], closed: Float[Tensor, "batch queries places"] | None = None
@@ -92,7 +99,7 @@ class EncoderMemory:
         normalize: Normalizer | None = None,
         state: Float[Tensor, "batch queries"] | None = None,
     ) -> None:
-        """Report a step to whoever watches."""
+        """Report a step to the listeners."""
         if not listeners:
             return
         mask = padding(self.lengths) if bool((self.lengths < len(self.places)).any()) else None
@@ -103,9 +110,5 @@ class EncoderMemory:
         notify_step(a, self.keys, self.form, self.values, z, mask=mask, normalize=normalize, state=state)
 
     def select(self, rows: Int[Tensor, "chosen"]) -> EncoderMemory:
-        """The same for these sentences."""
-        chosen = object.__new__(EncoderMemory)
-        chosen._energies, chosen._mix = self._energies.select(rows), self._mix.select(rows)
-        chosen.lengths, chosen.places, chosen._closed = self.lengths[rows], self.places, self._closed[rows]
-        chosen.keys, chosen.form, chosen.values = self.keys[rows], self.form, self.values[rows]
-        return chosen
+        """The memory of these sentences."""
+        return EncoderMemory(self.keys[rows], self.form, self.values[rows], self.lengths[rows])

@@ -1,4 +1,4 @@
-"""Local attention: look at a window of the source around one place."""
+"""Local attention: a window of the source around one position."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 class LocalAttention(nn.Module):
-    """Where to look at step t, and how much less away from the middle (Luong et al. 2015, section 3.2).
+    """The window of step t, and the weights within it (Luong et al. 2015, section 3.2).
 
     - local-m: the middle is p_t = t; the weights are a softmax over the places within D of it.
     - local-p: the middle is p_t = S σ(v · tanh(W h_t)), S the sentence's length; each weight of the softmax over the
       places within D of it is multiplied by exp(−(s − p_t)² / 2σ²), σ = D/2.
 
-    Where a translation has grown longer than its source, local-m stays at the last word instead of seeing nothing.
+    Where a translation is longer than its source, the window of local-m stays at the last word.
     """
 
     def __init__(self, width: int, window: int, kind: Literal["local-m", "local-p"]) -> None:

@@ -11,7 +11,7 @@ from ...attention.kernels.additive.additive_step import add_step_gradients, step
 from .deferred_gradient import BackwardPass, collects
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Int
+    from jaxtyping import Float
     from torch import Tensor
 
 
@@ -33,9 +33,9 @@ class AdditiveGradients(BackwardPass):
         return torch.zeros_like(self.keys, dtype=wide), torch.zeros_like(self.keys[:, 0], dtype=wide)
 
     def take(self) -> tuple[Tensor, ...]:
-        """The sums, whose memory is then free."""
-        taken, self._sums = self.sums(), ()
-        return taken
+        """The sums; their memory is released."""
+        sums, self._sums = self.sums(), ()
+        return sums
 
 
 class _Collect(torch.autograd.Function):
@@ -76,7 +76,6 @@ class LoopAdditive:
     """q ↦ w · tanh(q + k_j) for one loop: make it before the loop, call it at every step."""
 
     def __init__(self, keys: Float[Tensor, "batch places d"], weight: Float[Tensor, "d"]) -> None:
-        self._inputs = keys, weight
         self.keys, self.weight = keys.detach(), weight.detach()
         self._gradients = AdditiveGradients(self.keys)
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
@@ -88,8 +87,3 @@ class LoopAdditive:
             return step_energies(q, self.keys, self.weight)[0]
         e: Tensor = _Energies.apply(q, self._edge, self.keys, self.weight, self._gradients)
         return e
-
-    def select(self, rows: Int[Tensor, "chosen"]) -> LoopAdditive:
-        """The same for these entries of the batch."""
-        keys, weight = self._inputs
-        return LoopAdditive(keys[rows], weight)

@@ -1,4 +1,4 @@
-"""One step of a GRU or an LSTM, with inputs that are known before a loop and inputs that are made inside it."""
+"""GRU and LSTM cells for a loop: some inputs are known before the loop, others are computed inside it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Hidden = tuple["Tensor", ...]
 
 
 class RecurrentCell(nn.Module):
-    """h' = cell(W x + V y + b, h): x is known before the loop (embedded tokens), y is made at every step (a context).
+    """h' = cell(W x + V y + b, h): x is known before the loop (embedded tokens), y at each step (a context).
 
-    W x + b is computed for all steps at once by `given`; what is left is `unroll`ed into a loop.
+    `input_gates` computes W x + b for all steps at once; `unroll` gives a `LoopCell` for the rest.
     """
 
     def __init__(self, kind: Literal["gru", "lstm"], early: int, late: int, width: int) -> None:
@@ -33,30 +33,38 @@ class RecurrentCell(nn.Module):
         self.late = nn.Parameter(torch.empty(size, late)) if late else None
         self.bias = nn.Parameter(torch.empty(size))
         self.recall = nn.Parameter(torch.empty(size, width))
-        self.recall_bias = nn.Parameter(torch.empty(size)) if kind == "gru" else None  # an LSTM would only add the two
+        self.recall_bias = (
+            nn.Parameter(torch.empty(size)) if kind == "gru" else None
+        )  # an LSTM adds both, so it needs one
         bound = 1 / math.sqrt(width)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
         for square in self.recall.data.split(width):
             nn.init.orthogonal_(square)
 
-    def given(self, x: Float[Tensor, "*batch early"]) -> Float[Tensor, "*batch gates"]:
-        """What the early inputs say to the gates, for every step at once."""
+    def input_gates(self, x: Float[Tensor, "*batch early"]) -> Float[Tensor, "*batch gates"]:
+        """W x + b, for all steps at once."""
         if self.early is None:
             raise ValueError("this cell has no early inputs")
         return nn.functional.linear(x, self.early, self.bias)
 
     def first(self, h: Float[Tensor, "rows width"]) -> Hidden:
-        """The state that starts from h; an LSTM's memory starts empty."""
+        """The initial state with hidden vector h; an LSTM's memory cell is zero."""
         return (h,) if self.kind == "gru" else (h, torch.zeros_like(h))
 
     def unroll(self, dtype: torch.dtype, also: Float[Tensor, "extra width"] | None = None) -> LoopCell:
-        """Ready for a loop. `also` is a matrix whose product with h is wanted too: it rides along in one product."""
+        """The cell for one loop. `also` is a matrix to multiply h with in the same product."""
         return LoopCell(self, dtype, also)
 
 
+def loop_dtype(x: Tensor) -> torch.dtype:
+    """The dtype of a loop over x: that of autocast where it is on. Casting once is cheaper than at every step."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 class LoopCell:
-    """A cell made ready for one loop: its weights' gradients are computed when the loop is done."""
+    """A cell for one loop: the gradients of its weights are computed once, after the loop."""
 
     def __init__(self, cell: RecurrentCell, dtype: torch.dtype, also: Tensor | None) -> None:
         self._kind, self._size = cell.kind, cell.size
@@ -71,7 +79,7 @@ class LoopCell:
             self._late = DeferredLinear(cell.late.to(dtype), cell.bias.to(dtype) if cell.early is None else None)
 
     def recall(self, hidden: Hidden) -> tuple[Float[Tensor, "rows gates"], Float[Tensor, "rows extra"]]:
-        """What the state says to the gates, and its product with `also`."""
+        """U h + b', and the product of h with `also`."""
         both = self._recall(hidden[0])
         return both[:, : self._size], both[:, self._size :]
 
@@ -79,14 +87,14 @@ class LoopCell:
         self,
         early: Float[Tensor, "rows gates"] | None,
         late: Float[Tensor, "rows late"] | None,
-        recalled: Float[Tensor, "rows gates"],
+        recurrent: Float[Tensor, "rows gates"],
         hidden: Hidden,
     ) -> Hidden:
-        given = early
+        inputs = early
         if self._late is not None and late is not None:
-            given = self._late(late) if early is None else early + self._late(late)
-        if given is None:
+            inputs = self._late(late) if early is None else early + self._late(late)
+        if inputs is None:
             raise ValueError("a cell needs an input, early or late")
         if self._kind == "gru":
-            return (rnn_gates.gru(given, recalled, hidden[0]),)
-        return rnn_gates.lstm(given + recalled, hidden[1])
+            return (rnn_gates.gru(inputs, recurrent, hidden[0]),)
+        return rnn_gates.lstm(inputs + recurrent, hidden[1])

@@ -1,8 +1,8 @@
-"""The gates of the GRU and the LSTM: what happens at one step after the matrix products.
+"""The gates of the GRU and the LSTM: the elementwise part of a step, after the matrix products.
 
-Both are written with their gradients, because a recurrence spends its time here: a step is a handful of numbers per
-unit, and every operation on them costs a pass over memory (CPU) or a launch (GPU). On a GPU each is one Triton kernel.
-The weights are laid out as PyTorch's `nn.GRU` and `nn.LSTM` lay them out.
+Forward and backward are written out because a recurrence spends its time here: every elementwise operation costs a pass
+over memory (CPU) or a kernel launch (GPU). On a GPU each is one Triton kernel. Gates are in the order of PyTorch's
+`nn.GRU` and `nn.LSTM`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 class _GRU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, given: Tensor, recalled: Tensor, h: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, h: Tensor) -> Tensor:
         if has_triton(h):
             from .rnn_gates_triton import gru_forward
 
-            new, saved = gru_forward(given, recalled, h)
+            new, saved = gru_forward(inputs, recurrent, h)
             ctx.save_for_backward(*saved)
             return new
         width = h.shape[-1]
-        given, recalled = given.to(h.dtype), recalled.to(h.dtype)
-        rz = torch.sigmoid(given[..., : 2 * width] + recalled[..., : 2 * width])
+        inputs, recurrent = inputs.to(h.dtype), recurrent.to(h.dtype)
+        rz = torch.sigmoid(inputs[..., : 2 * width] + recurrent[..., : 2 * width])
         r, z = rz.chunk(2, dim=-1)
-        b = recalled[..., 2 * width :]
-        n = torch.addcmul(given[..., 2 * width :], r, b).tanh_()
+        b = recurrent[..., 2 * width :]
+        n = torch.addcmul(inputs[..., 2 * width :], r, b).tanh_()
         new = torch.lerp(n, h, z)  # n + z (h − n)
         ctx.save_for_backward(rz, n, b, h)
         return new
@@ -48,16 +48,16 @@ class _GRU(torch.autograd.Function):
         rz, n, b, h = ctx.saved_tensors
         width = h.shape[-1]
         r, z = rz.chunk(2, dim=-1)
-        gz = g * z  # also what goes straight to h
+        gz = g * z  # the gradient of h
         into_n = (g - gz) * (1 - n * n)  # before the tanh
-        to_given = torch.empty((*g.shape[:-1], 3 * width), dtype=g.dtype, device=g.device)
-        torch.mul(into_n, b, out=to_given[..., :width])
-        torch.mul(g, h - n, out=to_given[..., width : 2 * width])
-        to_given[..., : 2 * width].mul_(rz).mul_(1 - rz)
-        to_given[..., 2 * width :] = into_n
-        to_recalled = to_given.clone()
-        to_recalled[..., 2 * width :].mul_(r)
-        return to_given, to_recalled, gz
+        to_inputs = torch.empty((*g.shape[:-1], 3 * width), dtype=g.dtype, device=g.device)
+        torch.mul(into_n, b, out=to_inputs[..., :width])
+        torch.mul(g, h - n, out=to_inputs[..., width : 2 * width])
+        to_inputs[..., : 2 * width].mul_(rz).mul_(1 - rz)
+        to_inputs[..., 2 * width :] = into_n
+        to_recurrent = to_inputs.clone()
+        to_recurrent[..., 2 * width :].mul_(r)
+        return to_inputs, to_recurrent, gz
 
 
 class _LSTM(torch.autograd.Function):
@@ -93,13 +93,15 @@ class _LSTM(torch.autograd.Function):
 
 
 def gru(
-    given: Float[Tensor, "*batch 3*width"], recalled: Float[Tensor, "*batch 3*width"], h: Float[Tensor, "*batch width"]
+    inputs: Float[Tensor, "*batch 3*width"],
+    recurrent: Float[Tensor, "*batch 3*width"],
+    h: Float[Tensor, "*batch width"],
 ) -> Float[Tensor, "*batch width"]:
-    """r, z = σ(given + recalled);  n = tanh(given_n + r ⊙ recalled_n);  h' = (1 − z) ⊙ n + z ⊙ h  (Cho et al. 2014).
+    """r, z = σ(inputs + recurrent);  n = tanh(inputs_n + r ⊙ recurrent_n);  h' = (1 − z) ⊙ n + z ⊙ h  (Cho 2014).
 
-    `given` is what the input says, W x + b; `recalled` what the state says, U h + b'. Both hold r, z and n in turn.
+    `inputs` is W x + b and `recurrent` is U h + b'. Both hold r, z and n, in this order.
     """
-    new: Tensor = _GRU.apply(given, recalled, h)
+    new: Tensor = _GRU.apply(inputs, recurrent, h)
     return new
 
 
@@ -108,7 +110,7 @@ def lstm(
 ) -> tuple[Float[Tensor, "*batch width"], Float[Tensor, "*batch width"]]:
     """i, f, o = σ(·);  g = tanh(·);  c' = f ⊙ c + i ⊙ g;  h' = o ⊙ tanh(c')  (Hochreiter & Schmidhuber 1997).
 
-    `total` = W x + U h + b holds i, f, g and o in turn. Gives (h', c').
+    `total` = W x + U h + b holds i, f, g and o, in this order. Returns (h', c').
     """
     h, new = _LSTM.apply(total, c)
     return h, new

@@ -22,17 +22,17 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _gru_forward(given, recalled, h, new, saved, width, n_all, BLOCK: tl.constexpr):
+def _gru_forward(inputs, recurrent, h, new, saved, width, n_all, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < n_all
     row, col = at // width, at % width
     gates = row * 3 * width + col
-    a_r = tl.load(given + gates, ok, 0.0).to(tl.float32)
-    a_z = tl.load(given + gates + width, ok, 0.0).to(tl.float32)
-    a_n = tl.load(given + gates + 2 * width, ok, 0.0).to(tl.float32)
-    b_r = tl.load(recalled + gates, ok, 0.0).to(tl.float32)
-    b_z = tl.load(recalled + gates + width, ok, 0.0).to(tl.float32)
-    b_n = tl.load(recalled + gates + 2 * width, ok, 0.0).to(tl.float32)
+    a_r = tl.load(inputs + gates, ok, 0.0).to(tl.float32)
+    a_z = tl.load(inputs + gates + width, ok, 0.0).to(tl.float32)
+    a_n = tl.load(inputs + gates + 2 * width, ok, 0.0).to(tl.float32)
+    b_r = tl.load(recurrent + gates, ok, 0.0).to(tl.float32)
+    b_z = tl.load(recurrent + gates + width, ok, 0.0).to(tl.float32)
+    b_n = tl.load(recurrent + gates + 2 * width, ok, 0.0).to(tl.float32)
     before = tl.load(h + at, ok, 0.0).to(tl.float32)
     r, z = _sigmoid(a_r + b_r), _sigmoid(a_z + b_z)
     n = tanh(a_n + r * b_n)
@@ -45,7 +45,7 @@ def _gru_forward(given, recalled, h, new, saved, width, n_all, BLOCK: tl.constex
 
 
 @triton.jit
-def _gru_backward(g, saved, h, to_given, to_recalled, to_h, width, n_all, BLOCK: tl.constexpr):
+def _gru_backward(g, saved, h, to_inputs, to_recurrent, to_h, width, n_all, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = at < n_all
     row, col = at // width, at % width
@@ -60,12 +60,12 @@ def _gru_backward(g, saved, h, to_given, to_recalled, to_h, width, n_all, BLOCK:
     into_r = into_n * b_n * r * (1 - r)
     into_z = grad * (before - n) * z * (1 - z)
     gates = row * 3 * width + col
-    tl.store(to_given + gates, into_r, ok)
-    tl.store(to_given + gates + width, into_z, ok)
-    tl.store(to_given + gates + 2 * width, into_n, ok)
-    tl.store(to_recalled + gates, into_r, ok)
-    tl.store(to_recalled + gates + width, into_z, ok)
-    tl.store(to_recalled + gates + 2 * width, into_n * r, ok)
+    tl.store(to_inputs + gates, into_r, ok)
+    tl.store(to_inputs + gates + width, into_z, ok)
+    tl.store(to_inputs + gates + 2 * width, into_n, ok)
+    tl.store(to_recurrent + gates, into_r, ok)
+    tl.store(to_recurrent + gates + width, into_z, ok)
+    tl.store(to_recurrent + gates + 2 * width, into_n * r, ok)
     tl.store(to_h + at, grad * z, ok)
 
 
@@ -113,22 +113,22 @@ def _grid(n: int) -> tuple[int]:
     return (triton.cdiv(n, _BLOCK),)
 
 
-def gru_forward(given: Tensor, recalled: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    given, recalled, h = given.contiguous(), recalled.contiguous(), h.contiguous()
+def gru_forward(inputs: Tensor, recurrent: Tensor, h: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    inputs, recurrent, h = inputs.contiguous(), recurrent.contiguous(), h.contiguous()
     width, n = h.shape[-1], h.numel()
     new = torch.empty_like(h)
-    saved = torch.empty((*h.shape[:-1], 4 * width), dtype=given.dtype, device=h.device)
-    _gru_forward[_grid(n)](given, recalled, h, new, saved, width, n, BLOCK=_BLOCK)
+    saved = torch.empty((*h.shape[:-1], 4 * width), dtype=inputs.dtype, device=h.device)
+    _gru_forward[_grid(n)](inputs, recurrent, h, new, saved, width, n, BLOCK=_BLOCK)
     return new, (saved, h)
 
 
 def gru_backward(g: Tensor, saved: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     g = g.contiguous()
     width, n = h.shape[-1], h.numel()
-    to_given = torch.empty((*h.shape[:-1], 3 * width), dtype=saved.dtype, device=h.device)
-    to_recalled, to_h = torch.empty_like(to_given), torch.empty_like(h)
-    _gru_backward[_grid(n)](g, saved, h, to_given, to_recalled, to_h, width, n, BLOCK=_BLOCK)
-    return to_given, to_recalled, to_h
+    to_inputs = torch.empty((*h.shape[:-1], 3 * width), dtype=saved.dtype, device=h.device)
+    to_recurrent, to_h = torch.empty_like(to_inputs), torch.empty_like(h)
+    _gru_backward[_grid(n)](g, saved, h, to_inputs, to_recurrent, to_h, width, n, BLOCK=_BLOCK)
+    return to_inputs, to_recurrent, to_h
 
 
 def lstm_forward(total: Tensor, c: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:

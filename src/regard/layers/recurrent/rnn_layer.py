@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class RecurrentLayer(nn.Module):
-    """One layer of `nn.GRU` or `nn.LSTM`, with its weights and results, over sentences of different lengths.
+    """One layer of `nn.GRU` or `nn.LSTM`, with the same weights and results, over sentences of different lengths.
 
-    The backward direction reads each sentence from its own end: it is turned round in place by its length, so no
-    packing (and no look at the lengths by the host) is needed. Outputs past a sentence's end mean nothing.
+    For the backward direction each sentence is reversed within its own length, so no packing is needed and the GPU
+    does not wait for the lengths. Outputs on padding are undefined.
 
-    On a GPU the steps are cuDNN's, in float32 (its products in TF32, where PyTorch lets it): autocast would run them
-    in float16, whatever type it was asked for, and the gradients of sums over a batch overflow there. On a CPU they
-    are ours: PyTorch's loop computes the weights' gradients step by step, ours once (`fixed.py`).
+    On a GPU this is cuDNN in float32 (products in TF32, where PyTorch allows it): under autocast it would run in
+    float16, whatever dtype autocast has, and gradients summed over a batch overflow there. On a CPU it is a loop that
+    computes the gradients of the weights once (`deferred_gradient.py`); PyTorch's computes them at every step.
     """
 
     def __init__(self, kind: Literal["gru", "lstm"], width_in: int, width: int, *, bidirectional: bool) -> None:
@@ -35,8 +35,8 @@ class RecurrentLayer(nn.Module):
             "list[nn.RNNBase]",
             nn.ModuleList(make(width_in, width, batch_first=True) for _ in range(2 if bidirectional else 1)),
         )
-        for _, recall, *_ in (direction.all_weights[0] for direction in self.directions):
-            for square in recall.data.split(width):
+        for _, recurrent, *_ in (direction.all_weights[0] for direction in self.directions):
+            for square in recurrent.data.split(width):
                 nn.init.orthogonal_(square)
 
     def forward(
@@ -44,15 +44,15 @@ class RecurrentLayer(nn.Module):
         x: Float[Tensor, "batch time width_in"],
         lengths: Int[Tensor, "batch"],
     ) -> tuple[Float[Tensor, "batch time out"], Float[Tensor, "batch out"]]:
-        """All states, and each sentence's last (of the backward direction: the one at its first word)."""
+        """All states, and the last of each sentence (for the backward direction, the state at its first word)."""
         time = torch.arange(x.shape[1], device=x.device)
         last = (lengths - 1)[:, None]  # [batch, 1]
         outs, ends = [], []
         for number, rnn in enumerate(self.directions):
-            turn = None if number == 0 else torch.where(time <= last, last - time, time)[..., None]
-            out = self._run(rnn, x if turn is None else x.take_along_dim(turn, 1))
+            reverse = None if number == 0 else torch.where(time <= last, last - time, time)[..., None]
+            out = self._run(rnn, x if reverse is None else x.take_along_dim(reverse, 1))
             ends.append(out.take_along_dim(last[..., None], 1)[:, 0])
-            outs.append(out if turn is None else out.take_along_dim(turn, 1))
+            outs.append(out if reverse is None else out.take_along_dim(reverse, 1))
         return (outs[0], ends[0]) if len(outs) == 1 else (torch.cat(outs, -1), torch.cat(ends, -1))
 
     def _run(self, rnn: nn.RNNBase, x: Float[Tensor, "batch time width_in"]) -> Float[Tensor, "batch time width"]:
@@ -61,15 +61,15 @@ class RecurrentLayer(nn.Module):
                 out: Tensor = rnn(x.to(rnn.all_weights[0][0].dtype))[0]
             return out
         w, u, b, b_u = rnn.all_weights[0]
-        given = nn.functional.linear(x, w, b)  # [batch, time, gates]
-        recall = DeferredLinear(u.to(given.dtype), b_u.to(given.dtype))
+        inputs = nn.functional.linear(x, w, b)  # [batch, time, gates]
+        recurrent = DeferredLinear(u.to(inputs.dtype), b_u.to(inputs.dtype))
         # The state stays in float32 at least: rounding it at every step would add up.
-        h = c = x.new_zeros(x.shape[0], self.width, dtype=torch.promote_types(given.dtype, torch.float32))
+        h = c = x.new_zeros(x.shape[0], self.width, dtype=torch.promote_types(inputs.dtype, torch.float32))
         states = []
-        for at in given.unbind(1):
+        for at in inputs.unbind(1):
             if self.kind == "gru":
-                h = rnn_gates.gru(at, recall(h), h)
+                h = rnn_gates.gru(at, recurrent(h), h)
             else:
-                h, c = rnn_gates.lstm(at + recall(h), c)
+                h, c = rnn_gates.lstm(at + recurrent(h), c)
             states.append(h)
         return torch.stack(states, 1)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..config import Config
@@ -29,7 +30,7 @@ class DecoderConfig(Config):
     @property
     def attends(self) -> bool:
         """Whether it attends to the annotations."""
-        return True
+        return getattr(self, "attention", None) != "none"
 
     @property
     def embedding_width(self) -> int:
@@ -62,6 +63,11 @@ class State(ABC):
     @abstractmethod
     def keep(self, sentences: Int[Tensor, "kept"]) -> State:
         """Only these sentences, with all their beams, continue."""
+
+
+def beam_rows(sentences: Int[Tensor, "kept"], beams: int) -> Int[Tensor, "rows"]:
+    """The rows of all beams of these sentences."""
+    return (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
 
 
 S = TypeVar("S", bound=State)
@@ -121,6 +127,14 @@ class Decoder(nn.Module, ABC, Generic[S]):
         """The number of positions it has; None where they are unlimited."""
         return None
 
-    @abstractmethod
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits over the target vocabulary."""
+        logits: Tensor = self.output(features)
+        return logits
+
+
+def output_matrix(width: int, vocabulary: int) -> nn.Linear:
+    """The matrix from features to logits; its rows have length about 1, as those of an embedding table have."""
+    matrix = nn.Linear(width, vocabulary, bias=False)
+    nn.init.normal_(matrix.weight, std=width**-0.5)
+    return matrix

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -11,14 +12,17 @@ from torch import nn
 from ...attention import Additive
 from ...layers import LSTMN, Dropout, EncoderMemory
 from ...layers.recurrent.deferred_gradient import DeferredLinear
+from ...layers.recurrent.rnn_cell import loop_dtype
 from ..encoders.source_embedding import token_embedding
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...layers.recurrent.lstmn import Given, LSTMNLoop
+    from ...layers.recurrent.lstmn import LSTMNInput, LSTMNLoop
     from ..annotations import Annotations
     from ..encoders.encoder import EncoderConfig
 
@@ -48,7 +52,7 @@ class LSTMNDecoderConfig(DecoderConfig):
 
 @dataclass
 class SourceAttention:
-    """What stays the same through a loop over the target: the encoder's tapes, and the matrices that meet them."""
+    """What is constant in a loop over the target: the encoder's tapes, and the matrices applied to them."""
 
     memory: EncoderMemory  # values: the annotations γ and, for deep fusion, the memory tape α beside them
     query: DeferredLinear  # of h_{t−1} (shallow) or γ̃_{t−1} (deep)
@@ -57,9 +61,9 @@ class SourceAttention:
 
 @dataclass
 class LSTMNStep:
-    """What one step leaves behind: for the next the query's late part, for the readout h_t and the context."""
+    """The result of a step: for the next the recurrent part of the query, for the output h_t and the context."""
 
-    asked: Float[Tensor, "rows width"] | None = None
+    query: Float[Tensor, "rows width"] | None = None
     hidden: Float[Tensor, "rows width"] | None = None
     context: Float[Tensor, "rows memory"] | None = None
     weights: Float[Tensor, "rows places"] | None = None
@@ -67,29 +71,32 @@ class LSTMNStep:
 
 @dataclass
 class LSTMNDecoderState(State):
-    readings: list[LSTMNLoop]
+    loops: list[LSTMNLoop]
     source: SourceAttention | None
     last: LSTMNStep
     beams: int
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> LSTMNDecoderState:
-        asked = None if self.last.asked is None else self.last.asked[rows]
-        return replace(self, readings=[reading.select(rows) for reading in self.readings], last=LSTMNStep(asked))
+        query = None if self.last.query is None else self.last.query[rows]
+        return replace(self, loops=[loop.select(rows) for loop in self.loops], last=LSTMNStep(query))
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> LSTMNDecoderState:
-        rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
         source = None if self.source is None else replace(self.source, memory=self.source.memory.select(sentences))
-        return replace(self.reorder(rows), source=source)
+        return replace(self.reorder(beam_rows(sentences, self.beams)), source=source)
 
 
 @dataclass
 class TokenInputs:
-    """What the tokens say, for every step at once: to the gates and the tape, to the annotations, to the gate r."""
+    """The parts that depend on the tokens, for all steps at once: of gates and queries, source queries, and gate r."""
 
     y: Float[Tensor, "rows time embedding"]
-    tape: Given
+    tape: LSTMNInput
     source: Float[Tensor, "rows time width"] | None
     gate: Float[Tensor, "rows time width"] | None
+
+    def steps(self) -> Iterator[tuple[LSTMNInput, Tensor | None, Tensor | None]]:
+        parts = (repeat(None) if x is None else x.unbind(1) for x in (self.source, self.gate))
+        return zip(zip(*(x.unbind(1) for x in self.tape), strict=True), *parts, strict=False)
 
 
 class LSTMNDecoder(Decoder[LSTMNDecoderState]):
@@ -97,16 +104,16 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
 
     - none: a language model; there is no source.
     - shallow: γ̃_t = attend(h_{t−1}, γ) is one more input of the gates, as in Bahdanau et al. 2015.
-    - deep: the encoder's tapes γ (its states) and α (its memories) are looked at together, and what is found there
-      enters the memory through a gate of its own:
+    - deep: one attention over the encoder's tapes γ (its states) and α (its memories); its result enters the memory
+      through a gate of its own:
 
         b_j^t = u · tanh(W_γ γ_j + W_x x_t + W_γ̃ γ̃_{t−1}),   p^t = softmax(b^t)
         γ̃_t = Σ_j p_j^t γ_j,   α̃_t = Σ_j p_j^t α_j
         r_t = σ(W_r [γ̃_t; x_t] + b_r),   c_t = r_t ⊙ α̃_t + f_t ⊙ c̃_t + i_t ⊙ ĉ_t
 
-    The source is met in the first layer. Every layer's tapes begin with a state made of the encoder's summary, where
-    there is one. An encoder without memories has its annotations in their place, and tapes of another width than the
-    decoder's are mapped to it. What predicts the next token is tanh(W [h_t; x_t; γ̃_t]).
+    Only the first layer attends to the source. The first entry of every layer's tapes is a state computed from the
+    encoder's summary, if there is one. For an encoder without memories α = γ; tapes of another width than the
+    decoder's are mapped to it. The features are tanh(W [h_t; x_t; γ̃_t]).
     """
 
     def __init__(self, config: LSTMNDecoderConfig, vocabulary: int, memory: int) -> None:
@@ -124,30 +131,30 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         self.gate = nn.Linear(config.embedding + memory, width) if deep else None
         self.tape = nn.Linear(memory, width, bias=False) if deep and memory != width else nn.Identity()
         self.join = nn.Linear(width + config.embedding + memory, config.embedding)
-        self.output = nn.Linear(config.embedding, vocabulary, bias=False)
-        nn.init.normal_(self.output.weight, std=config.embedding**-0.5)
+        self.output = output_matrix(config.embedding, vocabulary)
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        asked = self._asked(tokens)
+        inputs = self._inputs(tokens)
         starts = self._starts(annotations)
-        state = self._start(annotations, starts[:1], asked.y.dtype, tokens.shape[1])  # other layers read by themselves
-        given = zip(*(x.unbind(1) for x in asked.tape), strict=True)
+        state = self._start(
+            annotations, starts[:1], inputs.y, tokens.shape[1]
+        )  # the other layers have loops of their own
         steps, last = [], state.last
-        for at, one in enumerate(given):
-            last = self._first(state, last, one, *(None if x is None else x[:, at] for x in (asked.source, asked.gate)))
+        for step_inputs in inputs.steps():
+            last = self._first(state, last, *step_inputs)
             steps.append(last)
         h = torch.stack([step.hidden for step in steps if step.hidden is not None], 1)  # [batch, target, width]
         for layer, start in zip(self.layers[1:], starts[1:], strict=True):
             h, _ = layer(self.dropout(h), start)
         contexts = [step.context for step in steps if step.context is not None]
-        features = self._features(h, asked.y, torch.stack(contexts, 1) if contexts else None)
-        seen = [step.weights for step in steps if step.weights is not None]
-        return DecoderOutput(features, torch.stack(seen, 1)[:, None] if weights and seen else None)
+        features = self._features(h, inputs.y, torch.stack(contexts, 1) if contexts else None)
+        maps = [step.weights for step in steps if step.weights is not None]
+        return DecoderOutput(features, torch.stack(maps, 1)[:, None] if weights and maps else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNDecoderState:
-        state = self._start(annotations, self._starts(annotations), self.output.weight.dtype, steps)
+        state = self._start(annotations, self._starts(annotations), self.output.weight, steps)
         if beams == 1:
             return state
         rows = torch.arange(len(annotations.lengths), device=annotations.lengths.device).repeat_interleave(beams)
@@ -156,80 +163,73 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: LSTMNDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], LSTMNDecoderState, Float[Tensor, "rows maps places"] | None]:
-        asked = self._asked(tokens[:, None])
-        given = asked.tape[0][:, 0], asked.tape[1][:, 0]
-        last = self._first(
-            state, state.last, given, *(None if x is None else x[:, 0] for x in (asked.source, asked.gate))
-        )
+        inputs = self._inputs(tokens[:, None])
+        last = self._first(state, state.last, *next(inputs.steps()))
         h = cast("Tensor", last.hidden)
-        for layer, reading in zip(self.layers[1:], state.readings[1:], strict=True):
-            h, _ = layer.step(reading, layer.given(self.dropout(h)))
-        features = self._features(h[:, None], asked.y, None if last.context is None else last.context[:, None])
-        seen = last.weights[:, None] if weights and last.weights is not None else None
-        return features[:, 0], replace(state, last=last), seen
+        for layer, loop in zip(self.layers[1:], state.loops[1:], strict=True):
+            h, _ = layer.step(loop, layer.inputs(self.dropout(h)))
+        features = self._features(h[:, None], inputs.y, None if last.context is None else last.context[:, None])
+        maps = last.weights[:, None] if weights and last.weights is not None else None
+        return features[:, 0], replace(state, last=last), maps
 
-    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        logits: Tensor = self.output(features)
-        return logits
-
-    def _asked(self, tokens: Int[Tensor, "rows time"]) -> TokenInputs:
+    def _inputs(self, tokens: Int[Tensor, "rows time"]) -> TokenInputs:
         y = self.dropout(self.embedding(tokens))
         if self.gate is None or self.energy is None:
-            return TokenInputs(y, self.layers[0].given(y), None, None)
+            return TokenInputs(y, self.layers[0].inputs(y), None, None)
         early = self.config.embedding
         return TokenInputs(
             y,
-            self.layers[0].given(y),
+            self.layers[0].inputs(y),
             nn.functional.linear(y, self.energy.query.weight[:, :early]),
             nn.functional.linear(y, self.gate.weight[:, :early], self.gate.bias),
         )
 
     def _starts(self, annotations: Annotations) -> list[Tensor | None]:
-        """The state each layer's tapes begin with; float32 at least, as the tapes are."""
+        """The first entry of each layer's tapes; float32 at least, as the tapes are."""
         if not self.bridges:
             return [None] * self.config.layers
         starts = [torch.tanh(bridge(annotations.summary)) for bridge in self.bridges]
         return [start.to(torch.promote_types(start.dtype, torch.float32)) for start in starts]
 
     def _start(
-        self, annotations: Annotations, starts: list[Tensor | None], dtype: torch.dtype, steps: int
+        self, annotations: Annotations, starts: list[Tensor | None], like: Tensor, steps: int
     ) -> LSTMNDecoderState:
-        """Ready for the first step, in as many layers as there are `starts`."""
+        """The state before the first step, of as many layers as there are `starts`."""
         vectors, tape = annotations.vectors, annotations.tape
-        device = vectors.device.type
-        if torch.is_autocast_enabled(device):  # inside a loop dtypes are ours to choose: cast once
-            dtype = torch.get_autocast_dtype(device)
+        dtype = loop_dtype(like)
         rows = len(annotations.lengths)
-        readings = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
+        loops = [layer.begin(rows, steps, dtype, start) for layer, start in zip(self.layers, starts, strict=False)]
         if self.energy is None:
-            return LSTMNDecoderState(readings, None, LSTMNStep(), 1)
+            return LSTMNDecoderState(loops, None, LSTMNStep(), 1)
         late = self.energy.query.weight[:, self.config.embedding :] if self.gate else self.energy.query.weight
         query = DeferredLinear(late.to(dtype))
         if self.gate is None:
-            source = SourceAttention(EncoderMemory(self.energy, vectors.to(dtype), annotations.lengths), query, None)
-            return LSTMNDecoderState(readings, source, LSTMNStep(query(cast("Tensor", starts[0]))), 1)
+            source = SourceAttention(
+                EncoderMemory.project(self.energy, vectors.to(dtype), annotations.lengths), query, None
+            )
+            return LSTMNDecoderState(loops, source, LSTMNStep(query(cast("Tensor", starts[0]))), 1)
         both = torch.cat([vectors, self.tape(vectors if tape is None else tape.to(vectors.dtype))], -1)
-        memory = EncoderMemory(self.energy, vectors.to(dtype), annotations.lengths, values=both.to(dtype))
+        memory = EncoderMemory.project(self.energy, vectors.to(dtype), annotations.lengths, values=both.to(dtype))
         gate = DeferredLinear(self.gate.weight[:, self.config.embedding :].to(dtype))
         return LSTMNDecoderState(
-            readings, SourceAttention(memory, query, gate), LSTMNStep(query.matrix.new_zeros(rows, len(late))), 1
+            loops, SourceAttention(memory, query, gate), LSTMNStep(query.matrix.new_zeros(rows, len(late))), 1
         )
 
     def _first(
-        self, state: LSTMNDecoderState, last: LSTMNStep, given: Given, asks: Tensor | None, gate: Tensor | None
+        self, state: LSTMNDecoderState, last: LSTMNStep, x: LSTMNInput, query: Tensor | None, gate: Tensor | None
     ) -> LSTMNStep:
-        """One step of the first layer, where the source is met."""
-        layer, reading, source = self.layers[0], state.readings[0], state.source
-        if source is None or last.asked is None:
-            return LSTMNStep(hidden=layer.step(reading, given)[0])
-        q = last.asked if asks is None else asks + last.asked
+        """One step of the first layer, which attends to the source."""
+        layer, loop, source = self.layers[0], state.loops[0], state.source
+        if source is None or last.query is None:
+            return LSTMNStep(hidden=layer.step(loop, x)[0])
+        q = last.query if query is None else query + last.query
         context, weights = (x.flatten(0, 1) for x in source.memory.attend(q.unflatten(0, (-1, state.beams))))
         if source.gate is None or gate is None:
-            hidden, _ = layer.step(reading, given, late=context)
+            hidden, _ = layer.step(loop, x, late=context)
             return LSTMNStep(source.query(hidden), hidden, context, weights)
         context, memory = context.split([context.shape[-1] - self.config.width, self.config.width], -1)
         r = torch.sigmoid(gate + source.gate(context))
-        hidden, _ = layer.step(reading, given, added=r * memory)
+        hidden, _ = layer.step(loop, x, added=r * memory)
         return LSTMNStep(source.query(context), hidden, context, weights)
 
     def _features(
@@ -238,7 +238,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         y: Float[Tensor, "rows time embedding"],
         context: Float[Tensor, "rows time memory"] | None,
     ) -> Float[Tensor, "rows time embedding"]:
-        """What predicts the next token, for every step."""
+        """The features that predict the next token, for every step."""
         parts = [h, y] if context is None else [h, y, context]
         features: Tensor = self.dropout(torch.tanh(self.join(torch.cat([x.to(y.dtype) for x in parts], -1))))
         return features

@@ -11,9 +11,10 @@ from torch import nn
 from ...attention import Additive, Concat, Dot, General
 from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
 from ...layers.recurrent.deferred_gradient import DeferredLinear
+from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import token_embedding
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -43,10 +44,6 @@ class RecurrentDecoderConfig(DecoderConfig):
     dropout: float = 0.2
 
     @property
-    def attends(self) -> bool:
-        return self.attention != "none"
-
-    @property
     def output_width(self) -> int:
         return self.width if self.attention == "luong" else self.embedding
 
@@ -74,14 +71,14 @@ class RecurrentDecoderConfig(DecoderConfig):
 
 @dataclass
 class RecurrentLoop:
-    """What stays the same through a loop: cells and matrices made ready for it, and what they look at."""
+    """What is constant in a loop over the target: cells, matrices, and what the decoder attends to."""
 
     cells: list[LoopCell]
     memory: EncoderMemory | None
     query: DeferredLinear | None  # Luong's projection of the query, where the energy has one
     join: DeferredLinear | None  # Luong's h̃
     summary: Float[Tensor, "sentences width"]
-    context: Float[Tensor, "sentences gates"] | None  # without attention: what the summary says to the gates
+    context: Float[Tensor, "sentences gates"] | None  # without attention: the summary's part of the gates
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentLoop:
         return replace(
@@ -94,7 +91,7 @@ class RecurrentLoop:
 
 @dataclass
 class RecurrentStep:
-    """What one step leaves behind for the next (`hidden`, `fed`) and for the readout (`context`, `weights`)."""
+    """The result of a step: `hidden` and `fed` for the next, `context` and `weights` for the output."""
 
     hidden: list[Hidden]
     fed: Float[Tensor, "rows width"] | None = None  # Luong's h̃
@@ -104,7 +101,7 @@ class RecurrentStep:
 
 @dataclass
 class RecurrentDecoderState(State):
-    parts: RecurrentLoop
+    loop: RecurrentLoop
     last: RecurrentStep
     position: int
     beams: int
@@ -114,8 +111,7 @@ class RecurrentDecoderState(State):
         return replace(self, last=RecurrentStep(hidden, None if self.last.fed is None else self.last.fed[rows]))
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentDecoderState:
-        rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
-        return replace(self.reorder(rows), parts=self.parts.keep(sentences))
+        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
 
 
 class RecurrentDecoder(Decoder[RecurrentDecoderState]):
@@ -151,54 +147,46 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         else:
             width, twice = config.embedding, 2 if config.readout == "maxout" else 1
             self.join = nn.Linear(config.width + config.embedding + memory, width * twice)
-        self.output = nn.Linear(width, vocabulary, bias=False)
-        nn.init.normal_(self.output.weight, std=width**-0.5)
+        self.output = output_matrix(width, vocabulary)
 
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
         y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
-        given = self.cells[0].given(y)
-        parts, step = self._start(annotations)
+        loop, step = self._start(annotations)
         steps = []
-        for position, at in enumerate(given.unbind(1)):
-            step = self._step(parts, step, at, position, beams=1)
+        for position, gates in enumerate(self.cells[0].input_gates(y).unbind(1)):
+            step = self._step(loop, step, gates, position, beams=1)
             steps.append(step)
-        features = self._features(parts, y, steps)
+        features = self._features(loop, y, steps)
         if not weights or self.energy is None:
             return DecoderOutput(features, None)
         return DecoderOutput(features, torch.stack([s.weights for s in steps if s.weights is not None], 1)[:, None])
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentDecoderState:
-        parts, step = self._start(annotations)
+        loop, step = self._start(annotations)
         hidden = [tuple(x.repeat_interleave(beams, 0) for x in layer) for layer in step.hidden]
         fed = None if step.fed is None else step.fed.repeat_interleave(beams, 0)
-        return RecurrentDecoderState(parts, RecurrentStep(hidden, fed), 0, beams)
+        return RecurrentDecoderState(loop, RecurrentStep(hidden, fed), 0, beams)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: RecurrentDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
         y = self.dropout(self.embedding(tokens))
-        after = self._step(state.parts, state.last, self.cells[0].given(y), state.position, state.beams)
-        features = self._features(state.parts, y[:, None], [after])[:, 0]
-        seen = after.weights[:, None] if weights and after.weights is not None else None
-        return features, replace(state, last=after, position=state.position + 1), seen
-
-    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        logits: Tensor = self.output(features)
-        return logits
+        after = self._step(state.loop, state.last, self.cells[0].input_gates(y), state.position, state.beams)
+        features = self._features(state.loop, y[:, None], [after])[:, 0]
+        maps = after.weights[:, None] if weights and after.weights is not None else None
+        return features, replace(state, last=after, position=state.position + 1), maps
 
     def _start(self, annotations: Annotations) -> tuple[RecurrentLoop, RecurrentStep]:
         vectors = annotations.vectors
-        dtype = vectors.dtype if vectors.shape[-1] else self.output.weight.dtype
-        if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
-            dtype = torch.get_autocast_dtype(vectors.device.type)
-            vectors = vectors.to(dtype)
+        dtype = loop_dtype(vectors if vectors.shape[-1] else self.output.weight)
+        vectors = vectors.to(dtype)
         project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
-        parts = RecurrentLoop(
+        loop = RecurrentLoop(
             # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
             cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],
-            memory=None if self.energy is None else EncoderMemory(self.energy, vectors, annotations.lengths),
+            memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
             query=DeferredLinear(project.to(dtype)) if self._luong and project is not None else None,
             join=DeferredLinear(self.join.weight.to(dtype)) if self._luong else None,
             summary=annotations.summary,
@@ -211,43 +199,43 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         ] * len(self.cells)
         hidden = [cell.first(start) for cell, start in zip(self.cells, starts, strict=True)]
         feeds = self._luong and self.config.input_feeding
-        return parts, RecurrentStep(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
+        return loop, RecurrentStep(hidden, torch.zeros_like(hidden[-1][0]) if feeds else None)
 
     def _step(
-        self, parts: RecurrentLoop, last: RecurrentStep, given: Float[Tensor, "rows gates"], position: int, beams: int
+        self, loop: RecurrentLoop, last: RecurrentStep, gates: Float[Tensor, "rows gates"], position: int, beams: int
     ) -> RecurrentStep:
-        first, (recalled, q) = parts.cells[0], parts.cells[0].recall(last.hidden[0])
+        first, (recurrent, q) = loop.cells[0], loop.cells[0].recall(last.hidden[0])
         context = weights = fed = None
-        if parts.context is not None:
-            given = given + parts.context.repeat_interleave(beams, 0)
-        if parts.memory is not None and not self._luong:
-            q = q if q.shape[1] else last.hidden[0][0].to(q.dtype)  # the dot product takes the state as it is
-            context, weights = parts.memory.attend(q.unflatten(0, (-1, beams)))
+        if loop.context is not None:
+            gates = gates + loop.context.repeat_interleave(beams, 0)
+        if loop.memory is not None and not self._luong:
+            q = q if q.shape[1] else last.hidden[0][0].to(q.dtype)  # Dot has no query matrix
+            context, weights = loop.memory.attend(q.unflatten(0, (-1, beams)))
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
-        hidden = [first.step(given, last.fed if self._luong else context, recalled, last.hidden[0])]
-        for cell, before in zip(parts.cells[1:], last.hidden[1:], strict=True):
+        hidden = [first.step(gates, last.fed if self._luong else context, recurrent, last.hidden[0])]
+        for cell, before in zip(loop.cells[1:], last.hidden[1:], strict=True):
             hidden.append(cell.step(None, self.dropout(hidden[-1][0]), cell.recall(before)[0], before))
-        if parts.memory is not None and parts.join is not None:
+        if loop.memory is not None and loop.join is not None:
             top = hidden[-1][0]
-            q = top.to(parts.join.matrix.dtype) if parts.query is None else parts.query(top)
+            q = top.to(loop.join.matrix.dtype) if loop.query is None else loop.query(top)
             closed = scale = None
             if self.local is not None:
-                memory = parts.memory
+                memory = loop.memory
                 closed, scale = self.local(top.unflatten(0, (-1, beams)), position, memory.lengths, memory.places)
-            context, weights = parts.memory.attend(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
+            context, weights = loop.memory.attend(q.unflatten(0, (-1, beams)), closed=closed, scale=scale)
             context, weights = context.flatten(0, 1), weights.flatten(0, 1)
-            fed = torch.tanh(parts.join(torch.cat([context, top.to(context.dtype)], -1)))
+            fed = torch.tanh(loop.join(torch.cat([context, top.to(context.dtype)], -1)))
         return RecurrentStep(hidden, fed, context, weights)
 
     def _features(
-        self, parts: RecurrentLoop, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
+        self, loop: RecurrentLoop, y: Float[Tensor, "rows time embedding"], steps: list[RecurrentStep]
     ) -> Tensor:
-        """What predicts the next token, for every step: [rows, time, width]."""
+        """The features that predict the next token, for every step: [rows, time, width]."""
         if self._luong:
             return self.dropout(torch.stack([s.fed for s in steps if s.fed is not None], 1))  # type: ignore[no-any-return]
         h = torch.stack([s.hidden[-1][0] for s in steps], 1)
         if self.energy is None:
-            c = parts.summary.repeat_interleave(len(h) // len(parts.summary), 0)[:, None].expand(-1, len(steps), -1)
+            c = loop.summary.repeat_interleave(len(h) // len(loop.summary), 0)[:, None].expand(-1, len(steps), -1)
         else:
             c = torch.stack([s.context for s in steps if s.context is not None], 1)
         joined = self.join(torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))
@@ -261,5 +249,5 @@ def _energy(config: RecurrentDecoderConfig, memory: int) -> LearnedEnergy | Dot:
         return Dot()
     if config.energy == "general":
         return General(config.width, memory)
-    made = Additive if config.energy == "additive" else Concat
-    return made(config.width, memory, config.width)
+    kind = Additive if config.energy == "additive" else Concat
+    return kind(config.width, memory, config.width)

@@ -10,10 +10,11 @@ from torch import nn
 
 from ...attention import Additive
 from ...layers import Dropout, EncoderMemory, RecurrentCell
+from ...layers.recurrent.rnn_cell import loop_dtype
 from ...layers.recurrent.soft_hard_attention import SoftHardAttention
 from ..config import UNBOUNDED
 from ..encoders.source_embedding import token_embedding
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from ..annotations import Annotations
     from ..encoders.encoder import EncoderConfig
 
-EXPECTED = 0.5  # of the sentences learn from the average instead of a draw (Xu et al. 2015, section 4.1)
-KEPT = 0.9  # of the moving average of the reward
+EXPECTED = 0.5  # share of sentences that use the average instead of a sample (Xu et al. 2015, section 4.1)
+DECAY = 0.9  # of the moving average of the reward
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,6 @@ class ShowAttendTellDecoderConfig(DecoderConfig):
     embedding: int = 128
     width: int = 256
     dropout: float = 0.2
-
-    @property
-    def attends(self) -> bool:
-        return self.attention != "none"
 
     def problems(self) -> list[str]:
         wrong = super().problems()
@@ -66,22 +63,22 @@ class ShowAttendTellDecoderConfig(DecoderConfig):
 
 @dataclass
 class ShowAttendTellOutput(DecoderOutput):
-    """What the loss of attention itself is made of, in training."""
+    """In training, also what the attention's own term of the loss needs."""
 
-    looks: Float[Tensor, "batch target places"] | None = None
-    log_prob: Float[Tensor, "batch target"] | None = None  # of the places drawn, `drawn` says in which rows
+    alphas: Float[Tensor, "batch target places"] | None = None  # attention weights α_ti
+    log_prob: Float[Tensor, "batch target"] | None = None  # of the sampled places
     entropy: Float[Tensor, "batch target"] | None = None
-    drawn: Bool[Tensor, "batch"] | None = None
+    sampled: Bool[Tensor, "batch"] | None = None  # rows whose places were sampled
 
 
 @dataclass
 class ShowAttendTellLoop:
-    """What stays the same through a loop."""
+    """What is constant in a loop over the target."""
 
     cell: LoopCell
     memory: EncoderMemory | None
     summary: Float[Tensor, "sentences memory"]
-    expected: Bool[Tensor, "sentences"] | None  # which sentences draw nothing
+    expected: Bool[Tensor, "sentences"] | None  # sentences that use the average, not a sample
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellLoop:
         memory = None if self.memory is None else self.memory.select(sentences)
@@ -91,7 +88,7 @@ class ShowAttendTellLoop:
 
 @dataclass
 class ShowAttendTellStep:
-    """What one step leaves behind: its state, what it saw, and how it came to see that."""
+    """The result of a step: state, context, attention weights, and of hard attention log p and entropy."""
 
     hidden: Hidden
     context: Float[Tensor, "rows memory"] | None = None  # gated
@@ -102,7 +99,7 @@ class ShowAttendTellStep:
 
 @dataclass
 class ShowAttendTellState(State):
-    parts: ShowAttendTellLoop
+    loop: ShowAttendTellLoop
     last: ShowAttendTellStep
     beams: int
 
@@ -110,8 +107,7 @@ class ShowAttendTellState(State):
         return replace(self, last=ShowAttendTellStep(tuple(x[rows] for x in self.last.hidden)))
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> ShowAttendTellState:
-        rows = (sentences[:, None] * self.beams + torch.arange(self.beams, device=sentences.device)).flatten()
-        return replace(self.reorder(rows), parts=self.parts.keep(sentences))
+        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
 
 
 class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
@@ -123,7 +119,7 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         (h_t, c_t) = LSTM([E y_{t−1}; ẑ_t], h_{t−1}, c_{t−1})
         p(y_t) ∝ exp(L_o tanh(E y_{t−1} + L_h h_t + L_z ẑ_t))
 
-    The tanh of the last line is the authors' code's, not the paper's. `extra` has what the attention adds to the loss.
+    The tanh of the last line is in the authors' code, not in the paper. `extra` is the attention's term of the loss.
     """
 
     baseline: Float[Tensor, ""]
@@ -138,13 +134,11 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self.first_c = nn.Linear(memory, config.width)
         self.gate = nn.Linear(config.width, 1)
         self.cell = RecurrentCell("lstm", config.embedding, memory, config.width)
-        attends = config.attention != "none"
-        self.energy = Additive(config.width, memory, config.hidden) if attends else None
-        self.glimpse = SoftHardAttention("hard" if config.attention == "hard" else "soft") if attends else None
+        self.energy = Additive(config.width, memory, config.hidden) if config.attends else None
+        self.attention = None if config.attention == "none" else SoftHardAttention(config.attention)
         self.from_state = nn.Linear(config.width, config.embedding)
         self.from_context = nn.Linear(memory, config.embedding, bias=False)
-        self.output = nn.Linear(config.embedding, vocabulary, bias=False)
-        nn.init.normal_(self.output.weight, std=config.embedding**-0.5)
+        self.output = output_matrix(config.embedding, vocabulary)
         if config.attention == "hard":
             self.register_buffer("baseline", torch.zeros(()))
         if config.warmup:
@@ -154,120 +148,115 @@ class ShowAttendTellDecoder(Decoder[ShowAttendTellState]):
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
         y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
-        parts, step = self._start(annotations)
+        loop, step = self._start(annotations)
         steps = []
-        for at in self.cell.given(y).unbind(1):
-            step = self._step(parts, step, at, beams=1)
+        for gates in self.cell.input_gates(y).unbind(1):
+            step = self._step(loop, step, gates, beams=1)
             steps.append(step)
         features = self._features(y, steps)
-        looks, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
-        shown = None if looks is None or not weights else looks[:, None]
-        if not self.training or looks is None:
-            return DecoderOutput(features, shown)
-        return ShowAttendTellOutput(
-            features, shown, looks, log_prob, entropy, None if parts.expected is None else ~parts.expected
-        )
+        alphas, log_prob, entropy = (_stacked(steps, name) for name in ("weights", "log_prob", "entropy"))
+        maps = None if alphas is None or not weights else alphas[:, None]
+        if not self.training or alphas is None:
+            return DecoderOutput(features, maps)
+        sampled = None if loop.expected is None else ~loop.expected
+        return ShowAttendTellOutput(features, maps, alphas, log_prob, entropy, sampled)
 
     def extra(
         self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]
     ) -> Tensor | None:
-        """What attention adds to −log p(y | x), in training:
+        """The term that attention adds to −log p(y | x), in training:
 
-        - soft, with penalty λ: λ Σ_i (1 − Σ_t α_ti)², every place is to be looked at once in all (section 4.2.1);
+        - soft, with penalty λ: λ Σ_i (1 − Σ_t α_ti)², so that the weights of each place sum to 1 (section 4.2.1);
         - hard: −λ_r Σ_t log p(s_t) Σ_{u≥t} (log p(y_u | s) − b) − λ_e Σ_t H(α_t), whose gradient's expectation, at
           λ_r = 1 and λ_e = 0, together with that of −log p(y | s), is the gradient of −Σ_s p(s) log p(y | s) (section
-          4.1). There every look is rewarded with the whole caption; of the words before it, which it cannot change,
-          that is noise. The baseline b, the mean of log p(y_u | s), moves on by a tenth after it was used.
+          4.1). The paper rewards every sample with the whole caption; a sample cannot change the words before it, so
+          their part is noise. The baseline b is a moving average of log p(y_u | s), updated after its use.
         """
-        if not isinstance(decoded, ShowAttendTellOutput) or decoded.looks is None:
+        if not isinstance(decoded, ShowAttendTellOutput) or decoded.alphas is None:
             return None
-        if decoded.log_prob is None or decoded.entropy is None or decoded.drawn is None:
+        if decoded.log_prob is None or decoded.entropy is None or decoded.sampled is None:
             if not self.config.penalty:
                 return None
-            seen = (decoded.looks * real[..., None]).sum(1)  # [batch, places]
+            total = (decoded.alphas * real[..., None]).sum(1)  # [batch, places]
             filled = real.any(1)  # a filler row has no words
-            return self.config.penalty * ((1 - seen).square().sum(1) * filled).sum()
+            return self.config.penalty * ((1 - total).square().sum(1) * filled).sum()
         with torch.no_grad():
             logits = self.readout(decoded.features)  # [batch, target, vocabulary]
             log_p = torch.log_softmax(logits, -1, dtype=self.baseline.dtype)
             reward = log_p.gather(-1, wanted[..., None])[..., 0]  # log p(y_u | s), [batch, target]
-            drawn = decoded.drawn[:, None] & real
-            better = ((reward - self.baseline) * drawn).flip(1).cumsum(1).flip(1)  # of this word and those after it
-            mean = (reward * drawn).sum() / drawn.sum().clamp(min=1)
-            self.baseline.copy_(torch.where(drawn.any(), torch.lerp(mean, self.baseline, KEPT), self.baseline))
-        open_ = (decoded.entropy * real).sum()
-        return -self.config.reward * (better * decoded.log_prob).sum() - self.config.entropy * open_
+            sampled = decoded.sampled[:, None] & real
+            advantage = (
+                ((reward - self.baseline) * sampled).flip(1).cumsum(1).flip(1)
+            )  # of this word and those after it
+            mean = (reward * sampled).sum() / sampled.sum().clamp(min=1)
+            self.baseline.copy_(torch.where(sampled.any(), torch.lerp(mean, self.baseline, DECAY), self.baseline))
+        entropy = (decoded.entropy * real).sum()
+        return -self.config.reward * (advantage * decoded.log_prob).sum() - self.config.entropy * entropy
 
     def updated(self) -> None:
         if self.config.warmup:
             self.updates += 1
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> ShowAttendTellState:
-        parts, step = self._start(annotations)
+        loop, step = self._start(annotations)
         return ShowAttendTellState(
-            parts, ShowAttendTellStep(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams
+            loop, ShowAttendTellStep(tuple(x.repeat_interleave(beams, 0) for x in step.hidden)), beams
         )
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: ShowAttendTellState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], ShowAttendTellState, Float[Tensor, "rows maps places"] | None]:
         y = self.dropout(self.embedding(tokens))
-        after = self._step(state.parts, state.last, self.cell.given(y), state.beams)
-        seen = after.weights[:, None] if weights and after.weights is not None else None
-        return self._features(y[:, None], [after])[:, 0], replace(state, last=after), seen
-
-    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        logits: Tensor = self.output(features)
-        return logits
+        after = self._step(state.loop, state.last, self.cell.input_gates(y), state.beams)
+        maps = after.weights[:, None] if weights and after.weights is not None else None
+        return self._features(y[:, None], [after])[:, 0], replace(state, last=after), maps
 
     def _start(self, annotations: Annotations) -> tuple[ShowAttendTellLoop, ShowAttendTellStep]:
-        vectors, expected = annotations.vectors, None
-        if torch.is_autocast_enabled(vectors.device.type):  # inside a loop dtypes are ours to choose: cast once
-            vectors = vectors.to(torch.get_autocast_dtype(vectors.device.type))
+        vectors, expected = annotations.vectors.to(loop_dtype(annotations.vectors)), None
         # The query and the gate are products with the state before the step, as the cell's own is: one for all three.
         rows = [self.gate.weight] if self.energy is None else [self.gate.weight, self.energy.query.weight]
         if self.training and self.config.attention == "hard":
             expected = torch.rand(len(vectors), device=vectors.device) < self._share()
-        parts = ShowAttendTellLoop(
+        loop = ShowAttendTellLoop(
             cell=self.cell.unroll(vectors.dtype, also=torch.cat(rows)),
-            memory=None if self.energy is None else EncoderMemory(self.energy, vectors, annotations.lengths),
+            memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
             summary=annotations.summary.to(vectors.dtype),
             expected=expected,
         )
         # The state itself stays in float32 at least: rounding it at every step would add up.
         wide = torch.promote_types(vectors.dtype, torch.float32)
         h, c = (torch.tanh(first(annotations.summary)).to(wide) for first in (self.first_h, self.first_c))
-        return parts, ShowAttendTellStep((h, c))
+        return loop, ShowAttendTellStep((h, c))
 
     def _share(self) -> float | Float[Tensor, ""]:
-        """How many of the sentences learn from the average: all at first, where there is a warm-up, then EXPECTED.
+        """The share of sentences that use the average: with a warm-up, from all down to EXPECTED.
 
-        A draw teaches where to look only once what is seen there is of use, and until then it is noise.
+        A sample helps only once the decoder makes use of the context; before that it is noise.
         """
         if not self.config.warmup:
             return EXPECTED
         return (1 - (1 - EXPECTED) * self.updates / self.config.warmup).clamp(min=EXPECTED)
 
     def _step(
-        self, parts: ShowAttendTellLoop, last: ShowAttendTellStep, given: Float[Tensor, "rows gates"], beams: int
+        self, loop: ShowAttendTellLoop, last: ShowAttendTellStep, gates: Float[Tensor, "rows gates"], beams: int
     ) -> ShowAttendTellStep:
-        recalled, also = parts.cell.recall(last.hidden)
+        recurrent, also = loop.cell.recall(last.hidden)
         gate = torch.sigmoid(also[:, :1] + self.gate.bias.to(also.dtype))  # β, [rows, 1]
         weights = log_prob = entropy = None
-        if parts.memory is None or self.glimpse is None:
-            context = parts.summary.repeat_interleave(beams, 0)
+        if loop.memory is None or self.attention is None:
+            context = loop.summary.repeat_interleave(beams, 0)
         else:
-            output = self.glimpse(parts.memory, also[:, 1:].unflatten(0, (-1, beams)), parts.expected)
+            output = self.attention(loop.memory, also[:, 1:].unflatten(0, (-1, beams)), loop.expected)
             context, weights = output.context.flatten(0, 1), output.weights.flatten(0, 1)
             if output.log_prob is not None:
                 log_prob, entropy = output.log_prob.flatten(), output.entropy.flatten()
         context = gate * context
         return ShowAttendTellStep(
-            parts.cell.step(given, context, recalled, last.hidden), context, weights, log_prob, entropy
+            loop.cell.step(gates, context, recurrent, last.hidden), context, weights, log_prob, entropy
         )
 
     def _features(self, y: Float[Tensor, "rows time embedding"], steps: list[ShowAttendTellStep]) -> Tensor:
-        """What predicts the next token, for every step: [rows, time, embedding]."""
+        """The features that predict the next token, for every step: [rows, time, embedding]."""
         h = torch.stack([step.hidden[0] for step in steps], 1).to(y.dtype)
         z = torch.stack([step.context for step in steps if step.context is not None], 1).to(y.dtype)
         return self.dropout(torch.tanh(y + self.from_state(h) + self.from_context(z)))  # type: ignore[no-any-return]

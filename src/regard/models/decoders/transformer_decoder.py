@@ -15,7 +15,7 @@ from ...layers.positions import absolute_positions
 from ..config import NormPlace, PositionKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import token_embedding
 from ..encoders.transformer_encoder import width_problems
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State
+from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -67,9 +67,8 @@ class TransformerDecoderState(State):
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> TransformerDecoderState:
         beams = self.cache.shape[2] // self.lengths.shape[0]
-        rows = (sentences[:, None] * beams + torch.arange(beams, device=sentences.device)).flatten()
         return TransformerDecoderState(
-            self.cache.index_select(2, rows),
+            self.cache.index_select(2, beam_rows(sentences, beams)),
             self.position,
             [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
             self.lengths[sentences],
@@ -104,8 +103,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         )
         self.layers = cast("list[DecoderLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
-        self.output = nn.Linear(config.width, vocabulary, bias=False)
-        nn.init.normal_(self.output.weight, std=config.width**-0.5)
+        self.output = output_matrix(config.width, vocabulary)
 
     @property
     def most_steps(self) -> int | None:
@@ -168,10 +166,6 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
             x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
             seen.append(w)
         return x, replace(state, position=end), seen
-
-    def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
-        logits: Tensor = self.output(features)
-        return logits
 
 
 def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
