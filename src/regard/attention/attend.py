@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, overload
 
 from .energies.energies import ScaledDot
-from .listeners import notify
+from .listeners import listeners, notify
 from .normalizers.softmax import Softmax
-from .request import ask
-from .select_backend import choose, plan
+from .request import make_request
+from .select_backend import make_plan, select
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ def attend(
       that one or raises.
     - `weights=True` also returns `Weights`, which answers questions about w (before dropout) without storing it.
     """
-    request = ask(q, k, v, energy, normalize, mask, dropout, weights)
-    output, state = choose(request, backend).run(request)
-    notify(request, output, state)
+    request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
+    output, state = select(request, backend).run(request)
+    if listeners:
+        notify(request, output, state)
     if weights:
         return output, Weights(request.energies, normalize, state)
     return output  # type: ignore[no-any-return]
@@ -107,4 +108,4 @@ def explain(
     weights: bool = False,
 ) -> Plan:
     """What `attend` would run for the same arguments, why, and what kept the other backends out."""
-    return plan(ask(q, k, v, energy, normalize, mask, dropout, weights), backend)
+    return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)

@@ -28,7 +28,8 @@ BLOCK = 1 << 18
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, v = request.energies.flat(), request.flat_values
+    energies = request.energies.flat()
+    v = energies.flatten(request.energies.per_query_head(request.v))
     work = _Work(request, energies)
     # Also where there is one block: `Weights` computes others, and a short test should fail as a long run does.
     check_pairwise(energies.form, energies.a, energies.b)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .block_indices import check_device
-from .energies.energies import split
-from .energies.energy_matrix import EnergyMatrix
+from .energies.energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
 from .masks.dense_mask import Dense
 from .masks.mask import Mask
@@ -33,27 +32,10 @@ class Request:
     normalize: Normalizer
     dropout: float
     weights: bool
-    """Whether the row state is wanted beside the output."""
-
-    @property
-    def values(self) -> Tensor:
-        """`v` with one head per query head."""
-        groups = self.energies.groups
-        return self.v if groups == 1 else self.v.repeat_interleave(groups, dim=-3)
-
-    @property
-    def flat_values(self) -> Tensor:
-        """The same with one leading dimension, as `EnergyMatrix.flat` has it: [n, T_k, D_v]."""
-        v, energies = self.values, self.energies
-        return v.expand(*energies.batch, *v.shape[-2:]).reshape(energies.count, *v.shape[-2:])
-
-    @property
-    def wants_gradient(self) -> bool:
-        s = self.energies
-        return torch.is_grad_enabled() and (s.a.requires_grad or s.b.requires_grad or self.v.requires_grad)
+    """Whether the row state is returned beside the output."""
 
 
-def ask(
+def make_request(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -63,19 +45,21 @@ def ask(
     dropout: float,
     weights: bool,
 ) -> Request:
-    """Check everything that can be checked without looking at the numbers, and split the energy."""
+    """Check all that shapes, types and devices can tell, and split the energy into projections and form."""
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
-        given = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
-        raise TypeError(f"attend takes tensors: {given}")
+        types = ", ".join(f"{n} is {type(x).__name__}" for n, x in (("q", q), ("k", k), ("v", v)))
+        raise TypeError(f"attend takes tensors: {types}")
     if q.device.type in AUTOCAST and torch.is_autocast_enabled(q.device.type):
         kind = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x.to(kind) if x.dtype in _LOWERED else x for x in (q, k, v))
-    shapes = q.shape, k.shape, v.shape
     if not (q.dtype == k.dtype == v.dtype and q.dtype in _FLOATS):
-        _refuse_types(q, k, v)
+        types = f"q is {q.dtype}, k is {k.dtype}, v is {v.dtype}"
+        if not all(x.dtype in _FLOATS for x in (q, k, v)):
+            raise TypeError(f"attend needs float16, bfloat16, float32 or float64: {types}. Convert with .float()")
+        raise TypeError(f"attend needs q, k and v of one dtype: {types}")
     if not q.device == k.device == v.device:
         raise ValueError(f"attend needs q, k and v on one device: q is on {q.device}, k on {k.device}, v on {v.device}")
-    if len(shapes[0]) < 2 or len(shapes[1]) < 2 or len(shapes[2]) < 2:
+    if q.dim() < 2 or k.dim() < 2 or v.dim() < 2:
         raise ValueError(f"attend needs at least [T, D]: {_shapes(q, k, v)}")
     if k.shape[-2] != v.shape[-2]:
         raise ValueError(
@@ -93,13 +77,18 @@ def ask(
         check(q.shape[-1], k.shape[-1])
     if isinstance(energy, nn.Module):
         for parameter in energy.parameters():
-            check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
+            if parameter.device != q.device:
+                check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
     if not isinstance(normalize, Normalizer):
         raise TypeError(f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax()")
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
-    if mask is not None:
-        mask = _checked(mask, batch, q.shape[-2], k.shape[-2])
+    if isinstance(mask, Tensor):
+        mask = Dense(mask)
+    if isinstance(mask, Mask):
+        mask.check(batch, q.shape[-2], k.shape[-2])
+    elif mask is not None:
+        raise TypeError(f"mask is {_name(mask)}; expected a mask such as causal() or a boolean tensor, True where seen")
     modifiers = getattr(energy, "modifiers", ())
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
@@ -133,22 +122,6 @@ def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
             f"the leading dimensions of q, k and v do not broadcast: {_shapes(q, k, v)}. To share key/value heads "
             "among more query heads, give [B, heads, T, D]"
         ) from None
-
-
-def _checked(mask: Mask | Tensor, batch: tuple[int, ...], queries: int, keys: int) -> Mask:
-    if isinstance(mask, Tensor):
-        mask = Dense(mask)
-    elif not isinstance(mask, Mask):
-        raise TypeError(f"mask is {_name(mask)}; expected a mask such as causal() or a boolean tensor, True where seen")
-    mask.check(batch, queries, keys)
-    return mask
-
-
-def _refuse_types(q: Tensor, k: Tensor, v: Tensor) -> None:
-    given = f"q is {q.dtype}, k is {k.dtype}, v is {v.dtype}"
-    if not all(x.dtype in _FLOATS for x in (q, k, v)):
-        raise TypeError(f"attend needs float16, bfloat16, float32 or float64: {given}. Convert with .float()")
-    raise TypeError(f"attend needs q, k and v of one dtype: {given}")
 
 
 def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""Choosing a backend: the fastest that is exact for the request, and the reasons why not the others."""
+"""Selects a backend: the fastest that is exact for the request. `Plan` has the reasons against the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Backend = Literal["auto", "reference", "sdpa", "flex", "fused"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would run, why, and what kept the others out. `print` it."""
+    """The backend that would run, the reason, and the reason against each of the others. `print` it."""
 
     backend: str
     why: str
@@ -29,8 +29,8 @@ class Plan:
         return "\n".join(lines + [f"  {name:{width}}  {why}" for name, why in self.others.items()])
 
 
-def module(name: str) -> ModuleType:
-    """The backend of this name. FlexAttention is imported only when it is looked at: it takes a while."""
+def _module(name: str) -> ModuleType:
+    """The backend of this name. FlexAttention is imported when first needed, because its import is slow."""
     if name == "flex":
         from .backends import flex
 
@@ -38,32 +38,37 @@ def module(name: str) -> ModuleType:
     return {"reference": reference, "sdpa": sdpa, "fused": fused}[name]
 
 
-def choose(request: Request, backend: str) -> ModuleType:
-    """The module that computes the request; by name exactly that one, or an error that says why not."""
+def _name(module: ModuleType) -> str:
+    return module.__name__.rpartition(".")[2]
+
+
+def select(request: Request, backend: str) -> ModuleType:
+    """The module that computes the request. A named one is returned or refused with the reason."""
     if backend == "auto":
-        return module(_auto(request))
+        return _fastest(request)
     if backend not in get_args(Backend):
         raise ValueError(f"backend is {backend!r}; expected one of {', '.join(get_args(Backend))}")
-    chosen = module(backend)
-    why_not: str | None = chosen.refusal(request)
-    if why_not is not None:
-        raise ValueError(f'backend="{backend}" cannot do this: {why_not}. backend="auto" would use "{_auto(request)}"')
-    return chosen
+    module = _module(backend)
+    reason: str | None = module.refusal(request)
+    if reason is not None:
+        auto = _name(_fastest(request))
+        raise ValueError(f'backend="{backend}" cannot do this: {reason}. backend="auto" would use "{auto}"')
+    return module
 
 
-def _auto(request: Request) -> str:
+def _fastest(request: Request) -> ModuleType:
     if sdpa.refusal(request) is None and not _prefers_flex(request):
-        return "sdpa"
-    if request.energies.a.device.type == "cuda" and module("flex").refusal(request) is None:
-        return "flex"
-    return "reference" if _is_small(request) else "fused"
+        return sdpa
+    if request.energies.a.device.type == "cuda" and _module("flex").refusal(request) is None:
+        return _module("flex")
+    return reference if _is_small(request) else fused
 
 
 def _is_small(request: Request) -> bool:
-    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that just building it is fastest.
+    """Whether an additive energy's [T_q, T_k, D] tensor is small enough that building it is fastest.
 
-    Measured, not derived: below these sizes our kernel is slower for its set-up, and with one or two queries the
-    exponentials it takes once per key are not shared by enough queries to pay.
+    The limits are measured. Below them the set-up of our kernel takes longer than it saves, and with one or two
+    queries the exponentials that it computes once per key are shared by too few queries.
     """
     energies = request.energies
     if energies.form.kernel != "tanh":
@@ -75,9 +80,9 @@ def _is_small(request: Request) -> bool:
 
 
 def _prefers_flex(request: Request) -> bool:
-    """On a GPU a structured mask that is not plainly causal skips blocks there, where SDPA would read a dense mask.
+    """On a GPU, FlexAttention skips the blocks that a structured mask closes; SDPA would read a dense mask.
 
-    Finding the blocks takes many launches at every call, which a short sequence does not pay back.
+    Finding these blocks takes many kernel launches per call, too many for a short sequence.
     """
     energies = request.energies
     if energies.queries * energies.keys < 1 << 20:
@@ -86,17 +91,16 @@ def _prefers_flex(request: Request) -> bool:
         return False
     if energies.mask is not None and energies.mask.is_causal and not energies.modifiers:
         return False
-    return module("flex").refusal(request) is None
+    return _module("flex").refusal(request) is None
 
 
-def plan(request: Request, backend: str) -> Plan:
-    name = _auto(request) if backend == "auto" else backend
-    choose(request, backend)
+def make_plan(request: Request, backend: str) -> Plan:
+    name = _name(select(request, backend))
     others = {}
     for other in ("sdpa", "flex", "fused", "reference"):
         if other != name:
-            why_not = module(other).refusal(request)
-            others[other] = f"cannot: {why_not}" if why_not is not None else _slower(other, request)
+            reason = _module(other).refusal(request)
+            others[other] = f"cannot: {reason}" if reason is not None else _slower(other, request)
     return Plan(name, _why(name, request), others)
 
 

@@ -31,11 +31,16 @@ def refusal(request: Request) -> str | None:
         return "it has no dropout"
     if not energies.count:
         return "the batch is empty"
-    if energies.a.device.type == "cpu" and request.wants_gradient:
+    if energies.a.device.type == "cpu" and _needs_gradient(request):
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
         return "its GPU kernels have no float64"
     return None
+
+
+def _needs_gradient(request: Request) -> bool:
+    tensors = request.energies.a, request.energies.b, request.v
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -16,7 +16,7 @@ from ..torch_transforms import transformed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energies.energy_forms import DistanceForm, TanhForm
+    from ..energies.energy_forms import DistanceForm
     from ..energies.energy_matrix import EnergyMatrix
     from ..masks.mask import Interval
     from ..request import Request
@@ -37,7 +37,18 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     why_not, bounds = _op(request)
     if why_not is not None:
         return blocked_attention.run(request)
-    return _additive(request, bounds) if request.energies.form.kernel == "tanh" else _distance(request, bounds)
+    energies = request.energies.flat()
+    v = energies.flatten(request.energies.per_query_head(request.v))
+    # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
+    seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
+    start, stop = bounds or (None, None)
+    options = KernelOptions(start, stop, seed, 1 / request.normalize.temperature, request.dropout)
+    form: Any = energies.form
+    if form.kernel == "tanh":
+        out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)
+    else:
+        out, state = distance_op.attention(energies.a, energies.b, v, options, form.inverse)
+    return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
 
 
 def _kernel(energies: EnergyMatrix) -> str:
@@ -78,34 +89,3 @@ def _refused(request: Request) -> str | None:
     if by_distance and transformed():
         return f"{kernel} is not made for torch.func"
     return None
-
-
-def _additive(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
-    energies, normalize, v = request.energies.flat(), request.normalize, request.flat_values
-    start, stop = bounds or (None, None)
-    out, lse = additive_op.attention(
-        energies.a,
-        energies.b,
-        cast("TanhForm", energies.form).weight,
-        v,
-        KernelOptions(start, stop, _seed(request), 1 / normalize.temperature, request.dropout),
-    )
-    return out.reshape(*energies.batch, *out.shape[1:]), lse.reshape(*energies.batch, energies.queries)
-
-
-def _distance(request: Request, bounds: Interval | None) -> tuple[Tensor, Tensor]:
-    energies, v = request.energies.flat(), request.flat_values
-    start, stop = bounds or (None, None)
-    out, state = distance_op.attention(
-        energies.a,
-        energies.b,
-        v,
-        KernelOptions(start, stop, _seed(request), 1 / request.normalize.temperature, request.dropout),
-        cast("DistanceForm", energies.form).inverse,
-    )
-    return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
-
-
-def _seed(request: Request) -> Tensor | None:
-    """Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere."""
-    return torch.randint(2**62, (), device=request.v.device) if request.dropout else None

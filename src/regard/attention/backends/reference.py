@@ -19,7 +19,8 @@ def refusal(request: Request) -> str | None:
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    energies, normalize, v = request.energies, request.normalize, request.values
+    energies, normalize = request.energies, request.normalize
+    v = energies.per_query_head(request.v)
     e = energies.whole(absent=normalize.absent)  # [..., T_q, T_k]
     with exact(e.device):
         w, state = normalize.both(e) if request.weights else (normalize(e), None)

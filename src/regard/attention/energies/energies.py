@@ -14,11 +14,9 @@ import torch
 
 from ..torch_transforms import traced
 from ..validation import positive
-from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, PairForm, wide
+from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from jaxtyping import Float
     from torch import Tensor
 
@@ -118,16 +116,6 @@ def _unit(x: Tensor) -> Tensor:
     x = x / largest.where(largest > 0, 1)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / length.where(length > 0, 1)
-
-
-def split(
-    energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor
-) -> tuple[Tensor, Tensor, EnergyForm]:
-    """`energy.split(q, k)`, and for a plain function the form that just calls it."""
-    splitter = getattr(energy, "split", None)
-    if splitter is None:
-        return q, k, PairForm(energy)
-    return splitter(q, k)  # type: ignore[no-any-return]
 
 
 def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ..block_indices import grid, positions, unravel
 from ..torch_transforms import exact, traced
-from .energies import split
+from .energy_forms import PairForm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,10 +90,17 @@ class EnergyMatrix:
         copied = self._map_learned(lambda x: x.detach().clone() if x.requires_grad else x)
         return replace(copied, a=self.a.detach(), b=self.b.detach())
 
+    def per_query_head(self, x: Float[Tensor, "*batch_k k d"]) -> Float[Tensor, "*batch_k k d"]:
+        """Keys or values with one head per query head."""
+        return x if self.groups == 1 else x.repeat_interleave(self.groups, dim=-3)
+
+    def flatten(self, x: Float[Tensor, "*batch_q t d"]) -> Float[Tensor, "n t d"]:
+        """Queries, keys or values with one leading dimension."""
+        return x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:])
+
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
         """All energies at once: the formula. Masked ones become `absent`."""
-        b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
-        a, b = self.a.to(self.precision), b.to(self.precision)
+        a, b = self.a.to(self.precision), self.per_query_head(self.b).to(self.precision)
         if self.form.opaque:
             e = self.form(a, b).to(self.precision)
         else:
@@ -110,9 +117,8 @@ class EnergyMatrix:
 
     def flat(self) -> EnergyMatrix:
         """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
-        b = self.b if self.groups == 1 else self.b.repeat_interleave(self.groups, dim=-3)
-        a, b = (x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:]) for x in (self.a, b))
-        return replace(self, a=a, b=b, groups=1)
+        b = self.flatten(self.per_query_head(self.b))
+        return replace(self, a=self.flatten(self.a), b=b, groups=1)
 
     def block(
         self, n: Index, rows: Index, cols: Index, absent: float, buffer: Tensor | None = None
@@ -197,3 +203,13 @@ class EnergyMatrix:
         if bounds is not None:
             return bounds
         return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))
+
+
+def split(
+    energy: Energy | Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor, EnergyForm]:
+    """`energy.split(q, k)`, and for a plain function the form that just calls it."""
+    splitter = getattr(energy, "split", None)
+    if splitter is None:
+        return q, k, PairForm(energy)
+    return splitter(q, k)  # type: ignore[no-any-return]

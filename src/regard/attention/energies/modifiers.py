@@ -18,8 +18,7 @@ from ..block_indices import check_device, fits, pick
 from ..part import Part
 from ..torch_transforms import traced
 from ..validation import positive
-from .energies import split
-from .energy_matrix import EnergyMatrix
+from .energy_matrix import EnergyMatrix, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable

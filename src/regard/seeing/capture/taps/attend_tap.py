@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ....attention import ScaledDot, Softmax
 from ....attention.listeners import listeners, notify
-from ....attention.request import ask
+from ....attention.request import make_request
 from .. import dispatch
 from ..record import Record
 from .patching import Tap
@@ -59,7 +59,7 @@ def note(
     The arguments are those of `attend`. It costs nothing while no watch is open.
     """
     if dispatch.watches:
-        notify(ask(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
+        notify(make_request(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
 
 
 TAP = Tap("regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report))
