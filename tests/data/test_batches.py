@@ -65,7 +65,7 @@ def same(one: Batch, two: Batch) -> bool:
 def test_encoded_holds_every_pair_with_its_specials() -> None:
     pairs, tokenizers = book()
     assert len(encoded()) == len(pairs)
-    assert encoded().dropped == 0
+    assert encoded().about.dropped == 0
     for i in (0, 17, -1):
         source, target = encoded()[i]
         assert source.tolist() == [*tokenizers.source.encode(pairs[i].source), END]
@@ -78,7 +78,7 @@ def test_long_pairs_are_dropped_and_counted() -> None:
     pairs, tokenizers = book()
     widths = np.maximum(encoded().source_lengths, encoded().target_lengths - 1)
     short = EncodedCorpus.build(pairs, tokenizers, longest=20)
-    assert short.dropped == (widths > 20).sum() > 0
+    assert short.about.dropped == (widths > 20).sum() > 0
     assert short.rows.tolist() == np.flatnonzero(widths <= 20).tolist()
     assert max(short.source_lengths.max(), short.target_lengths.max() - 1) == 20
 
@@ -88,7 +88,7 @@ def test_encoded_on_disk_is_the_same_and_mapped(tmp_path: Path) -> None:
     stored = EncodedCorpus.build(PairReader(pairs), tokenizers, longest=30, folder=tmp_path / "corpus")
     held = EncodedCorpus.build(pairs, tokenizers, longest=30)
     assert isinstance(stored.source, np.memmap)
-    assert stored.dropped == held.dropped
+    assert stored.about.dropped == held.about.dropped
     for name in ("source", "target", "source_lengths", "target_lengths", "rows"):
         assert np.array_equal(getattr(stored, name), getattr(held, name))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]

@@ -67,10 +67,6 @@ class EncodedCorpus:
         self.about, self.folder = about, folder
 
     @property
-    def dropped(self) -> int:
-        return self.about.dropped
-
-    @property
     def widths(self) -> Int64[np.ndarray, "pairs"]:
         """What a pair takes of a batch: what the encoder reads or the decoder predicts, whichever is longer.
 
@@ -119,19 +115,11 @@ class EncodedCorpus:
             index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ValueError(f"{folder} holds no encoded corpus ({_INDEX} is missing)") from error
-        arrays = {}
         if "about" not in index:
-            raise ValueError(
-                f"{folder} was encoded by another version of regard; remove it and encode the corpus again"
-            )
-        values = index["about"]
-        about = CorpusInfo(
-            **{
-                **values,
-                "shape": None if values["shape"] is None else tuple(values["shape"]),
-                "unreadable": tuple(values["unreadable"]),
-            }
-        )
+            raise ValueError(f"{folder} was encoded by another version of regard; remove it and encode again")
+        lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
+        about = CorpusInfo(**{**index["about"], **lists})
+        arrays = {}
         for name, kind in {**_ARRAYS, "source": about.dtype}.items():
             file, size = folder / f"{name}.bin", index["sizes"][name]
             if not file.exists() or file.stat().st_size != size:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import source_reader
 from .label_set import LabelSet
+from .source_reader import READER
 from .tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .pair import Pair
     from .tokenizer import Kind
 
+SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
 LABELS = "labels.json"
 
 
@@ -70,39 +72,27 @@ class TokenizerPair:
         """tokenizer.json where both sides share it; else tokenizer.source.json or reader.json, and
         tokenizer.target.json or labels.json."""
         folder = Path(folder)
-        shared, sides = _files(folder)
-        written = set()
-        if self.joint:
-            self.source.save(shared)
-            written.add(shared)
-        else:
-            if isinstance(self.source, Tokenizer):
-                self.source.save(sides[0])
-                written.add(sides[0])
+        source = SOURCE if isinstance(self.source, Tokenizer) else READER
+        target = LABELS if isinstance(self.target, LabelSet) else TARGET
+        parts = {SHARED: self.source} if self.joint else {source: self.source, target: self.target}
+        for name, part in parts.items():
+            if name == READER:
+                source_reader.save(part, folder)
             else:
-                source_reader.save(self.source, folder)
-                written.add(folder / source_reader.READER)
-            place = folder / LABELS if isinstance(self.target, LabelSet) else sides[1]
-            self.target.save(place)
-            written.add(place)
-        for stale in {shared, *sides, folder / source_reader.READER, folder / LABELS} - written:
-            stale.unlink(missing_ok=True)
+                part.save(folder / name)
+        for stale in {SHARED, SOURCE, TARGET, READER, LABELS} - parts.keys():
+            (folder / stale).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TokenizerPair:
         folder = Path(folder)
-        shared, sides = _files(folder)
-        if shared.exists():
-            tokenizer = Tokenizer.load(shared)
+        files = {name for name in (SHARED, SOURCE, TARGET, READER, LABELS) if (folder / name).exists()}
+        if SHARED in files:
+            tokenizer = Tokenizer.load(folder / SHARED)
             return cls(tokenizer, tokenizer)
-        read, labels = folder / source_reader.READER, folder / LABELS
-        if not (sides[0].exists() or read.exists()) or not (sides[1].exists() or labels.exists()):
-            raise ValueError(f"{folder} holds neither {shared.name} nor {sides[0].name} and {sides[1].name}")
+        if not files & {SOURCE, READER} or not files & {TARGET, LABELS}:
+            raise ValueError(f"{folder} holds neither {SHARED} nor {SOURCE} and {TARGET}")
         return cls(
-            Tokenizer.load(sides[0]) if sides[0].exists() else source_reader.load(folder),
-            Tokenizer.load(sides[1]) if sides[1].exists() else LabelSet.load(labels),
+            Tokenizer.load(folder / SOURCE) if SOURCE in files else source_reader.load(folder),
+            Tokenizer.load(folder / TARGET) if TARGET in files else LabelSet.load(folder / LABELS),
         )
-
-
-def _files(folder: Path) -> tuple[Path, list[Path]]:
-    return folder / "tokenizer.json", [folder / "tokenizer.source.json", folder / "tokenizer.target.json"]

@@ -47,6 +47,7 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.column = f"valid_{self.measure.lower().replace(' ', '_')}"  # of metrics.csv
 
     @property
     @abstractmethod
@@ -63,10 +64,8 @@ class Task(ABC):
         self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
     ) -> EpochBatches:
         """What one process learns from in one epoch."""
-        tokens = self.recipe.training.tokens
-        return Batches(
-            encoded, tokens=tokens, seed=seed, epoch=epoch, rank=rank, world=world, fixed_shapes=fixed_shapes
-        )
+        shares = {"epoch": epoch, "rank": rank, "world": world}
+        return Batches(encoded, tokens=self.recipe.training.tokens, seed=seed, fixed_shapes=fixed_shapes, **shares)
 
     def checks(self, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
         """The validation set in batches, each pair once."""
@@ -97,11 +96,6 @@ class Task(ABC):
 
     def shown(self, score: float) -> str:
         return f"{self.measure} {score:.2f}"
-
-    @property
-    def column(self) -> str:
-        """Of metrics.csv."""
-        return f"valid_{self.measure.lower().replace(' ', '_')}"
 
     def figures(
         self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: TokenizerPair

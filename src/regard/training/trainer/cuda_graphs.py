@@ -1,8 +1,8 @@
 """CUDA graphs for training: the loss and its gradients of a batch, recorded once per shape and replayed.
 
-A small translator on a large GPU spends its time being told what to do: a step of a few hundred short kernels takes
-the host longer to launch than the device to run. A graph launches them all at once. Graphs need fixed shapes, so
-batches come from a small set of them (`Batches(fixed_shapes=True)`); recording one takes about as long as a few steps.
+A step of a small model is a few hundred short kernels, which take longer to launch than to run. A graph launches them
+all at once. Graphs need fixed shapes, so batches come from a small set of shapes (`Batches(fixed_shapes=True)`).
+Recording one takes about as long as a few steps.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _Recording:
 
 
 class _Replayed(torch.autograd.Function):
-    """A loss whose gradients are known already: going back through it adds them to the parameters'.
+    """A loss whose gradients are already computed: its backward adds them to `grad` of the parameters.
 
-    The parameters are not its inputs. If they were, their nodes in autograd's graph would live as long as the loss, on
-    this stream, and the recording of the next shape, on another, would have to wait for them, which ends a recording.
+    The parameters are not its inputs. Otherwise their nodes in autograd's graph would live as long as the loss, on
+    this stream, and the recording of the next shape, on another stream, would wait for them, which is not allowed.
     """
 
     @staticmethod
@@ -53,22 +53,21 @@ class _Replayed(torch.autograd.Function):
 class CudaGraphs:
     """`model.loss`, replayed: call it with a batch on the GPU, then `total.backward()` before the next call.
 
-    The gradients lie in buffers shared by all shapes, which the next call overwrites.
+    All shapes share the buffers of the gradients; the next call overwrites them.
     """
 
     def __init__(self, model: Any, *, smoothing: float, autocast: torch.dtype | None = None) -> None:
         self.model, self.smoothing, self.autocast = model, smoothing, autocast
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._gradients = [torch.zeros_like(p) for p in self._parameters]
-        self._anchor = torch.zeros(
-            (), device=self._gradients[0].device, requires_grad=True
-        )  # gives the loss a way back
+        # An input that needs a gradient, so that autograd calls `_Replayed.backward`.
+        self._anchor = torch.zeros((), device=self._gradients[0].device, requires_grad=True)
         self._pool = torch.cuda.graph_pool_handle()
         self._recordings: dict[tuple[torch.Size, torch.Size], _Recording] = {}
 
     @property
     def shapes(self) -> int:
-        """How many are recorded."""
+        """The number of recorded shapes."""
         return len(self._recordings)
 
     def __call__(self, batch: Batch) -> Loss:
@@ -76,14 +75,8 @@ class CudaGraphs:
         recording = self._recordings.get(shape)
         if recording is None:
             recording = self._recordings[shape] = self._record(batch)
-        static = recording.batch
-        for into, value in (
-            (static.source, batch.source),
-            (static.source_lengths, batch.source_lengths),
-            (static.target, batch.target),
-            (static.target_lengths, batch.target_lengths),
-        ):
-            into.copy_(value)
+        for name in ("source", "source_lengths", "target", "target_lengths"):
+            getattr(recording.batch, name).copy_(getattr(batch, name))
         recording.graph.replay()
         total: Tensor = _Replayed.apply(recording.total, self._anchor, self._parameters, self._gradients)
         # Copies: the graphs share their memory, and the next replay writes over it.
@@ -91,25 +84,25 @@ class CudaGraphs:
 
     def _record(self, batch: Batch) -> _Recording:
         static = Batch(*(getattr(batch, name).clone() for name in Batch.__dataclass_fields__))
-        # Libraries set themselves up, and kernels are compiled, when first used; a graph must not record that.
-        # What this moves (a baseline's average, random numbers) is put back, as if it had not been.
-        before, chance = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
+        # A warm-up: the first calls initialise libraries and compile kernels, which a graph must not record. What it
+        # changes (a baseline's average, the random state) is restored.
+        before, random_state = [buffer.clone() for buffer in self.model.buffers()], torch.cuda.get_rng_state()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                self._work(static)
+                self._loss_and_gradients(static)
         torch.cuda.current_stream().wait_stream(side)
         for buffer, value in zip(self.model.buffers(), before, strict=True):
             buffer.copy_(value)
-        torch.cuda.set_rng_state(chance)
+        torch.cuda.set_rng_state(random_state)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            loss = self._work(static)
+            loss = self._loss_and_gradients(static)
         return _Recording(graph, static, loss.total.detach(), loss.nll, loss.tokens)
 
-    def _work(self, batch: Batch) -> Loss:
-        # Casts of weights must be part of the graph, not remembered from outside it.
+    def _loss_and_gradients(self, batch: Batch) -> Loss:
+        # No cache: the casts of the weights must be part of the graph.
         cast = nullcontext() if self.autocast is None else torch.autocast("cuda", self.autocast, cache_enabled=False)
         with cast:
             loss: Loss = self.model.loss(batch, smoothing=self.smoothing)

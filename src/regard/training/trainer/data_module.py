@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -56,15 +57,11 @@ class UpdateBatches(Dataset[list[Batch]]):
         world: int,
         fixed_shapes: bool,
     ) -> None:
-        self.task, self.encoded, self.seed, self.fixed_shapes = task, encoded, seed, fixed_shapes
-        self.ranks, self.world = range(rank, world * accumulate, world), world * accumulate
-        self._epoch = self._open(0)
-        self._number = 0
-
-    @property
-    def epoch_length(self) -> int:
-        """Updates in an epoch: the same number in each, since only the order changes."""
-        return len(self._epoch[0])
+        count = world * accumulate
+        self._batches = partial(task.batches, encoded, seed=seed, world=count, fixed_shapes=fixed_shapes)
+        self._ranks = range(rank, count, world)
+        self._epoch, self._number = self._open(0), 0
+        self.epoch_length = len(self._epoch[0])  # in updates; the same for all epochs, since only the order changes
 
     def __getitem__(self, n: int) -> list[Batch]:
         epoch, step = divmod(n, self.epoch_length)
@@ -73,17 +70,7 @@ class UpdateBatches(Dataset[list[Batch]]):
         return [batches[step] for batches in self._epoch]
 
     def _open(self, epoch: int) -> list[EpochBatches]:
-        return [
-            self.task.batches(
-                self.encoded,
-                seed=self.seed,
-                epoch=epoch,
-                rank=rank,
-                world=self.world,
-                fixed_shapes=self.fixed_shapes,
-            )
-            for rank in self.ranks
-        ]
+        return [self._batches(epoch=epoch, rank=rank) for rank in self._ranks]
 
 
 class DataModule(lightning.LightningDataModule):
@@ -120,14 +107,10 @@ class DataModule(lightning.LightningDataModule):
         else:
             self.say("learning the vocabulary")
             how = recipe.tokenizer
+            source = None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump())
+            labels = recipe.task == "classify"
             tokenizers = TokenizerPair.train(
-                how.kind,
-                how.size,
-                train,
-                joint=how.joint,
-                lowercase=how.lowercase,
-                source=None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump()),
-                labels=recipe.task == "classify",
+                how.kind, how.size, train, joint=how.joint, lowercase=how.lowercase, source=source, labels=labels
             )
         with replacing_folder(self.run.data) as unfinished:
             tokenizers.save(unfinished)
@@ -157,7 +140,7 @@ class DataModule(lightning.LightningDataModule):
         # What is held out of a file shares its bad rows, which were reported when the rest of it was read.
         parts = [] if every else [part for part in corpus.parts if part.skipped]
         skipped = sum(part.skipped for part in parts) + len(unreadable)
-        left_out = f"; {skipped:,} bad rows skipped, {encoded.dropped:,} longer than {longest} tokens left out"
+        left_out = f"; {skipped:,} bad rows skipped, {encoded.about.dropped:,} longer than {longest} tokens left out"
         self.say(f"{split}: {self.task.amount(encoded)}{'' if longest is None else left_out}")
         for problem in unreadable[:5]:
             self.say(f"  {problem}")
@@ -166,14 +149,14 @@ class DataModule(lightning.LightningDataModule):
             for place in part.first.values():
                 self.say(f"  {place}")
         if not len(encoded):
-            if every and not encoded.dropped + len(unreadable):
+            if every and not encoded.about.dropped + len(unreadable):
                 raise ValueError(
                     f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
                     "rows for one: lower it, or name a file in data.valid"
                 )
             raise ValueError(
                 f"{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
-                f"and {encoded.dropped:,} rows are longer than data.longest = {longest}"
+                f"and {encoded.about.dropped:,} rows are longer than data.longest = {longest}"
                 + (f"; the first: {unreadable[0]}" if unreadable else "")
             )
         return encoded
