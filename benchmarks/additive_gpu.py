@@ -139,18 +139,22 @@ def by_the_clock(run: Callable[[], object], calls: int = 100) -> list[float]:
 
 def measure(work: Work, how: str, function: Callable[..., Tensor]) -> list[Row]:
     run = call(work, function, work.inputs())
+    rows = time_and_memory(work.title, how, run)
+    if work.short:
+        rows.append(shown(f"{work.title}, wall clock", how, by_the_clock(run)))
+        steps = captured([call(work, function, work.inputs()) for _ in range(SETS)])
+        rows.append(shown(f"{work.title}, in a graph", how, [x / SETS for x in timed(steps)]))
+    return rows
+
+
+def time_and_memory(work: str, how: str, run: Callable[[], object]) -> list[Row]:
     run()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     run()
     extra = (torch.cuda.max_memory_allocated() - before) / 2**20
-    rows = [shown(work.title, how, timed(run)), shown(f"{work.title}, peak extra memory", how, [extra] * 3, "MiB")]
-    if work.short:
-        rows.append(shown(f"{work.title}, wall clock", how, by_the_clock(run)))
-        steps = captured([call(work, function, work.inputs()) for _ in range(SETS)])
-        rows.append(shown(f"{work.title}, in a graph", how, [x / SETS for x in timed(steps)]))
-    return rows
+    return [shown(work, how, timed(run)), shown(f"{work}, peak extra memory", how, [extra] * 3, "MiB")]
 
 
 def shown(work: str, how: str, quantiles: list[float], unit: str = "ms") -> Row:

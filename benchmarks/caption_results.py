@@ -10,10 +10,9 @@ it that the environment variable REGARD_EFFICIENTNET names.
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 
-from benchmarks.results_csv import spread, tables
+from benchmarks.results_csv import by_recipe, line, spread, tables
 from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "captions.csv"
@@ -83,14 +82,13 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         out += heading
         out += [f"| captioner | {' | '.join(scores)} | seeds |", f"|---|{'---:|' * (len(scores) + 1)}"]
         order = sorted(same, key=lambda row: KINDS.index(row["recipe"].split("-")[0]))
-        for recipe, group in groupby(order, key=lambda row: row["recipe"]):
-            runs = list(group)
+        for runs in by_recipe(order):
             values = [[float(row[score]) for row in runs if row[score]] for score in scores]
             cells = [
-                spread(found, DIGITS.get(score, 1)) if found else "–"
-                for score, found in zip(scores, values, strict=True)
+                spread(seeds, DIGITS.get(score, 1)) if seeds else "–"
+                for score, seeds in zip(scores, values, strict=True)
             ]
-            out.append(f"| {recipe} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |")
+            out.append(line(runs, cells))
         out.append("")
     return out
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import re
 import statistics
-from itertools import groupby
 from pathlib import Path
 
-from benchmarks.results_csv import places, spread
+from benchmarks.results_csv import by_recipe, spread, tables
 from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, where
 
 FIGURES = Path(__file__).parent / "classification.csv"
@@ -114,26 +113,16 @@ def run(experiment: Experiment) -> dict[str, str]:
 def section(rows: list[dict[str, str]]) -> list[str]:
     """The tables of docs/results.md, as lines."""
     out = []
-    for table, (title, remark) in TITLES.items():
-        same = [{**row, "recipe": _shown(row["recipe"])} for row in rows if row["table"] == table]
-        if not same:
-            continue
+    for heading, same in tables(TITLES, [{**row, "recipe": _shown(row["recipe"])} for row in rows]):
+        table = same[0]["table"]
         named = "error rate" if table == "spelling" else "accuracy"
         counted = "speakers" if table == "digits-apart" else "seeds"
-        out += [
-            f"## {title}",
-            "",
-            f"{remark} {places(same)}.",
-            "",
-            f"| `regard train …` | {named} | loss | {counted} |",
-        ]
-        out += ["|---|---:|---:|---:|"]
-        same.sort(key=lambda row: row["recipe"])
-        found = {recipe: list(group) for recipe, group in groupby(same, key=lambda row: row["recipe"])}
-        scores = {recipe: [float(row["score"]) for row in group] for recipe, group in found.items()}
+        out += [*heading, f"| `regard train …` | {named} | loss | {counted} |", "|---|---:|---:|---:|"]
+        groups = {runs[0]["recipe"]: runs for runs in by_recipe(sorted(same, key=lambda row: row["recipe"]))}
+        scores = {recipe: [float(row["score"]) for row in runs] for recipe, runs in groups.items()}
         for recipe in sorted(scores, key=lambda recipe: statistics.fmean(scores[recipe]), reverse=named == "accuracy"):
-            loss = spread([float(row["loss"]) for row in found[recipe]], 3)
-            out.append(f"| `{recipe}` | {spread(scores[recipe], 2)} | {loss} | {len(found[recipe])} |")
+            loss = spread([float(row["loss"]) for row in groups[recipe]], 3)
+            out.append(f"| `{recipe}` | {spread(scores[recipe], 2)} | {loss} | {len(groups[recipe])} |")
         out += ["", *_verdicts(table.removesuffix("-apart"), scores), ""]
     return out
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import regard
-from benchmarks.additive_gpu import HEAD, shown, timed
+from benchmarks.additive_gpu import HEAD, shown, time_and_memory
 from benchmarks.timing import RESULTS, Row, write
 from regard.attention.energies.energy_forms import wide
 
@@ -122,13 +122,7 @@ def measured(work: Work) -> list[Row]:
         def run(way: Way = way) -> object:
             return torch.autograd.grad(way(*inputs), inputs, grad) if work.backward else way(*inputs)
 
-        run()
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        extra = (torch.cuda.max_memory_allocated() - before) / 2**20
-        rows += [shown(work.title, how, timed(run)), shown(f"{work.title}, peak extra memory", how, [extra] * 3, "MiB")]
+        rows += time_and_memory(work.title, how, run)
         if truth is not None:
             error = float((way(*inputs).double() - truth).abs().max())
             rows.append(shown(f"{work.title}, largest error", how, [error * 1e6] * 3, "10⁻⁶"))

@@ -10,14 +10,12 @@ those of the small table are made for two CPU cores.
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
-from itertools import groupby
 from pathlib import Path
 
-from benchmarks.results_csv import spread, tables
-from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, where
+from benchmarks.results_csv import by_recipe, line, spread, tables
+from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, training_speed, where
 
 FIGURES = Path(__file__).parent / "language_models.csv"
 COLUMNS = (
@@ -63,12 +61,9 @@ def run(experiment: Experiment) -> dict[str, str]:
 
     folder = RUNS / experiment.name
     scored = trained(folder, experiment.training)["values"]
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
         parameters = sum(math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
-    updates = max(int(line["update"]) for line in lines)
-    speed = statistics.median(float(line["tokens_per_second"]) for line in lines)
+    updates, speed = training_speed(folder)
     tokens = _tokens(folder)
     return {
         **experiment.key,
@@ -97,9 +92,7 @@ def section(rows: list[dict[str, str]]) -> list[str]:
         out += heading
         out += ["| language model | parameters | updates | loss | perplexity | training | seeds |"]
         out += ["|---|---:|---:|---:|---:|---:|---:|"]
-        groups = [list(group) for _, group in groupby(same, key=lambda row: row["recipe"])]
-        groups.sort(key=lambda runs: statistics.fmean(float(row["loss"]) for row in runs))
-        for runs in groups:
+        for runs in sorted(by_recipe(same), key=lambda runs: statistics.fmean(float(row["loss"]) for row in runs)):
             losses = [float(row["loss"]) for row in runs]
             seconds = statistics.median(float(row["seconds"]) for row in runs)
             cells = [
@@ -109,7 +102,7 @@ def section(rows: list[dict[str, str]]) -> list[str]:
                 spread([math.exp(loss) for loss in losses], 3),
                 f"{seconds:.0f} s",
             ]
-            out.append(f"| {runs[0]['recipe']} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |")
+            out.append(line(runs, cells))
         out.append("")
     return out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from regard.files import write_text
@@ -44,6 +45,16 @@ def spread(values: list[float], digits: int = 2) -> str:
 def places(rows: list[dict[str, str]]) -> str:
     """Where and when the figures were measured."""
     return "; ".join(", ".join(sorted({row[name] for row in rows})) for name in PLACE)
+
+
+def by_recipe(rows: list[dict[str, str]]) -> list[list[dict[str, str]]]:
+    """The rows of each recipe, which differ in their seeds, in the order of the file."""
+    return [list(group) for _, group in groupby(rows, key=lambda row: row["recipe"])]
+
+
+def line(runs: list[dict[str, str]], cells: list[str]) -> str:
+    """One line of a table: the recipe, its cells, its seeds."""
+    return f"| {runs[0]['recipe']} | {' | '.join(cells)} | {', '.join(row['seed'] for row in runs)} |"
 
 
 def tables(

@@ -7,10 +7,12 @@ starting Python takes longer than some of them.
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import platform
 import re
+import statistics
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -70,6 +72,14 @@ def trained(folder: Path, training: Sequence[str], evaluation: Sequence[str] = (
     scored = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     found: dict[str, Any] = scored[evaluation[0] if evaluation else "test"]
     return found
+
+
+def training_speed(folder: Path) -> tuple[int, float]:
+    """The number of updates of a run, and its median speed in tokens per second."""
+    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
+    speed = statistics.median(float(line["tokens_per_second"]) for line in lines)
+    return max(int(line["update"]) for line in lines), speed
 
 
 def where(*, gpu: bool = True) -> dict[str, str]:

@@ -9,14 +9,12 @@ REGARD_DATA), and a GPU is advised.
 
 from __future__ import annotations
 
-import csv
 import os
 import statistics
-from itertools import groupby
 from pathlib import Path
 
-from benchmarks.results_csv import spread, tables
-from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, where
+from benchmarks.results_csv import by_recipe, line, spread, tables
+from benchmarks.training_runs import RUNS, SEEDS, Experiment, main, trained, training_speed, where
 
 FIGURES = Path(__file__).parent / "translation.csv"
 COLUMNS = (
@@ -96,8 +94,7 @@ def run(experiment: Experiment) -> dict[str, str]:
     if experiment.table == "hansards-en-fr":  # scored on sentences with gold links, not on the recipe's test set
         evaluation = [str(Path(os.environ["REGARD_DATA"]) / GOLD), "--columns", "0,1,2,3", "--tokenised"]
     scored = trained(folder, experiment.training, evaluation)
-    with (folder / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        lines = [line for line in csv.DictReader(file) if line["tokens_per_second"]]
+    updates, speed = training_speed(folder)
     return {
         **experiment.key,
         "bleu": f"{scored['bleu']['value']:.2f}",
@@ -106,8 +103,8 @@ def run(experiment: Experiment) -> dict[str, str]:
         "perplexity": f"{scored['perplexity']:.3f}",
         "aer": f"{min(scored['aer'].values()):.4f}" if scored["aer"] else "",
         "lengths": " ".join(f"{b['low']}-{b['high']}:{b['sentences']}:{b['bleu']:.2f}" for b in scored["by_length"]),
-        "updates": str(max(int(line["update"]) for line in lines)),
-        "tokens_per_second": f"{statistics.median(float(line['tokens_per_second']) for line in lines):.1f}",
+        "updates": str(updates),
+        "tokens_per_second": f"{speed:.1f}",
         "signature": scored["bleu"]["signature"],
         **where(),
     }
@@ -127,16 +124,14 @@ def _table(rows: list[dict[str, str]]) -> list[str]:
         "| translator | tokenised BLEU | sacreBLEU | chrF | perplexity |" + (" AER |" if aligned else "") + " seeds |",
         "|---|---:|---:|---:|---:|" + ("---:|" if aligned else "") + "---:|",
     ]
-    groups = [(recipe, list(group)) for recipe, group in groupby(rows, key=lambda row: row["recipe"])]
-    groups.sort(key=lambda pair: -statistics.fmean(float(row["tokenised_bleu"]) for row in pair[1]))
-    for recipe, same in groups:
+    for same in sorted(by_recipe(rows), key=lambda runs: -statistics.fmean(float(r["tokenised_bleu"]) for r in runs)):
         cells = [
             spread([float(row[name]) for row in same]) for name in ("tokenised_bleu", "bleu", "chrf", "perplexity")
         ]
         if aligned:
             errors = [float(row["aer"]) for row in same if row["aer"]]
             cells.append(spread(errors, 3) if errors else "–")
-        out.append(f"| {recipe} | {' | '.join(cells)} | {', '.join(row['seed'] for row in same)} |")
+        out.append(line(same, cells))
     return out
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Windows(Dataset[Batch]):
-    """A corpus as one stream of tokens (the targets of its pairs, with </s> and <s> between them), and windows of it."""
+    """Windows of a corpus as one stream of tokens: the targets of its pairs, with </s> and <s> between them."""
 
     def __init__(self, encoded: EncodedCorpus, block: int, rows: int) -> None:
         if block < 1 or rows < 1:

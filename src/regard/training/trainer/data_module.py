@@ -47,15 +47,7 @@ class UpdateBatches(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self,
-        task: Task,
-        encoded: EncodedCorpus,
-        *,
-        accumulate: int,
-        seed: int,
-        rank: int,
-        world: int,
-        fixed_shapes: bool,
+        self, task: Task, encoded: EncodedCorpus, accumulate: int, seed: int, rank: int, world: int, fixed_shapes: bool
     ) -> None:
         count = world * accumulate
         self._batches = partial(task.batches, encoded, seed=seed, world=count, fixed_shapes=fixed_shapes)
