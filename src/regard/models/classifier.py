@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .annotations import Annotations
+    from .cross_entropy import SourceTargetBatch
 
 SPECIALS = 4  # <pad>, <s>, </s>, <unk>: the ids before the labels, in the vocabulary of the targets
 
@@ -69,8 +69,6 @@ class ClassifierConfig(Config):
     def problems(self) -> list[str]:
         encoder, pooling = self.encoder, self.head.pooling
         wrong = super().problems()
-        wrong += [f"encoder.{problem}" for problem in encoder.problems()]
-        wrong += [f"head.{problem}" for problem in self.head.problems()]
         if encoder.kind == "none":
             wrong.append('a classifier needs a source, and encoder.kind is "none"')
         elif encoder.reads == "text" and not self.source_vocabulary:
@@ -83,18 +81,9 @@ class ClassifierConfig(Config):
         return wrong
 
 
-class LabelBatch(Protocol):
-    """A batch of sources with one label each, as `regard.data.Batch` holds them: target is <s>, label, </s>."""
-
-    source: Tensor
-    source_lengths: Int[Tensor, "batch"]
-    target: Int[Tensor, "batch target"]
-    target_lengths: Int[Tensor, "batch"]
-
-
 @dataclass
 class ClassifierOutput:
-    """Logits of the classes; and the weight each place had, where asked for and where there is one."""
+    """Logits of the classes; and the weight of each place, where requested and the pooling has weights."""
 
     logits: Float[Tensor, "batch classes"]
     places: Int[Tensor, "batch"]  # that are real; of sound, fewer than samples
@@ -127,14 +116,10 @@ class Classifier(PretrainedModel):
         self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.classes))
 
-    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        annotations: Annotations = self.encoder(source, lengths)
-        return annotations
-
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"], *, weights: bool = False) -> ClassifierOutput:
-        read = self.encode(source, lengths)
-        z, w = self.pooling(read.vectors, read.lengths, read.summary, source, weights=weights)
-        return ClassifierOutput(self.output(self.dropout(z)) + self.bias, read.lengths, w)
+        h = self.encode(source, lengths)
+        z, w = self.pooling(h.vectors, h.lengths, h.summary, source, weights=weights)
+        return ClassifierOutput(self.output(self.dropout(z)) + self.bias, h.lengths, w)
 
     def rarity(
         self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]
@@ -149,8 +134,11 @@ class Classifier(PretrainedModel):
         rare = self.static.idf[source] * real
         return rare / rare.sum(1, keepdim=True)
 
-    def loss(self, batch: LabelBatch, *, smoothing: float = 0.0) -> Loss:
-        """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7). A filler row has no label."""
+    def loss(self, batch: SourceTargetBatch, *, smoothing: float = 0.0) -> Loss:
+        """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7).
+
+        Targets are <s>, label, </s>; a filler row has no label.
+        """
         logits = self(batch.source, batch.source_lengths).logits
         real = batch.target_lengths > 1
         wanted = torch.where(real, batch.target[:, 1] - SPECIALS, 0)

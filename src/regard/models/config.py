@@ -42,9 +42,9 @@ class Config:
         for each in fields(cls):
             if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
                 raise ValueError(f"{name}.{each.name} is missing")
-        made = cls(**values)
-        made.check(name)
-        return made
+        config = cls(**values)
+        config.check(name)
+        return config
 
     def problems(self) -> list[str]:
         """What is wrong with these values, one sentence each; subclasses add the rules between their fields."""
@@ -52,6 +52,8 @@ class Config:
         wrong = []
         for each in fields(self):
             value = getattr(self, each.name)
+            if isinstance(value, Config):
+                wrong += [f"{each.name}.{problem}" for problem in value.problems()]
             expected = _expected(value, hints[each.name], each)
             if expected:
                 wrong.append(f"{each.name} is {value!r:.40}; it must be {expected}")
@@ -60,6 +62,21 @@ class Config:
     def check(self, name: str = "") -> None:
         if wrong := self.problems():
             raise ValueError("; ".join(f"{name}.{problem}" if name else problem for problem in wrong))
+
+
+class PartConfig(Config):
+    """Configuration of an encoder or a decoder: a frozen dataclass, listed in `models/registry.py`."""
+
+    kind: str  # its name in config.json
+
+    @property
+    def width(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the word embeddings."""
+        return int(getattr(self, "embedding", self.width))
 
 
 def part_config(values: Any, kinds: dict[str, type[Any]], name: str) -> Any:
@@ -73,7 +90,7 @@ def part_config(values: Any, kinds: dict[str, type[Any]], name: str) -> Any:
 
 
 def _expected(value: Any, hint: Any, declared: Field[Any]) -> str | None:
-    """What a value should be, where it is not. Parts check themselves."""
+    """What a value should be, where it is not."""
     least = declared.metadata.get("least", 0 if declared.default == 0 else 1)
     most = declared.metadata.get("most", 1.0)
     if hint is int:  # a size; True is not one

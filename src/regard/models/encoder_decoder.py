@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
-    from .annotations import Annotations
-    from .cross_entropy import Loss
+    from .cross_entropy import Loss, SourceTargetBatch
     from .decoders.decoder import DecoderOutput
 
 
@@ -52,10 +51,7 @@ class EncoderDecoderConfig(Config):
 
     def problems(self) -> list[str]:
         encoder, decoder = self.encoder, self.decoder
-        wrong = super().problems()
-        wrong += [f"encoder.{problem}" for problem in encoder.problems()]
-        wrong += [f"decoder.{problem}" for problem in decoder.problems()]
-        if wrong:
+        if wrong := super().problems():
             return wrong
         wrong = decoder.encoder_problems(encoder)
         if encoder.kind != "none" and not encoder.annotation_width:
@@ -85,15 +81,6 @@ class EncoderDecoderConfig(Config):
         return wrong
 
 
-class SentencePairBatch(Protocol):
-    """A batch of pairs, as `regard.data.Batch` holds them: ids, samples of sound or pictures, and target ids."""
-
-    source: Tensor
-    source_lengths: Int[Tensor, "batch"]
-    target: Int[Tensor, "batch target"]
-    target_lengths: Int[Tensor, "batch"]
-
-
 class EncoderDecoder(PretrainedModel):
     """p(target | source), for any encoder under any decoder: `config` says which.
 
@@ -117,10 +104,6 @@ class EncoderDecoder(PretrainedModel):
         if tied == "all":
             cast("nn.Embedding", self.encoder.embedding).weight = table.weight
 
-    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
-        annotations: Annotations = self.encoder(source, lengths)
-        return annotations
-
     def forward(
         self,
         source: Tensor,
@@ -136,12 +119,7 @@ class EncoderDecoder(PretrainedModel):
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         return self.decoder.readout(features)
 
-    def loss(
-        self,
-        batch: SentencePairBatch,
-        *,
-        smoothing: float = 0.0,
-    ) -> Loss:
+    def loss(self, batch: SourceTargetBatch, *, smoothing: float = 0.0) -> Loss:
         """−Σ log p(y_t | y_<t, source), with label smoothing, plus the decoder's extra term.
 
         Targets begin with <s> and end in </s>.

@@ -13,8 +13,12 @@ from ..files import replacing_file, write_text
 
 if TYPE_CHECKING:
     import torch
+    from jaxtyping import Int
+    from torch import Tensor
 
+    from .annotations import Annotations
     from .config import Config, TaskName
+    from .encoders.encoder import Encoder
 
 
 class PretrainedModel(nn.Module):
@@ -23,6 +27,7 @@ class PretrainedModel(nn.Module):
     model_type: ClassVar[str]
     config_class: ClassVar[type[Config]]
     config: Any
+    encoder: Encoder
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -34,6 +39,10 @@ class PretrainedModel(nn.Module):
         """What it is for: translate, write, classify, caption or spell."""
         task: TaskName = self.config.task
         return task
+
+    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        annotations: Annotations = self.encoder(source, lengths)
+        return annotations
 
     def save_pretrained(self, folder: str | Path, *, card: str | None = None, dtype: torch.dtype | None = None) -> None:
         """Writes `config.json`, `model.safetensors` and, if given, the model card as README.md; not the tokenizers.

@@ -28,10 +28,7 @@ class TapeEntries(AdditiveGradients):
     """
 
     def __init__(
-        self,
-        keys: Float[Tensor, "rows room d"],
-        values: Float[Tensor, "rows room width"],
-        weight: Float[Tensor, "d"],
+        self, keys: Float[Tensor, "rows room d"], values: Float[Tensor, "rows room width"], weight: Float[Tensor, "d"]
     ) -> None:
         super().__init__(keys)
         self.values, self.weight = values, weight

@@ -22,89 +22,82 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _gru_forward(inputs, recurrent, h, new, saved, width, n_all, BLOCK: tl.constexpr):
+def _element(width, n_all, BLOCK: tl.constexpr):
+    """Index, mask, row and column of each element of this program's block."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < n_all
-    row, col = at // width, at % width
-    gates = row * 3 * width + col
-    a_r = tl.load(inputs + gates, ok, 0.0).to(tl.float32)
-    a_z = tl.load(inputs + gates + width, ok, 0.0).to(tl.float32)
-    a_n = tl.load(inputs + gates + 2 * width, ok, 0.0).to(tl.float32)
-    b_r = tl.load(recurrent + gates, ok, 0.0).to(tl.float32)
-    b_z = tl.load(recurrent + gates + width, ok, 0.0).to(tl.float32)
-    b_n = tl.load(recurrent + gates + 2 * width, ok, 0.0).to(tl.float32)
-    before = tl.load(h + at, ok, 0.0).to(tl.float32)
+    return at, at < n_all, at // width, at % width
+
+
+@triton.jit
+def _load(x, at, ok):
+    return tl.load(x + at, ok, 0.0).to(tl.float32)
+
+
+@triton.jit
+def _load_gates(x, at, width, ok):
+    return _load(x, at, ok), _load(x, at + width, ok), _load(x, at + 2 * width, ok)
+
+
+@triton.jit
+def _store_gates(x, at, width, ok, first, second, third):
+    tl.store(x + at, first, ok)
+    tl.store(x + at + width, second, ok)
+    tl.store(x + at + 2 * width, third, ok)
+
+
+@triton.jit
+def _gru_forward(inputs, recurrent, h, new, saved, width, n_all, BLOCK: tl.constexpr):
+    at, ok, row, col = _element(width, n_all, BLOCK)
+    a_r, a_z, a_n = _load_gates(inputs, row * 3 * width + col, width, ok)
+    b_r, b_z, b_n = _load_gates(recurrent, row * 3 * width + col, width, ok)
+    before = _load(h, at, ok)
     r, z = _sigmoid(a_r + b_r), _sigmoid(a_z + b_z)
     n = tanh(a_n + r * b_n)
     tl.store(new + at, n + z * (before - n), ok)
     keep = row * 4 * width + col
-    tl.store(saved + keep, r, ok)
-    tl.store(saved + keep + width, z, ok)
-    tl.store(saved + keep + 2 * width, n, ok)
+    _store_gates(saved, keep, width, ok, r, z, n)
     tl.store(saved + keep + 3 * width, b_n, ok)
 
 
 @triton.jit
 def _gru_backward(g, saved, h, to_inputs, to_recurrent, to_h, width, n_all, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < n_all
-    row, col = at // width, at % width
+    at, ok, row, col = _element(width, n_all, BLOCK)
     keep = row * 4 * width + col
-    r = tl.load(saved + keep, ok, 0.0).to(tl.float32)
-    z = tl.load(saved + keep + width, ok, 0.0).to(tl.float32)
-    n = tl.load(saved + keep + 2 * width, ok, 0.0).to(tl.float32)
-    b_n = tl.load(saved + keep + 3 * width, ok, 0.0).to(tl.float32)
-    before = tl.load(h + at, ok, 0.0).to(tl.float32)
-    grad = tl.load(g + at, ok, 0.0).to(tl.float32)
+    r, z, n = _load_gates(saved, keep, width, ok)
+    b_n = _load(saved, keep + 3 * width, ok)
+    before, grad = _load(h, at, ok), _load(g, at, ok)
     into_n = grad * (1 - z) * (1 - n * n)
     into_r = into_n * b_n * r * (1 - r)
     into_z = grad * (before - n) * z * (1 - z)
     gates = row * 3 * width + col
-    tl.store(to_inputs + gates, into_r, ok)
-    tl.store(to_inputs + gates + width, into_z, ok)
-    tl.store(to_inputs + gates + 2 * width, into_n, ok)
-    tl.store(to_recurrent + gates, into_r, ok)
-    tl.store(to_recurrent + gates + width, into_z, ok)
-    tl.store(to_recurrent + gates + 2 * width, into_n * r, ok)
+    _store_gates(to_inputs, gates, width, ok, into_r, into_z, into_n)
+    _store_gates(to_recurrent, gates, width, ok, into_r, into_z, into_n * r)
     tl.store(to_h + at, grad * z, ok)
 
 
 @triton.jit
 def _lstm_forward(total, c, h, new, saved, width, n_all, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < n_all
-    row, col = at // width, at % width
+    at, ok, row, col = _element(width, n_all, BLOCK)
     gates = row * 4 * width + col
-    i = _sigmoid(tl.load(total + gates, ok, 0.0).to(tl.float32))
-    f = _sigmoid(tl.load(total + gates + width, ok, 0.0).to(tl.float32))
-    g = tanh(tl.load(total + gates + 2 * width, ok, 0.0).to(tl.float32))
-    o = _sigmoid(tl.load(total + gates + 3 * width, ok, 0.0).to(tl.float32))
-    after = f * tl.load(c + at, ok, 0.0).to(tl.float32) + i * g
+    i, f, g = _load_gates(total, gates, width, ok)
+    i, f, g, o = _sigmoid(i), _sigmoid(f), tanh(g), _sigmoid(_load(total, gates + 3 * width, ok))
+    after = f * _load(c, at, ok) + i * g
     tl.store(new + at, after, ok)
     tl.store(h + at, o * tanh(after), ok)
-    tl.store(saved + gates, i, ok)
-    tl.store(saved + gates + width, f, ok)
-    tl.store(saved + gates + 2 * width, g, ok)
+    _store_gates(saved, gates, width, ok, i, f, g)
     tl.store(saved + gates + 3 * width, o, ok)
 
 
 @triton.jit
 def _lstm_backward(gh, gc, saved, c, new, into, to_c, width, n_all, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    ok = at < n_all
-    row, col = at // width, at % width
+    at, ok, row, col = _element(width, n_all, BLOCK)
     gates = row * 4 * width + col
-    i = tl.load(saved + gates, ok, 0.0).to(tl.float32)
-    f = tl.load(saved + gates + width, ok, 0.0).to(tl.float32)
-    g = tl.load(saved + gates + 2 * width, ok, 0.0).to(tl.float32)
-    o = tl.load(saved + gates + 3 * width, ok, 0.0).to(tl.float32)
-    before = tl.load(c + at, ok, 0.0).to(tl.float32)
-    squashed = tanh(tl.load(new + at, ok, 0.0).to(tl.float32))
-    grad_h = tl.load(gh + at, ok, 0.0).to(tl.float32)
-    grad_c = tl.load(gc + at, ok, 0.0).to(tl.float32) + grad_h * o * (1 - squashed * squashed)
-    tl.store(into + gates, grad_c * g * i * (1 - i), ok)
-    tl.store(into + gates + width, grad_c * before * f * (1 - f), ok)
-    tl.store(into + gates + 2 * width, grad_c * i * (1 - g * g), ok)
+    i, f, g = _load_gates(saved, gates, width, ok)
+    o = _load(saved, gates + 3 * width, ok)
+    squashed, grad_h = tanh(_load(new, at, ok)), _load(gh, at, ok)
+    grad_c = _load(gc, at, ok) + grad_h * o * (1 - squashed * squashed)
+    into_f = grad_c * _load(c, at, ok) * f * (1 - f)
+    _store_gates(into, gates, width, ok, grad_c * g * i * (1 - i), into_f, grad_c * i * (1 - g * g))
     tl.store(into + gates + 3 * width, grad_h * squashed * o * (1 - o), ok)
     tl.store(to_c + at, grad_c * f, ok)
 

@@ -40,9 +40,7 @@ class RecurrentLayer(nn.Module):
                 nn.init.orthogonal_(square)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch time width_in"],
-        lengths: Int[Tensor, "batch"],
+        self, x: Float[Tensor, "batch time width_in"], lengths: Int[Tensor, "batch"]
     ) -> tuple[Float[Tensor, "batch time out"], Float[Tensor, "batch out"]]:
         """All states, and the last of each sentence (for the backward direction, the state at its first word)."""
         time = torch.arange(x.shape[1], device=x.device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config import Config
+from ..config import PartConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -18,23 +18,13 @@ if TYPE_CHECKING:
     from ..encoders.encoder import EncoderConfig
 
 
-class DecoderConfig(Config):
-    """Configuration of a decoder: a frozen dataclass, listed in `models/registry.py`."""
-
-    kind: str  # its name in config.json
-
-    @property
-    def width(self) -> int:
-        raise NotImplementedError
+class DecoderConfig(PartConfig):
+    """Base of the configurations of decoders."""
 
     @property
     def attends(self) -> bool:
         """Whether it attends to the annotations."""
         return getattr(self, "attention", None) != "none"
-
-    @property
-    def embedding_width(self) -> int:
-        return int(getattr(self, "embedding", self.width))
 
     @property
     def output_width(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -12,9 +12,8 @@ from torch import nn
 from ...attention import padding
 from ...layers import DecoderLayer, Dropout
 from ...layers.positions import absolute_positions
-from ..config import NormPlace, PositionKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import token_embedding
-from ..encoders.transformer_encoder import width_problems
+from ..encoders.transformer_encoder import TransformerConfig
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
@@ -26,22 +25,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TransformerDecoderConfig(DecoderConfig):
+class TransformerDecoderConfig(TransformerConfig, DecoderConfig):
     """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
-
-    kind: Literal["transformer"] = "transformer"
-    width: int = 256
-    heads: int = 4
-    key_heads: int = 0
-    hidden: int = 1024
-    layers: int = 4
-    norm: NormPlace = "pre"
-    positions: PositionKind = "sinusoidal"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0  # of the attention weights
-
-    def problems(self) -> list[str]:
-        return super().problems() or width_problems(self)
 
     def build(self, vocabulary: int, memory: int, longest: int) -> TransformerDecoder:
         return TransformerDecoder(self, vocabulary, memory, longest)
@@ -49,10 +34,7 @@ class TransformerDecoderConfig(DecoderConfig):
 
 @dataclass
 class TransformerDecoderState(State):
-    """Keys and values of every layer: those of what was written so far, and those of the source.
-
-    `cache` has room for every step and is filled as they come; [layers, 2, rows, heads, steps, d].
-    """
+    """Keys and values of every layer: `cache` has those of the tokens so far, with room for every step."""
 
     cache: Float[Tensor, "layers 2 rows heads steps d"]
     position: int
@@ -61,7 +43,7 @@ class TransformerDecoderState(State):
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerDecoderState:
         written = self.cache[..., : self.position, :]
-        # What indexing gives is a copy, so the rows can be written back over the old ones.
+        # index_select copies, so the rows can overwrite the old ones.
         self.cache[..., : self.position, :] = written.index_select(2, rows)
         return replace(self)
 
@@ -87,20 +69,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self.embedding = token_embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
-        layers = (
-            DecoderLayer(
-                config.width,
-                config.heads,
-                config.hidden,
-                memory,
-                key_heads=config.key_heads,
-                norm=config.norm,
-                positions=config.positions,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-            )
-            for _ in range(config.layers)
-        )
+        layers = (DecoderLayer(memory=memory, **config.layer_options()) for _ in range(config.layers))
         self.layers = cast("list[DecoderLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.output = output_matrix(config.width, vocabulary)
@@ -119,11 +88,11 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
         x, mask = self._embed(tokens, 0), padding(annotations.lengths)
-        seen = []
+        layer_weights = []
         for layer in self.layers:
             x, w = layer(x, annotations.vectors, mask, weights=weights)
-            seen.append(w)
-        return DecoderOutput(self.norm(x), _maps(seen) if weights and any(seen) else None)
+            layer_weights.append(w)
+        return DecoderOutput(self.norm(x), _maps(layer_weights) if weights and any(layer_weights) else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> TransformerDecoderState:
         source = [None if layer.cross is None else layer.cross.keys(annotations.vectors) for layer in self.layers]
@@ -135,10 +104,12 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: TransformerDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], TransformerDecoderState, Float[Tensor, "rows maps places"] | None]:
-        x, state, seen = self._feed(tokens[:, None], state, weights)
+        x, state, layer_weights = self._feed(tokens[:, None], state, weights)
         maps = None
-        if weights and any(seen):
-            maps = _maps(seen).transpose(1, 2).flatten(0, 1)  # beams were queries: [sentences · beams, maps, places]
+        if weights and any(layer_weights):
+            maps = (
+                _maps(layer_weights).transpose(1, 2).flatten(0, 1)
+            )  # beams were queries: [sentences · beams, maps, places]
         return self.norm(x)[:, 0], state, maps
 
     def read(self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState) -> TransformerDecoderState:
@@ -147,12 +118,12 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
     def _feed(
         self, tokens: Int[Tensor, "rows n"], state: TransformerDecoderState, weights: bool
     ) -> tuple[Float[Tensor, "rows n width"], TransformerDecoderState, list[Weights | None]]:
-        """The next few positions of every row, and their keys and values into the cache."""
+        """The next few positions of every row; their keys and values go into the cache."""
         at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
         if end > room:
             raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
         x, mask = self._embed(tokens, at), padding(state.lengths)
-        seen = []
+        layer_weights = []
         for number, layer in enumerate(self.layers):
             k_cache, v_cache = state.cache[number]
 
@@ -164,10 +135,10 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
                 return k_cache[:, :, :end], v_cache[:, :, :end]
 
             x, w = layer.step(x, at, write, state.source[number], mask, weights=weights)
-            seen.append(w)
-        return x, replace(state, position=end), seen
+            layer_weights.append(w)
+        return x, replace(state, position=end), layer_weights
 
 
-def _maps(seen: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
+def _maps(layer_weights: list[Weights | None]) -> Float[Tensor, "batch maps queries places"]:
     """One map per layer and head, layers first."""
-    return torch.cat([w.dense() for w in seen if w is not None], dim=1)
+    return torch.cat([w.dense() for w in layer_weights if w is not None], dim=1)

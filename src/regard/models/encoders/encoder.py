@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..config import Config
+from ..config import PartConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from ..annotations import Annotations
 
 
-class EncoderConfig(Config):
-    """Configuration of an encoder: a frozen dataclass, listed in `models/registry.py`."""
-
-    kind: str  # its name in config.json
+class EncoderConfig(PartConfig):
+    """Base of the configurations of encoders."""
 
     @property
     def reads(self) -> str:
@@ -27,18 +25,9 @@ class EncoderConfig(Config):
         raise NotImplementedError
 
     @property
-    def width(self) -> int:
-        raise NotImplementedError
-
-    @property
     def annotation_width(self) -> int:
         """Width of the annotation vectors."""
         return self.width
-
-    @property
-    def embedding_width(self) -> int:
-        """Width of the word embeddings."""
-        return int(getattr(self, "embedding", self.width))
 
     @property
     def one_annotation_per_token(self) -> bool:

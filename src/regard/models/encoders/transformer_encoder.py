@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from ...attention import padding
 from ...layers import Dropout, EncoderLayer
 from ...layers.positions import absolute_positions
 from ..annotations import Annotations, masked_mean
-from ..config import NormPlace, PositionKind, SequenceSource  # noqa: TC001  read at run time
+from ..config import NormPlace, PartConfig, PositionKind, SequenceSource
 from .encoder import Encoder, EncoderConfig
 from .source_embedding import embed, source_embedding
 
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from ..decoders.transformer_decoder import TransformerDecoderConfig
-
 
 @dataclass(frozen=True)
-class TransformerEncoderConfig(EncoderConfig):
-    """Vaswani et al. 2017, section 3.1; `norm` says where the layer norms are."""
+class TransformerConfig(PartConfig):
+    """What Transformer encoders and decoders have in common; `norm` says where the layer norms are."""
 
     kind: Literal["transformer"] = "transformer"
-    reads: SequenceSource = "text"
     width: int = 256
     heads: int = 4
     key_heads: int = 0  # fewer heads for keys and values; 0 means as many as `heads`
@@ -40,7 +37,29 @@ class TransformerEncoderConfig(EncoderConfig):
     attention_dropout: float = 0.0  # of the attention weights
 
     def problems(self) -> list[str]:
-        return super().problems() or width_problems(self)
+        if wrong := super().problems():
+            return wrong
+        if self.width % self.heads:
+            wrong.append(f"heads = {self.heads} does not divide width = {self.width}")
+        if self.key_heads and self.heads % self.key_heads:
+            wrong.append(f"key_heads = {self.key_heads} does not divide heads = {self.heads}")
+        if self.positions == "sinusoidal" and self.width % 2:
+            wrong.append(f'positions = "sinusoidal" needs an even width, and it is {self.width}')
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            wrong.append(f'positions = "rotary" needs heads of an even width, and it is {self.width // self.heads}')
+        return wrong
+
+    def layer_options(self) -> dict[str, Any]:
+        """The arguments of each layer."""
+        names = ("width", "heads", "hidden", "key_heads", "norm", "positions", "dropout", "attention_dropout")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class TransformerEncoderConfig(TransformerConfig, EncoderConfig):
+    """Vaswani et al. 2017, section 3.1."""
+
+    reads: SequenceSource = "text"
 
     def build(self, vocabulary: int, longest: int) -> TransformerEncoder:
         return TransformerEncoder(self, source_embedding(self.reads, vocabulary, self.width), longest)
@@ -55,19 +74,7 @@ class TransformerEncoder(Encoder):
         self.embedding = embedding
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
-        self.layers = nn.ModuleList(
-            EncoderLayer(
-                config.width,
-                config.heads,
-                config.hidden,
-                key_heads=config.key_heads,
-                norm=config.norm,
-                positions=config.positions,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-            )
-            for _ in range(config.layers)
-        )
+        self.layers = nn.ModuleList(EncoderLayer(**config.layer_options()) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
@@ -82,17 +89,3 @@ class TransformerEncoder(Encoder):
             x = layer(x, mask)
         x = self.norm(x)
         return Annotations(x, lengths, masked_mean(x, lengths))
-
-
-def width_problems(config: TransformerEncoderConfig | TransformerDecoderConfig) -> list[str]:
-    """Widths and heads that do not divide each other as multi-head attention and its positions need."""
-    wrong = []
-    if config.width % config.heads:
-        wrong.append(f"heads = {config.heads} does not divide width = {config.width}")
-    if config.key_heads and config.heads % config.key_heads:
-        wrong.append(f"key_heads = {config.key_heads} does not divide heads = {config.heads}")
-    if config.positions == "sinusoidal" and config.width % 2:
-        wrong.append(f'positions = "sinusoidal" needs an even width, and it is {config.width}')
-    if config.positions == "rotary" and config.width // config.heads % 2:
-        wrong.append(f'positions = "rotary" needs heads of an even width, and it is {config.width // config.heads}')
-    return wrong
