@@ -146,15 +146,15 @@ class Library:
         if generate and model.task != "generate":
             raise RequestError(422, f"{name} does not generate text; leave out `generate`")
         title = f"{model.title.split(',')[0]} · {text[:60]}"
-        if model.ours:
-            loaded = self.loaded(model)
-            seen, prompt = (
-                (_watch_translation(loaded, text), 0)
-                if model.task == "translate"
-                else _watch_generation(loaded, text, generate)
+        loaded, prompt = self.loaded(model), 0
+        if not model.ours:
+            seen = (
+                loaded.generate(loaded.encode(text), generate) if generate else loaded.read(loaded.encode(text, second))
             )
+        elif model.task == "translate":
+            seen = _watch_translation(loaded, text)
         else:
-            seen, prompt = self._watch_text_model(model, text, second, generate), 0
+            seen, prompt = _watch_generation(loaded, text, generate)
         seen.model = name
         if not len(seen):
             raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
@@ -177,31 +177,15 @@ class Library:
         finally:
             del self.pending[0]
 
-    def loaded(self, model: ModelEntry) -> Pretrained:
-        """A model of regard with its tokenizers; only for the thread of the models."""
-
-        def load() -> Pretrained:
-            from ...decoding import pretrained
-
-            loaded = pretrained.load(model.place)
+    def loaded(self, model: ModelEntry) -> Any:
+        """A model with its tokenizers, `Pretrained` or `TextModel`; only for the thread of the models."""
+        if model.name not in self._loaded:
+            self._loaded[model.name] = loaded = _load(model)
             self._make_cancellable(loaded.model)
-            return loaded
-
-        loaded: Pretrained = self._cached(model.name, load)
-        return loaded
-
-    def _watch_text_model(self, model: ModelEntry, text: str, second: str | None, generate: int) -> Seen:
-        def load() -> TextModel:
-            from ...seeing.capture.huggingface_text_model import load_text_model
-
-            loaded = load_text_model(model.place, with_head=model.task == "generate")
-            self._make_cancellable(loaded.model)
-            return loaded
-
-        reader: TextModel = self._cached(model.name, load)
-        if generate:
-            return reader.generate(reader.encode(text), generate)
-        return reader.read(reader.encode(text, second))
+        self._loaded.move_to_end(model.name)
+        while len(self._loaded) > LOADED:
+            self._loaded.popitem(last=False)
+        return self._loaded[model.name]
 
     def _make_cancellable(self, model: nn.Module) -> None:
         """Raise in a forward pass whose request was cancelled: checked before every submodule is called."""
@@ -213,13 +197,15 @@ class Library:
         for module in model.modules():
             module.register_forward_pre_hook(check)
 
-    def _cached(self, name: str, load: Callable[[], Any]) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = load()
-        self._loaded.move_to_end(name)
-        while len(self._loaded) > LOADED:
-            self._loaded.popitem(last=False)
-        return self._loaded[name]
+
+def _load(model: ModelEntry) -> Pretrained | TextModel:
+    if model.ours:
+        from ...decoding import pretrained
+
+        return pretrained.load(model.place)
+    from ...seeing.capture.huggingface_text_model import load_text_model
+
+    return load_text_model(model.place, with_head=model.task == "generate")
 
 
 def _watch_translation(loaded: Pretrained, text: str) -> Seen:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...attention.weight_statistics import Cells
 from ...data.batch import BEGIN, END
 from ...decoding.beam_history import beam_history
 from ...decoding.classification import classify
@@ -176,8 +177,7 @@ def _letters(loaded: Pretrained, path: str) -> list[dict[str, Any]]:
 
 def _envelope(samples: Any) -> list[list[float]]:
     """The minimum and maximum of each interval of time."""
-    edges = [at * len(samples) // POINTS for at in range(POINTS + 1)]
-    spans = [samples[a:b] for a, b in pairwise(edges) if b > a]
+    spans = [samples[a:b] for a, b in pairwise(Cells.edges(len(samples), POINTS)) if b > a]
     return [[round(float(span.min()), 5), round(float(span.max()), 5)] for span in spans]
 
 

@@ -31,22 +31,19 @@ def neuron_view(weights: Weights, query: int, cols: range) -> dict[str, Any]:
     return {
         "query": query,
         "cols": [cols.start, cols.stop],
-        "q": _numbers(q),
-        "k": _numbers(k),
+        "q": _round(q),
+        "k": _round(k),
         "kind": "function" if product is None or form.kernel is None else form.kernel,
         "scale": form.scale,
-        "product": None if product is None else _numbers(product),
-        "energy": _numbers(energy),
+        "product": None if product is None else _round(product),
+        "energy": _round(energy),
         "modified": [None if e == -torch.inf else _round(e) for e in modified.tolist()],
-        "weight": _numbers(weights.tile(query, span)[0]),
+        "weight": _round(weights.tile(query, span)[0]),
         "normalizer": type(weights.normalize).__name__,
     }
 
 
-def _numbers(x: torch.Tensor) -> Any:
-    return _round(x.float().cpu().tolist())
-
-
 def _round(x: Any) -> Any:
-    """Seven digits, the precision of float32; for lists of numbers, too."""
+    """Seven digits, the precision of float32; for tensors and lists, too."""
+    x = x.tolist() if isinstance(x, torch.Tensor) else x
     return [_round(value) for value in x] if isinstance(x, list) else float(f"{x:.7g}")

@@ -80,9 +80,6 @@ class TraceView:
             "faithful": self.seen.faithful,
         }
 
-    def call(self, number: int) -> Call:
-        return self.seen[number]
-
     @property
     def batch(self) -> int:
         return max(call.shape[-4] if len(call.shape) > 3 else 1 for call in self.seen)
@@ -148,8 +145,8 @@ class TraceView:
             "steps": call.steps,
             "origin": call.origin,
             "fidelity": {
-                "error": _finite(fidelity.error),
-                "budget": _finite(fidelity.budget),
+                "error": fidelity.error,
+                "budget": fidelity.budget,
                 "kept": fidelity.faithful,
                 "word": fidelity.remark,
             },
@@ -162,7 +159,7 @@ class TraceView:
 
     def weights(self, number: int, entry: int) -> Weights:
         """The weights of every head of one entry, [heads, T_q, T_k]."""
-        call = self.call(number)
+        call = self.seen[number]
         with self._lock:
             weights = call.weights
         lead = len(weights.shape) - 2
@@ -179,15 +176,14 @@ class TraceView:
         if sampled:
             weights = weights.rows([(2 * at + 1) * queries // (2 * size) for at in range(size)])
         cells = weights.map((size, size), pool).float().cpu()  # type: ignore[arg-type]
-        rows, cols = (
-            torch.arange(size) * n // size for n in cells.shape[-2:]
-        )  # with fewer tokens than cells they are repeated
+        # With fewer tokens than cells they are repeated.
+        rows, cols = (torch.arange(size) * n // size for n in cells.shape[-2:])
         return cells[:, rows][..., cols], sampled
 
     @torch.no_grad()
     def statistics(self, number: int, entry: int) -> dict[str, Any]:
         """For every head: mean entropy in nats, mean largest weight, mean weight on the first key and on the prompt."""
-        weights, prompt = self.weights(number, entry), self.prompt or self.call(number).steps[0]
+        weights, prompt = self.weights(number, entry), self.prompt or self.seen[number].steps[0]
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:
@@ -257,10 +253,6 @@ def _check(call: Call) -> None:
 
 def _no_patterns(why: str) -> dict[str, Any]:
     return {"heads": [], "thresholds": THRESHOLDS, "why": why}
-
-
-def _finite(x: float | None) -> float | None:
-    return None if x is None or x != x or abs(x) == float("inf") else x
 
 
 def _list(x: torch.Tensor) -> list[float]:

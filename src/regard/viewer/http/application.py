@@ -13,7 +13,7 @@ from starlette.responses import FileResponse
 
 from ... import __version__
 from ..request_errors import ClientDisconnected, RequestError
-from ..static_files import MEDIA_TYPES, STATIC, STYLES, files, styles
+from ..static_files import MEDIA_TYPES, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .jobs import Jobs
 from .responses import json_response
@@ -21,7 +21,6 @@ from .routes import call_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from ..data.library import Library
 
@@ -63,7 +62,7 @@ def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | 
 
 
 async def _index() -> Response:
-    return _file_response(STATIC / "index.html")
+    return await _static_file("index.html")
 
 
 async def _static_file(name: str) -> Response:
@@ -72,10 +71,6 @@ async def _static_file(name: str) -> Response:
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")
-    return _file_response(path)
-
-
-def _file_response(path: Path) -> Response:
     return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=NO_CACHE)
 
 

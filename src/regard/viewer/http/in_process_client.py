@@ -11,13 +11,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Message
 
-ARRAY_HEADERS = {
-    "x-shape": "shape",
-    "x-type": "type",
-    "x-peaks": "peaks",
-    "x-computed": "computed",
-    "x-note": "note",
-}
+ARRAY_METADATA = ("shape", "type", "peaks", "computed", "note")
+"""The headers of an array, without their `x-`."""
 
 
 @dataclass(slots=True)
@@ -31,9 +26,7 @@ class ClientResponse:
         """Shape, type and the other metadata of an array; None where the body is not an array."""
         if "x-shape" not in self.headers:
             return None
-        metadata: dict[str, Any] = {
-            ARRAY_HEADERS[name]: value for name, value in self.headers.items() if name in ARRAY_HEADERS
-        }
+        metadata: dict[str, Any] = {x: self.headers[f"x-{x}"] for x in ARRAY_METADATA if f"x-{x}" in self.headers}
         metadata["shape"] = [int(x) for x in metadata["shape"].split(",")]
         metadata["peaks"] = [float(x) for x in metadata.get("peaks", "").split(",") if x]
         metadata["computed"] = float(metadata.get("computed", 1))

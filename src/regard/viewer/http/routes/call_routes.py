@@ -26,11 +26,10 @@ from .route_parameters import (
     Pooling,
     Span,
     TraceId,
-    call_shape,
+    call_of,
     check_cells,
     check_head,
     heads_of,
-    jobs_of,
     span_of,
 )
 
@@ -63,9 +62,7 @@ async def weights(
     type: Numbers = "float32",
 ) -> Response:
     """The weights, [heads, rows, cols]."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    count, queries, keys = call_shape(view, call, entry)
+    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     which = heads_of(heads, count)
     i, j = span_of(rows, queries, "rows"), span_of(cols, keys, "cols")
     check_cells(len(which), len(i), len(j))
@@ -89,9 +86,7 @@ async def top(
     k: Annotated[int, Query(ge=1, le=4096, description="How many per row")] = 8,
 ) -> Response:
     """The k largest weights of each row and the keys they belong to: values and indices, [heads, rows, k]."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    count, queries, keys = call_shape(view, call, entry)
+    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     which, i, k = heads_of(heads, count), span_of(rows, queries, "rows"), min(k, keys)
     check_cells(len(which), len(i), k)
     if len(which) * len(i) * keys > MOST_WEIGHTS:
@@ -121,9 +116,7 @@ def _chunks(rows: range, keys: int) -> list[range]:
 @router.get("/received", responses=ARRAY, response_class=Response)
 async def received(request: Request, trace: TraceId, call: CallId, head: Head = 0, entry: Entry = 0) -> Response:
     """How much attention each key receives from all queries, [keys]."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    count, queries, keys = call_shape(view, call, entry)
+    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     check_head(head, count)
     if queries * keys > MOST_WEIGHTS:
         raise RequestError(
@@ -161,9 +154,7 @@ async def tile(
     of R covers rows r·T//R up to (r+1)·T//R of T. Where a tile has more weights than can be computed at once, the edges
     of its cells are moved to multiples of a power of two, which X-Note names.
     """
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    count, queries, keys = call_shape(view, call, entry)
+    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     check_head(head, count)
     bottom, right = min(bottom, queries), min(right, keys)
     if top >= bottom or left >= right:
@@ -188,9 +179,7 @@ async def neuron(
     cols: Span = None,
 ) -> Response:
     """One query and its keys: q, k, the terms of the energy, their sum, and the weight."""
-    jobs = jobs_of(request)
-    view = jobs.library.trace(trace)
-    count, queries, keys = call_shape(view, call, entry)
+    jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     check_head(head, count)
     if query >= queries:
         raise RequestError(404, f"there is no query {query}; the call has {queries}, counted from 0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -14,6 +14,9 @@ from ... import limits
 from ...data import model_results
 from ..responses import json_response
 from .route_parameters import BYTES, ERRORS, jobs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 router = APIRouter()
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
@@ -46,21 +49,21 @@ async def length(request: Request) -> Response:
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
 async def translate(request: Request, body: TranslateRequest) -> Response:
     """The translation of each model, its alignment weights, and the beam at every step."""
-    jobs, results = jobs_of(request), []
-    for model in [jobs.library.model(name, "translate") for name in dict.fromkeys(body.models)]:
-        function = partial(model_results.translation, jobs.library, model, body.text, body.beams)
-        results.append(await jobs.run_model(request, function))
+    results = await _results(request, body, "translate", partial(model_results.translation, beams=body.beams))
     return json_response({"translations": results}, request)
 
 
 @router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
 async def classify(request: Request, body: TextRequest) -> Response:
     """The label of each model for a text, and the weight of every token."""
-    jobs, results = jobs_of(request), []
-    for model in [jobs.library.model(name, "classify") for name in dict.fromkeys(body.models)]:
-        function = partial(model_results.text_classification, jobs.library, model, body.text)
-        results.append(await jobs.run_model(request, function))
+    results = await _results(request, body, "classify", model_results.text_classification)
     return json_response({"classifications": results}, request)
+
+
+async def _results(request: Request, body: TextRequest, task: str, function: Callable[..., Any]) -> list[Any]:
+    jobs = jobs_of(request)
+    models = [jobs.library.model(name, task) for name in dict.fromkeys(body.models)]
+    return [await jobs.run_model(request, partial(function, jobs.library, model, body.text)) for model in models]
 
 
 @router.post("/caption", responses=ERRORS, response_model=dict[str, Any], openapi_extra=UPLOAD)

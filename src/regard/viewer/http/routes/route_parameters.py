@@ -64,11 +64,18 @@ def jobs_of(request: Request) -> Jobs:
     return jobs
 
 
+def call_of(request: Request, trace: str, call: int, entry: int) -> tuple[Jobs, TraceView, tuple[int, int, int]]:
+    """The jobs, the trace and the shape of one of its calls; a 404 where there is none."""
+    jobs = jobs_of(request)
+    view = jobs.library.trace(trace)
+    return jobs, view, call_shape(view, call, entry)
+
+
 def call_shape(trace: TraceView, call: int, entry: int) -> tuple[int, int, int]:
     """(heads, queries, keys) of a call; a 404 where the trace has no such call or batch entry."""
     if call >= len(trace.seen):
         raise RequestError(404, f"there is no call {call}; the trace has {len(trace.seen)}, counted from 0")
-    shape = trace.call(call).shape
+    shape = trace.seen[call].shape
     if len(shape) < 3:
         shape = (1, *shape)
     check_entry(entry, shape[-4] if len(shape) > 3 else 1)
