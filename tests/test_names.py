@@ -19,6 +19,7 @@ TESTED_ELSEWHERE = [
     ("attention/blocked_attention.py", "attention/backends/test_backends.py", "held to the reference there"),
     ("attention/masks/*", "attention/test_masks.py", "every mask dense, as intervals and drawn"),
     ("attention/block_indices.py", "attention/test_weights.py", "Weights reads all its blocks"),
+    ("attention/weight_blocks.py", "attention/test_weights.py", "Weights reads all its blocks"),
     ("attention/weight_statistics.py", "attention/test_weights.py", "each statistic against the dense matrix"),
     ("attention/tensor_versions.py", "attention/test_promises.py", "inputs changed in place"),
     ("attention/torch_transforms.py", "attention/kernels/test_custom_ops.py", "torch.func and torch.compile"),

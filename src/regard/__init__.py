@@ -13,45 +13,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .attention import (
-        Additive,
-        Alibi,
-        Bias,
-        Concat,
-        Cosine,
-        Dot,
-        Energy,
-        Entmax,
-        Exact,
-        Gaussian,
-        General,
-        Hard,
-        InverseDistance,
-        Mask,
-        Modified,
-        Normalizer,
-        Plan,
-        Proportional,
-        ScaledDot,
-        SoftCap,
-        Softmax,
-        Sparsemax,
-        Stats,
-        Top,
-        Weights,
-        attend,
-        causal,
-        dense,
-        documents,
-        explain,
-        lookup,
-        padding,
-        prefix,
-        window,
-    )
+    from .attention import *  # noqa: F403
     from .seeing import Call, Seen, load_trace, note
     from .seeing.capture.watch import watch
 
+# ruff: noqa: F405
 __all__ = [
     "Additive",
     "Alibi",

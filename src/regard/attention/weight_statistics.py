@@ -1,6 +1,6 @@
-"""Statistics of the attention matrix: each looks at a block of whole rows and keeps only its own small answer.
+"""Statistics of the attention matrix: each reads blocks of whole rows and keeps only its own small result.
 
-One pass over the blocks serves any number of them. A statistic nobody asked for costs nothing.
+One pass over the blocks serves any number of statistics; those that are not requested cost nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
+
+    from .weights import Weights
 
 
 class Block(NamedTuple):
@@ -40,7 +42,7 @@ class Top(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """The answers of one pass; None where a question was not asked."""
+    """The results of one pass; None for statistics that were not requested."""
 
     entropy: Float[Tensor, "*batch q"] | None = None
     """−Σ_j w_ij log w_ij, in nats."""
@@ -57,7 +59,7 @@ class Stats:
 
 
 class Statistic(Protocol):
-    """Sees every block once, and keeps only its own answer."""
+    """Reads every block once, and keeps only its own result."""
 
     def add(self, block: Block) -> None: ...
 
@@ -141,8 +143,8 @@ class Offsets:
         keys = block.w.shape[-1]
         j = block.queries[:, None] + self.offsets  # [rows, offsets]
         there = (j >= 0) & (j < keys)
-        found = block.w.gather(-1, j.clamp(0, keys - 1).expand(block.w.shape[0], -1, -1))
-        self.result[block.n, block.rows] = found * there
+        w = block.w.gather(-1, j.clamp(0, keys - 1).expand(block.w.shape[0], -1, -1))
+        self.result[block.n, block.rows] = w * there
 
 
 class On:
@@ -235,3 +237,23 @@ class Fidelity:
     def result(self) -> Tensor:
         # Zero output and zero error is a perfect match, not 0/0.
         return torch.where(self.error == 0, 0, self.error.sqrt() / self.norm.sqrt())
+
+
+def flat_outputs(
+    weights: Weights, v: Float[Tensor, "*batch k d"], out: Float[Tensor, "*batch q d"]
+) -> tuple[Float[Tensor, "n k d"], Float[Tensor, "n rows d"]]:
+    """Values and outputs of the selected matrices and queries, with one leading dimension, for `Fidelity`."""
+    energies, (*lead, queries, keys) = weights.energies, weights.shape
+    if energies.groups > 1 and v.dim() >= 3 and v.shape[-3] * energies.groups == energies.batch[-1]:
+        v = energies.per_query_head(v)
+        if tuple(lead) != energies.batch:  # v has all heads: take those of the selected matrices
+            v = energies.flatten(v)[list(weights.entries)].reshape(*lead, *v.shape[-2:])
+    try:
+        v, out = v.expand(*lead, keys, v.shape[-1]), out.expand(*lead, queries, out.shape[-1])
+    except RuntimeError:
+        batch = "".join(f"{n}, " for n in lead)
+        raise ValueError(
+            f"fidelity needs v [{batch}{keys}, D_v] and out [{batch}{queries}, D_v]; "
+            f"given v {list(v.shape)} and out {list(out.shape)}"
+        ) from None
+    return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])

@@ -6,6 +6,7 @@ w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matri
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -13,35 +14,28 @@ import torch
 from .block_indices import as_range, positions, select, span
 from .kernels.statistics import statistics_gpu
 from .tensor_versions import ChangedInPlaceError, TensorVersions
-from .weight_statistics import Block, Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top
+from .weight_blocks import blocks, row_state
+from .weight_statistics import Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top, flat_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from jaxtyping import Float
     from torch import Tensor
 
-    from .block_indices import Index
     from .energies.energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .weight_statistics import Statistic
 
-BLOCK = 1 << 20
-"""Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
-
-
-STEP = 512
-"""Rows that see few keys are computed up to the next multiple of it: blocks of one shape are cheaper to add up."""
-
 
 class Weights:
-    """The weights of one call of `attend`, answered exactly from q, k and the row state.
+    """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
 
-    Shapes are [*batch, T_q, T_k]. `w[0, 3]` picks from the leading dimensions (batch entry 0, head 3) and
-    `w.rows(1000)` picks queries; both give `Weights` again, and cost nothing. Only `dense` and `log_prob` build a
-    graph for gradients. Dropout is not part of the weights. Queries, keys and a mask of booleans are not copied:
-    changed in place since, they make every question an error, unless they were made in `torch.inference_mode`, where
-    PyTorch does not count changes.
+    Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
+    `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense` and `log_prob` build
+    a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not copied. Once
+    they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose changes
+    PyTorch does not count.
     """
 
     sinks: Float[Tensor, " n"] | None = None
@@ -50,7 +44,7 @@ class Weights:
     def __init__(self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None) -> None:
         self.energies, self.normalize = energies, normalize
         self.detached = energies.detached()
-        """The energies that questions are answered from: no graph, learned tensors copied."""
+        """The energies that weights are computed from: no graph, learned tensors copied."""
         self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
         """The row state [n, T_q] that the kernel left, for all matrices and queries."""
         self.entries: Sequence[int] = range(energies.count)
@@ -79,7 +73,7 @@ class Weights:
         kept = (self.energies.a, self.energies.b, *(() if state is None else (state,)))
         return sum(x.numel() * x.element_size() for x in kept)
 
-    # Choosing a part
+    # Selection
 
     def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Weights:
         """Pick from the leading dimensions: `w[0]`, `w[0, 3]`, `w[:, 2:4]`."""
@@ -104,14 +98,14 @@ class Weights:
         return part
 
     def _part(self) -> Weights:
-        part = object.__new__(type(self))
-        part.__dict__.update(self.__dict__, _own=None)
+        part = copy(self)
+        part._own = None
         return part
 
     # The matrix itself
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
-        """The whole matrix, differentiable. The one answer that takes O(T²) memory."""
+        """The whole matrix, differentiable. The only method that takes O(T²) memory."""
         e = self._live().block(*self._index(), slice(0, self.energies.keys), self.normalize.absent)
         if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh(e, self.row_state()[..., None], torch.arange(e.shape[-1], device=e.device))
@@ -132,16 +126,15 @@ class Weights:
         With a `size` it is pooled to at most that many cells, as `map` pools the whole matrix.
         """
         part = self.rows(rows)
-        chosen = select(cols, range(self.energies.keys), "key")
-        device = self.energies.a.device
+        keys = select(cols, range(self.energies.keys), "key")
         if size is not None:
-            return part._pooled(chosen, size, pool)
-        fast = statistics_gpu.tile(part, chosen)
-        if fast is None:
-            j = span(chosen, device)
+            return part._pooled(keys, size, pool)
+        w = statistics_gpu.tile(part, keys)
+        if w is None:
+            j = span(keys, self.device)
             e = self.flat().block(*part._index(), j, self.normalize.absent)
-            fast = self.normalize.weigh(e, part.row_state()[..., None], positions(j, device))
-        return fast.reshape(*self._shape, len(part.queries), len(chosen))
+            w = self.normalize.weigh(e, part.row_state()[..., None], positions(j, self.device))
+        return w.reshape(*self._shape, len(part.queries), len(keys))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
         """log softmax(e_i) at the key that `Hard` chose, differentiable: what REINFORCE multiplies by a reward."""
@@ -151,13 +144,13 @@ class Weights:
                 'Use attend(..., normalize=Hard("reinforce"))'
             )
         e = self._live().block(*self._index(), slice(0, self.energies.keys), -torch.inf)
-        picked = self.row_state()
-        empty = picked < 0
-        chosen = e.gather(-1, picked.clamp_min(0)[..., None]).squeeze(-1)
+        key = self.row_state()
+        empty = key < 0
+        chosen = e.gather(-1, key.clamp_min(0)[..., None]).squeeze(-1)
         total = e.masked_fill(empty[..., None], 0).logsumexp(-1)
         return (chosen.masked_fill(empty, 0) - total).masked_fill(empty, 0).reshape(self.shape[:-1])
 
-    # Questions
+    # Statistics
 
     def entropy(self) -> Float[Tensor, "*batch q"]:
         """−Σ_j w_ij log w_ij in nats: 0 looks at one key, log T_k at all alike."""
@@ -187,7 +180,7 @@ class Weights:
         return self.stats(map=size, pool=pool).map  # type: ignore[return-value]
 
     def fidelity(self, v: Tensor, out: Tensor) -> Float[Tensor, " *batch"]:
-        """|W v − out| / |out|, one number per matrix: the proof that what is shown is what was computed."""
+        """|W v − out| / |out|, one number per matrix: how far these weights are from what the model computed."""
         return self.stats(fidelity=(v, out)).fidelity  # type: ignore[return-value]
 
     @torch.no_grad()
@@ -204,7 +197,7 @@ class Weights:
         fidelity: tuple[Tensor, Tensor] | None = None,
         also: Sequence[Statistic] = (),
     ) -> Stats:
-        """Several questions in one pass over q and k; see the methods of the same names.
+        """Several statistics in one pass over q and k; see the methods of the same names.
 
         `also` are statistics of your own (`weight_statistics.Statistic`), computed in the same pass.
         """
@@ -213,11 +206,10 @@ class Weights:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
         columns = None if on is None else self._columns(on)
         size = None if map is None else self._size(map, pool)
-        proof = None if fidelity is None else self._values(*fidelity)
-        results = (
-            None
-            if also
-            else statistics_gpu.stats(
+        proof = None if fidelity is None else flat_outputs(self, *fidelity)
+        results = None
+        if not also:
+            results = statistics_gpu.stats(
                 self,
                 entropy=entropy,
                 top=top,
@@ -228,10 +220,9 @@ class Weights:
                 pool=pool,
                 fidelity=proof,
             )
-        )
         if results is None:
             energies, count, queries = self.flat(), len(self.entries), len(self.queries)
-            like = torch.empty(0, dtype=energies.precision, device=energies.a.device)
+            like = torch.empty(0, dtype=energies.precision, device=self.device)
             statistics: dict[str, Entropy | Largest | Received | Offsets | On | Map | Fidelity] = {}
             if entropy:
                 statistics["entropy"] = Entropy(count, queries, like)
@@ -249,7 +240,7 @@ class Weights:
                 statistics["fidelity"] = Fidelity(count, *proof, like)
             every: list[Statistic] = [*statistics.values(), *also]
             # The cells of a map reach to the last key; every other statistic can skip keys that no row sees.
-            for block in self._blocks(with_log=entropy, least=top or 1, whole=map is not None) if every else ():
+            for block in blocks(self, with_log=entropy, least=top or 1, whole=map is not None) if every else ():
                 for statistic in every:
                     statistic.add(block)
             results = {name: statistic.result for name, statistic in statistics.items()}
@@ -262,7 +253,7 @@ class Weights:
         return self.energies.a.device
 
     def flat(self) -> EnergyMatrix:
-        """`detached` with one leading dimension. Raises where it is no longer what `attend` was given."""
+        """`detached` with one leading dimension. Raises where the inputs of `attend` were changed since."""
         self._check_unchanged(self._fixed)
         if self._flat is None:
             self._flat = self.detached.flat()
@@ -271,26 +262,18 @@ class Weights:
     def row_state(self) -> Float[Tensor, "n rows"]:
         """One number per selected row: the one the kernel left, or computed now by one pass over the rows."""
         if self._own is None:
-            self._own = self._compute_state()
+            self._own = self.compute_state()
         return self._own
 
-    # Inside
-
-    def _compute_state(self) -> Float[Tensor, "n rows"]:
-        (entries, rows), energies = self._index(), self.flat()
+    def compute_state(self) -> Float[Tensor, "n rows"]:
+        self.flat()  # raises where the inputs were changed
         if self.kernel_state is not None:
+            entries, rows = self._index()
             return self.kernel_state[entries][:, rows]
         state = statistics_gpu.row_state(self)
-        if state is not None:
-            return state
-        device, keys, absent = energies.a.device, slice(0, energies.keys), self.normalize.absent
-        state = torch.empty(len(self.entries), len(self.queries), dtype=energies.precision, device=device)
-        with torch.no_grad():
-            for n, i in energies.blocks(len(self.entries), len(self.queries), BLOCK):
-                part = slice(n.start, n.stop), slice(i.start, i.stop)
-                selected = span(self.entries[part[0]], device), span(self.queries[part[1]], device)
-                state[part] = self.normalize.state(energies.block(*selected, keys, absent))
-        return state
+        return row_state(self) if state is None else state
+
+    # Private
 
     def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
         rows, columns = self._size(size, pool)
@@ -300,43 +283,10 @@ class Weights:
             like = torch.empty(0, dtype=self.energies.precision, device=self.device)
             map = Map(len(self.entries), len(self.queries), len(cols), size, pool, like)
             j = span(cols, like.device)
-            for block in self._blocks(with_log=False, whole=True):
+            for block in blocks(self, with_log=False, whole=True):
                 map.add(block._replace(w=block.w[..., j]))
             cells = map.result
         return cells.reshape(*self._shape, *size)
-
-    def _blocks(self, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
-        energies, normalize, state = self.flat(), self.normalize, self.row_state()
-        device = energies.a.device
-        j = torch.arange(energies.keys, device=device)
-        # Two buffers for the whole walk: a fresh 4 MiB tensor per operation costs more in page faults than in work.
-        first = energies.a.new_empty(0, dtype=energies.precision)
-        second = torch.empty_like(first)
-        for n, rows in energies.blocks(len(self.entries), len(self.queries), BLOCK):
-            own_n, own_rows = slice(n.start, n.stop), slice(rows.start, rows.stop)
-            queries, entries = span(self.queries[own_rows], device), span(self.entries[own_n], device)
-            last = energies.keys if whole else max(least, self._reach(energies, entries, queries))
-            e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
-            mine = state[own_n, own_rows, None]
-            log = None if normalize.opaque else normalize.log_weigh_(e, mine)
-            if log is not None:
-                w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
-            else:
-                w = normalize.weigh(e, mine, j[:last])
-                log = w.log() if with_log else None
-            yield Block(w, log, own_n, own_rows, positions(queries, device))
-
-    def _reach(self, energies: EnergyMatrix, entries: Index, queries: Index) -> int:
-        """How many keys, counted from the first, these queries can see at most, rounded up to whole steps of `STEP`."""
-        device = energies.a.device
-        if (
-            energies.mask is None or energies.keys <= STEP or device.type != "cpu"
-        ):  # a look at a GPU's numbers waits for it
-            return energies.keys
-        bounds = energies.interval(positions(entries, device), positions(queries, device))
-        if bounds is None:
-            return energies.keys
-        return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)
 
     def _live(self) -> EnergyMatrix:
         """The energies with their graph and one leading dimension."""
@@ -347,23 +297,22 @@ class Weights:
         if any(x.changed() for x in tensors):
             raise ChangedInPlaceError(
                 "queries, keys, the mask or learned parts of the energy were changed in place since attend() was "
-                "called, so these weights would be others than it used; ask before changing them (before "
+                "called, so the weights it used cannot be computed; read them before the change (before "
                 "optimizer.step())"
             )
 
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
-        device = self.energies.a.device
-        return span(self.entries, device), span(self.queries, device)
+        return span(self.entries, self.device), span(self.queries, self.device)
 
-    def _shaped(self, answer: Tensor | Top) -> Tensor | Top:
-        if isinstance(answer, Top):
-            return Top(*(x.reshape((*self._shape, *x.shape[1:])) for x in answer))
-        return answer.reshape((*self._shape, *answer.shape[1:]))
+    def _shaped(self, result: Tensor | Top) -> Tensor | Top:
+        if isinstance(result, Top):
+            return Top(*(x.reshape((*self._shape, *x.shape[1:])) for x in result))
+        return result.reshape((*self._shape, *result.shape[1:]))
 
     def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
         """Chosen columns as a boolean [n or 1, T_k]."""
         keys = self.energies.keys
-        chosen = torch.as_tensor(on, device=self.energies.a.device)
+        chosen = torch.as_tensor(on, device=self.device)
         if chosen.dtype == torch.bool:
             if chosen.shape[-1:] != (keys,):
                 raise ValueError(f"on needs a boolean for each of {keys} keys, got shape {list(chosen.shape)}")
@@ -371,9 +320,9 @@ class Weights:
         if chosen.is_floating_point() and chosen.numel():
             raise TypeError(f"on needs whole indices or booleans, got {chosen.dtype}")
         columns = select(chosen.flatten().tolist(), range(keys), "key")
-        seen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
-        seen[0, list(columns)] = True
-        return seen
+        is_chosen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
+        is_chosen[0, list(columns)] = True
+        return is_chosen
 
     def _size(self, size: tuple[int, int], pool: str) -> tuple[int, int]:
         rows, cols = size
@@ -382,25 +331,3 @@ class Weights:
         if pool not in ("max", "mean"):
             raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
         return min(rows, len(self.queries)), min(cols, self.energies.keys)
-
-    def _values(self, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-        """v and out, flat: [n, T_k, D_v] and [n, rows, D_v] of the matrices and queries chosen."""
-        groups, heads = self.energies.groups, self.energies.batch[-1:]
-        if groups > 1 and v.dim() >= 3 and v.shape[-3] * groups == heads[0]:
-            v = v.repeat_interleave(groups, dim=-3)
-            if self._shape != self.energies.batch:  # v is given whole: take the heads that were chosen
-                v = v.expand(*self.energies.batch, *v.shape[-2:]).reshape(-1, *v.shape[-2:])[list(self.entries)]
-                v = v.reshape(*self._shape, *v.shape[-2:])
-        wanted = (*self._shape, self.energies.keys), (*self._shape, len(self.queries))
-        try:
-            v, out = (x.expand(*lead, x.shape[-1]) for x, lead in zip((v, out), wanted, strict=True))
-        except RuntimeError:
-            raise ValueError(
-                f"fidelity needs v [{_list(wanted[0])}, D_v] and out [{_list(wanted[1])}, D_v]; "
-                f"given v {list(v.shape)} and out {list(out.shape)}"
-            ) from None
-        return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
-
-
-def _list(shape: tuple[int, ...]) -> str:
-    return ", ".join(map(str, shape))

@@ -67,11 +67,11 @@ def test_the_look_up_family(name: str) -> None:
 def test_blocks_of_any_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk over blocks, forced through every shape of block on small inputs."""
     from regard.attention import blocked_attention as blocked
-    from regard.attention import weights
+    from regard.attention import weight_blocks
     from regard.attention.kernels.additive import additive_cpu
 
     monkeypatch.setattr(blocked, "BLOCK", tile)
-    monkeypatch.setattr(weights, "BLOCK", tile)
+    monkeypatch.setattr(weight_blocks, "BLOCK", tile)
     monkeypatch.setattr(additive_cpu, "TILE", tile)
     monkeypatch.setattr(additive_cpu, "ROWS", tile)
     for name in ("scaled", "additive", "modified", "own function"):

@@ -25,8 +25,8 @@ class SinkWeights(Weights):
         super().__init__(energies, Softmax(), state)
         self.sinks = sinks.detach().to(energies.precision).expand(energies.batch).reshape(-1)
 
-    def _compute_state(self) -> Float[Tensor, "n rows"]:
-        lse = super()._compute_state()
+    def compute_state(self) -> Float[Tensor, "n rows"]:
+        lse = super().compute_state()
         assert self.sinks is not None
         sinks = self.sinks[torch.as_tensor(list(self.entries), device=lse.device)]
         # The state of an empty row is +∞, and stays so: the sink gives no weight to any key.

@@ -1,0 +1,78 @@
+"""The rows of `Weights` a block at a time: their state, and their weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .block_indices import positions, span
+from .weight_statistics import Block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from .block_indices import Index
+    from .energies.energy_matrix import EnergyMatrix
+    from .weights import Weights
+
+BLOCK = 1 << 20
+"""Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
+
+STEP = 512
+"""Rows that see few keys are computed up to the next multiple of it: blocks of one shape are cheaper to add up."""
+
+
+@torch.no_grad()
+def row_state(weights: Weights) -> Float[Tensor, "n rows"]:
+    """The state of the selected rows, from their energies."""
+    energies, normalize = weights.flat(), weights.normalize
+    state = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
+    for n, rows, entries, queries in _parts(weights, energies):
+        e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
+        state[n, rows] = normalize.state(e)
+    return state
+
+
+def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
+    """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
+
+    A block is valid until the next one: it is computed in the same memory.
+    """
+    energies, normalize, state = weights.flat(), weights.normalize, weights.row_state()
+    j = torch.arange(energies.keys, device=weights.device)
+    # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
+    first = energies.a.new_empty(0, dtype=energies.precision)
+    second = torch.empty_like(first)
+    for n, rows, entries, queries in _parts(weights, energies):
+        last = energies.keys if whole else max(least, _reach(energies, entries, queries))
+        e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
+        own_state = state[n, rows, None]
+        log = None if normalize.opaque else normalize.log_weigh_(e, own_state)
+        if log is not None:
+            w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
+        else:
+            w = normalize.weigh(e, own_state, j[:last])
+            log = w.log() if with_log else None
+        yield Block(w, log, n, rows, positions(queries, weights.device))
+
+
+def _parts(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
+    """Per block its place among the selected matrices and rows, and which matrices and queries these are."""
+    for some, few in energies.blocks(len(weights.entries), len(weights.queries), BLOCK):
+        n, rows = slice(some.start, some.stop), slice(few.start, few.stop)
+        yield n, rows, span(weights.entries[n], weights.device), span(weights.queries[rows], weights.device)
+
+
+def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
+    """How many keys, counted from the first, these queries can see at most, rounded up to a multiple of `STEP`."""
+    device = energies.a.device
+    if energies.mask is None or energies.keys <= STEP or device.type != "cpu":  # reading a GPU's numbers waits for it
+        return energies.keys
+    bounds = energies.interval(positions(entries, device), positions(queries, device))
+    if bounds is None:
+        return energies.keys
+    return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)
