@@ -89,16 +89,16 @@ def translate(
         from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
-    from .. import decoding
     from ..data.pair import RowProblem
-    from ..decoding import pretrained
+    from ..decoding import Sample, pretrained
+    from ..decoding import translate as translate_texts
 
     loaded = pretrained.load(model or pretrained.DEFAULT, find_device(device), engine, wanted=("translate",))
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
         settings["longest"] = longest
     if sample is not None:
-        settings["sample"] = decoding.Sample(sample, top_k, top_p, seed)
+        settings["sample"] = Sample(sample, top_k, top_p, seed)
         settings["beams"] = best
     elif (top_k, top_p, seed) != (0, 1.0, None):
         raise ValueError("--top-k, --top-p and --seed are for --sample; add e.g. --sample 1.0")
@@ -120,7 +120,7 @@ def translate(
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
         texts = ["" if isinstance(item, RowProblem) else item for item in batch]
-        for translation in decoding.translate(
+        for translation in translate_texts(
             loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **settings
         ):
             print_translation(translation, best, sampled=sample is not None)

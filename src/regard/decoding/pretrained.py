@@ -43,7 +43,7 @@ def load(
 
     One whose task is not `wanted` is refused, with the command that is for it.
     """
-    from ..data import TokenizerPair
+    from ..data.tokenizer_pair import TokenizerPair
     from ..models import load as load_model
 
     model: Any

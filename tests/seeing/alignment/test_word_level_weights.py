@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.seeing.alignment.alignment_error import best_links
+from regard.seeing.alignment.word_alignment import best_links
 from regard.seeing.alignment.word_level_weights import group_pieces, merge_pieces, sum_by_word, word_weights
 from regard.seeing.analysis import TokenizedText
 

@@ -25,7 +25,7 @@ from regard.models import (
     TransformerDecoderConfig,
     TransformerEncoderConfig,
 )
-from regard.seeing.alignment.alignment_error import best_links
+from regard.seeing.alignment.word_alignment import best_links
 
 sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 

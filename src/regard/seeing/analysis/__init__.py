@@ -1,18 +1,15 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, distances between heads."""
 
 from ..capture.tokenized_text import TokenizedText
-from .ablation import OutputDifference, ablate, output_difference
+from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
 from .head_distance import classical_scaling, head_distances
-from .head_patterns import PATTERNS, THRESHOLDS, HeadScores, Patterns
+from .head_patterns import THRESHOLDS, Patterns
 from .induction_heads import induction_scores, repeated_sequence
 from .retrieval_heads import retrieval_scores
 
 __all__ = [
-    "PATTERNS",
     "THRESHOLDS",
-    "HeadScores",
-    "OutputDifference",
     "Patterns",
     "TokenizedText",
     "ablate",

@@ -82,22 +82,15 @@ class Ablation:
         layers = [f"layer {x}" if isinstance(x, int) else x for x in self.heads if x not in self._ablated_layers]
         return layers + [f"token {x}" for x in self.tokens if x not in self._masked_tokens]
 
-    def ablated_heads(self, name: str) -> list[int]:
-        """The heads of this layer that output zeros."""
-        return [head for layer in self._matching_layers(name) for head in self.heads[layer]]
-
-    def _matching_layers(self, name: str) -> list[int | str]:
-        """The keys of `heads` that name this layer."""
-        return [x for x in self.heads if is_layer(name, x)]
-
     def output(self, name: str, out: Tensor, dim: int) -> Tensor:
         """The output with ablated heads set to zero; heads are dimension `dim`."""
-        heads = self.ablated_heads(name)
+        layers = [layer for layer in self.heads if is_layer(name, layer)]
+        heads = [head for layer in layers for head in self.heads[layer]]
         if not heads:
             return out
         if max(heads) >= out.shape[dim]:
             raise ValueError(f"{name} has {out.shape[dim]} heads; head {max(heads)} cannot be ablated")
-        self._ablated_layers.update(self._matching_layers(name))
+        self._ablated_layers.update(layers)
         return out.index_fill(dim, torch.tensor(heads, device=out.device), 0)
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:

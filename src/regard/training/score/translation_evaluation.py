@@ -12,7 +12,7 @@ import torch
 from ...data import Batches, EncodedCorpus
 from ...decoding import translate
 from ...models import EncoderDecoder
-from ...seeing.alignment.alignment_error import alignment_error_rate, best_links, parse_links
+from ...seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links
 from ...seeing.alignment.word_level_weights import merge_pieces
 from . import bleu as scores
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...data import Batch, Pair, TokenizerPair
     from ...decoding.search import Settings
     from ...decoding.translation import Engine
-    from ...seeing.alignment.alignment_error import Links
+    from ...seeing.alignment.word_alignment import Links
     from .bleu import LengthBin, Score
 
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import dispatch
-from ..call import Call
-from ..fidelity import BUDGET
+from ..call import BUDGET, Call
 from ..record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .patching import Replacement, Tap
@@ -89,9 +88,7 @@ def _ablated_mask(
         return mask
     if implementation not in ("sdpa", "eager"):
         raise ValueError(f"tokens can be ablated under sdpa and eager attention; the model runs {implementation}")
-    flag = options.get("is_causal")
-    flag = getattr(module, "is_causal", True) if flag is None else flag
-    flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and bool(flag)
+    flag = implementation == "sdpa" and mask is None and q.shape[-2] > 1 and _is_causal(module, options)
     for ablation, name in ablations:
         mask, flag = ablation.mask(name, mask, flag, q, k)
     if implementation == "eager" and isinstance(mask, torch.Tensor) and mask.dtype == torch.bool:
@@ -147,12 +144,16 @@ def _energies(
         return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap)
     # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left out if it
     # is wider than the text.
-    flag = options.get("is_causal")
-    flag = getattr(module, "is_causal", True) if flag is None else flag
     size = options.get("sliding_window")
-    window = causal_window(q.shape[-2], k.shape[-2], bool(flag), size if size and size < k.shape[-2] else None)
+    size = size if size and size < k.shape[-2] else None
+    window = causal_window(q.shape[-2], k.shape[-2], _is_causal(module, options), size)
     padding = None if mask is None else mask[:, None, None, -k.shape[-2] :].bool()
     return dot_energies(q, k, scale, masks=(bias, window, padding), softcap=softcap or None)
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    flag = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if flag is None else flag)
 
 
 def _agrees(
