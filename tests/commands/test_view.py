@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", 
         ({"what": "minilm", "text": ["the cat", "a dog"]}, "2 are given, 'the cat' first: .* goes after --with"),
         ({"what": "minilm", "second": "the cat"}, "--with is a second text; give the model and the first"),
         ({"what": "{trace}", "host": "no.such.host.invalid"}, "cannot listen at no.such.host.invalid"),
-        ({"what": "{broken}"}, "does not hold what the trace says"),
+        ({"what": "{broken}"}, "does not match trace.json"),
         ({"what": "minilm", "text": [" "]}, "empty"),
     ],
 )

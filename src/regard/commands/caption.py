@@ -39,7 +39,7 @@ def caption(
     \b
     Examples:
       regard scenes 3 --save examples && regard caption examples/scene-1.png
-      regard caption scene:test:0:7 --save-plot looked.png
+      regard caption scene:test:0:7 --save-plot weights.png
       regard caption --model runs/soft-photos-1 beach.jpg dog.jpg
     """
     if save_plot is not None:

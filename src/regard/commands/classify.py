@@ -58,7 +58,7 @@ def classify(
       regard classify "The soup was not bad, but the service was awful."
       regard classify --compare "Everyone said that the film was dull, but it was not."
       regard classify seven.wav
-      regard classify --model runs/spell-digits-1 seven.flac --save-plot heard.png
+      regard classify --model runs/spell-digits-1 seven.flac --save-plot weights.png
       regard classify --model runs/cnn-sst2-1 --file reviews.txt > labels.tsv
     """
     sources = sources or []
@@ -206,8 +206,8 @@ def _print_words(loaded: Pretrained, result: Classification, compare: bool, save
 def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | None) -> None:
     import torch
 
+    from ..seeing.drawing.matplotlib_figures import save_sound_figure
     from ..seeing.drawing.shaded_text import sparkline
-    from ..seeing.drawing.sound_figure import save_sound_figure
 
     loudness = torch.from_numpy(result.numbers.astype("float32")).abs()
     print(f"sound    {sparkline(loudness)}")
@@ -225,7 +225,7 @@ def _print_sound(loaded: Pretrained, result: Classification, save_plot: Path | N
 def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens: int | None) -> int:
     """Print the letters of each sound; returns the number of sounds that could not be read."""
     from ..decoding import translate
-    from ..seeing.drawing.sound_figure import save_sound_figure
+    from ..seeing.drawing.matplotlib_figures import save_sound_figure
     from .options import search_settings
 
     if not sounds:

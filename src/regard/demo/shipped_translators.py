@@ -46,6 +46,6 @@ def sections() -> Iterator[RenderableType]:
         "Where Bahdanau's model looks",
         "w_t = softmax_j(v·tanh(W s_{t−1} + U h_j))",
         heatmap(weights, target, source),
-        "Each row is a word it writes, each column one it reads. It was never told which belong together.",
+        "Each row is a word it writes, each column one it reads. The training data do not say which belong together.",
     )
     yield Text('Try it: regard translate --show --model tatoeba-bahdanau-en-fr "A sentence."\n', style="bold")

@@ -11,6 +11,7 @@ from ...attention import Weights
 from ...attention.tensor_versions import ChangedInPlaceError
 from .attention_sinks import SinkWeights
 from .generation_steps import Generation
+from .record import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ class Call:
         """What was recorded: the steps, and the record of the first."""
         if self._generation is None:
             assert self._deferred is not None
-            self._generation, self._deferred = Generation(self._deferred()), None
+            self._generation, self._deferred = Generation(placed(self._deferred(), torch.Tensor.detach)), None
         return self._generation
 
     @property

@@ -49,8 +49,8 @@ class Generation:
         """`original` has the tensors of the model, if `record` has copies of them."""
         self.first = record
         """The record of the first step. Its `v` becomes that of all steps."""
-        self.keys = record.energies.keys
         self.steps = [_step(record, 0)]
+        self.keys = self.steps[0].keys
         self._k, self._v = [record.energies.b], [record.v]
         self._source = None if original is None else _source(original)
         self._versions = [TensorVersions(fixed_of(record))]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Intervals(Mask):
-    """start_i ≤ j < stop_i: what a growing key/value cache lets each step see.
+    """start_i ≤ j < stop_i: the keys that each step sees in a growing key/value cache.
 
     The same for every entry and head, [T_q], or different in the first leading dimensions, [B, T_q].
     """
@@ -49,7 +49,7 @@ class Intervals(Mask):
 
 
 def intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"], keys: int) -> Mask | None:
-    """The simplest mask that says it: nothing where all is seen, `causal` where that is what it comes to."""
+    """The simplest equal mask: None if every query sees all keys, `causal` if it is causal."""
     if bool((start == 0).all()):
         if bool((stop >= keys).all()):
             return None

@@ -118,8 +118,15 @@ def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
     return torch.tensor([n * (length - 1) // max(count - 1, 1) for n in range(count)], dtype=torch.int64, device="cpu")
 
 
-def some_rows(out: Float[Tensor, "*batch q d_v"]) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
-    """The rows of an output that are kept, and a copy of them: the model may change its output in place."""
+def some_rows(
+    out: Float[Tensor, "*batch q d_v"],
+) -> tuple[Int[Tensor, " rows"] | None, Float[Tensor, "*batch rows d_v"]]:
+    """The rows of an output that are kept, and a copy of them: the model may change its output in place.
+
+    All rows of a nested tensor, which cannot be indexed by rows.
+    """
+    if out.is_nested:
+        return None, out
     rows = evenly_spaced(out.shape[-2], ROWS)
     return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
 

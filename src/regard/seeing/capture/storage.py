@@ -31,17 +31,14 @@ class TensorStorage:
             raise ValueError(
                 f'keep is "cpu" or a folder to write to; {self.folder} cannot be made: there is no {self.folder.parent}'
             )
+        self.copies = self.cpu or self.folder is not None
+        """Whether tensors are copied, so that in-place changes do not reach them."""
         self.limit = None if limit is None else parse_bytes(limit)
         self.bytes = 0
         self._storages: set[int] = set()
         self._copies: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}  # of originals that are still alive
         self._count = 0
         self._files: tempfile.TemporaryDirectory[str] | None = None
-
-    @property
-    def copies(self) -> bool:
-        """Whether tensors are copied, so that in-place changes do not reach them."""
-        return self.cpu or self.folder is not None
 
     def reserve(self, tensors: Iterable[Tensor]) -> bool:
         """Whether all of these fit into the limit; if so, their bytes are counted."""

@@ -1,6 +1,6 @@
-"""Traces: what was seen, in a folder: `trace.json` says what there is, one safetensors file per call holds its numbers.
+"""Traces: recorded calls in a folder: `trace.json` describes them, and each has its tensors in a safetensors file.
 
-No pickle: a trace from a stranger can be opened.
+There is no pickle, so a trace from an unknown source can be opened.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LARGEST = 64 << 20
-"""Bytes of `trace.json` that are read: it holds names and words, and a file larger than that holds something else."""
+"""The maximum size of `trace.json`, in bytes."""
 
 NUMBER, NOTHING = int | float, type(None)
 ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list, "calls": list}
@@ -38,7 +38,7 @@ CALL: dict[str, Any] = {
     "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
     "budget": NUMBER | NOTHING,
 }  # fmt: skip
-"""What `trace.json` says, and of each call."""
+"""The fields of `trace.json`, and of each call in it, with their types."""
 
 
 def save(seen: Seen, path: str | Path) -> None:
@@ -63,72 +63,68 @@ def save(seen: Seen, path: str | Path) -> None:
     }
     with replacing_folder(path) as folder:
         for at, call in enumerate(call for call in seen.calls if call not in lost):
-            described, tensors = _written(call)
-            # One storage may be shared by several (queries, keys and values of one projection): each gets its own.
+            description, tensors = _describe(call)
+            # Queries, keys and values of one projection share a storage, which safetensors refuses.
             file = folder / f"{at:04}.safetensors"
             save_file({name: x.contiguous().clone() for name, x in tensors.items()}, file)
-            about["calls"].append(described)
+            about["calls"].append(description)
         (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def load_trace(path: str | Path) -> Seen:
-    """What `seen.save(path)` wrote. Each call's numbers are read when they are asked for."""
+    """Read what `seen.save(path)` wrote. The tensors of a call are read on first use."""
     path = Path(path)
     file = path / "trace.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{path} is no trace: there is no {file}; write one with seen.save(path)")
+        raise FileNotFoundError(f"{path} is not a trace: there is no {file}; write one with seen.save(path)")
     if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} is {file.stat().st_size:,} bytes; a trace's is at most {LARGEST:,}")
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; at most {LARGEST:,} are read")
     try:
         about = _printable(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not a trace's: {error}") from None
+        raise ValueError(f"{file} is not valid: {error}") from None
     if not isinstance(about, dict) or "format" not in about:
-        raise ValueError(f"{file} is not a trace's: it names no format")
+        raise ValueError(f"{file} is not valid: it has no format")
     if about["format"] != VERSION:
-        raise ValueError(f"{path} is of format {about['format']}; this version of regard reads {VERSION}")
+        raise ValueError(f"{path} has format {about['format']}; this version of regard reads format {VERSION}")
     _check(file, "it", about, ABOUT)
-    tokens = about["tokens"] or []
-    if not all(_words(x) for x in tokens):
-        raise ValueError(f"{file} is not a trace's: its tokens should be lists of words")
     sides = about.get("sides", {})
-    if not isinstance(sides, dict) or not all(_words(x) for x in sides.values()):
-        raise ValueError(f"{file} is not a trace's: its sides should be lists of words")
+    if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about["tokens"] or []), *sides.values()]):
+        raise ValueError(f"{file} is not valid: its tokens and sides should be lists of words")
     seen = Seen(about["model"])
-    seen.sides = sides
-    seen.tokens, seen.missed = about["tokens"], [str(x) for x in about["missed"]]
-    for at, described in enumerate(about["calls"]):
-        _check(file, f"call {at}", described, CALL)
-        if not all(isinstance(x, int) for x in (*described["steps"], *described["batch"])):
-            raise ValueError(f"{file} is not a trace's: the steps and the batch of call {at} should be whole numbers")
-        seen.calls.append(_read(path / f"{at:04}.safetensors", described))
+    seen.tokens, seen.sides, seen.missed = about["tokens"], sides, [str(x) for x in about["missed"]]
+    for at, description in enumerate(about["calls"]):
+        _check(file, f"call {at}", description, CALL)
+        if not all(isinstance(x, int) for x in (*description["steps"], *description["batch"])):
+            raise ValueError(f"{file} is not valid: the steps and the batch of call {at} should be whole numbers")
+        seen.calls.append(_read(path / f"{at:04}.safetensors", description))
     return seen
 
 
-def _words(x: Any) -> bool:
+def _are_words(x: Any) -> bool:
     return isinstance(x, list) and all(isinstance(word, str) for word in x)
 
 
-def _check(file: Path, what: str, given: Any, fields: dict[str, Any]) -> None:
-    """Refuse what has not these fields of these types; a file from a stranger may hold anything."""
-    if not isinstance(given, dict):
-        raise ValueError(f"{file} is not a trace's: {what} should be an object")
+def _check(file: Path, what: str, value: Any, fields: dict[str, Any]) -> None:
+    """Refuse a value without these fields of these types; the file may hold anything."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{file} is not valid: {what} should be an object")
     for name, kind in fields.items():
-        if not isinstance(given.get(name), kind):
-            raise ValueError(f"{file} is not a trace's: {what} has no {name}, or not one of the right type")
+        if not isinstance(value.get(name), kind):
+            raise ValueError(f"{file} is not valid: {what} has no {name}, or one of the wrong type")
 
 
 def _printable(x: Any) -> Any:
-    """The same with every character written out that is not to be printed: a name must not command the terminal."""
+    """The value with unprintable characters escaped, so that no name can control the terminal."""
     if isinstance(x, str):
         return x if x.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in x)
     if isinstance(x, list):
-        return [_printable(one) for one in x]
-    return {_printable(key): _printable(one) for key, one in x.items()} if isinstance(x, dict) else x
+        return [_printable(item) for item in x]
+    return {_printable(key): _printable(item) for key, item in x.items()} if isinstance(x, dict) else x
 
 
-def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A call as words and as tensors."""
+def _describe(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description of a call, and its tensors."""
     weights, v = call.weights, call.v
     rows, out = call.outputs()
     energies = weights.detached
@@ -136,7 +132,7 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for name, x in (("state", weights.kernel_state), ("sinks", call.record.sinks)):
         if x is not None:
             tensors[name] = x
-    described: dict[str, Any] = {
+    description: dict[str, Any] = {
         "name": call.name,
         "kind": call.kind,
         "origin": call.origin,
@@ -150,8 +146,8 @@ def _written(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "modifiers": [_part(x, tensors, call.name, at) for at, x in enumerate(energies.modifiers)],
     }
     if call.record.after is not None or call.record.measured is not None:
-        described["fidelity"], described["budget"] = call.fidelity()[:2]
-    return described, {name: x.detach().cpu() for name, x in tensors.items()}
+        description["fidelity"], description["budget"] = call.fidelity()[:2]
+    return description, {name: x.detach().cpu() for name, x in tensors.items()}
 
 
 def _part(part: Part, tensors: dict[str, Tensor], name: str, at: int | None = None) -> dict[str, Any]:
@@ -171,71 +167,71 @@ def _mask(energies: EnergyMatrix, tensors: dict[str, Tensor]) -> dict[str, Any] 
         return {"causal": mask.causal_offset}
     bounds = energies.intervals()
     if bounds is not None:
-        tensors["start"], tensors["stop"] = _alike(energies, *bounds)
+        tensors["start"], tensors["stop"] = _interval_tensors(energies, *bounds)
         return {"intervals": True}
     tensors["mask"] = mask.dense(energies.batch, energies.queries, energies.keys, device)
     return {"dense": True}
 
 
-def _alike(energies: EnergyMatrix, *bounds: Tensor) -> list[Tensor]:
-    """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without the last dimensions in which all agree."""
+def _interval_tensors(energies: EnergyMatrix, *bounds: Tensor) -> list[Tensor]:
+    """Intervals of all matrices, [n or 1, q or 1], as [*batch, q] without last dimensions in which all are equal."""
     full = [x.expand(energies.count, energies.queries).reshape(*energies.batch, energies.queries) for x in bounds]
     while full[0].dim() > 1 and all(bool((x == x[..., :1, :]).all()) for x in full):
         full = [x[..., 0, :] for x in full]
     return full
 
 
-def _read(file: Path, described: dict[str, Any]) -> Call:
+def _read(file: Path, description: dict[str, Any]) -> Call:
     if not file.is_file():
-        raise FileNotFoundError(f"the trace has lost {file}")
+        raise FileNotFoundError(f"the trace is incomplete: there is no {file}")
 
     def make() -> Record:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         try:
-            return _record(load_file(file), described)
+            return _record(load_file(file), description)
         except UnknownPartError:
             raise
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{file} does not hold what the trace says: {type(error).__name__}: {error}") from None
+            raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
 
-    return Call(described["name"], make)
+    return Call(description["name"], make)
 
 
-def _record(tensors: dict[str, Tensor], described: dict[str, Any]) -> Record:
+def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:
     energies = EnergyMatrix(
         tensors["q"],
         tensors["k"],
-        EnergyForm.rebuild(described["form"], tensors),
-        tuple(described["batch"]),
-        tuple(Modifier.rebuild(x, tensors, at) for at, x in enumerate(described["modifiers"])),
-        _mask_of(described["mask"], tensors),
-        described["groups"],
+        EnergyForm.rebuild(description["form"], tensors),
+        tuple(description["batch"]),
+        tuple(Modifier.rebuild(x, tensors, at) for at, x in enumerate(description["modifiers"])),
+        _read_mask(description["mask"], tensors),
+        description["groups"],
     )
     state = tensors.get("state")
     return Record(
         energies,
         tensors["v"],
         tensors["out"],
-        described["origin"],
-        normalize=Normalizer.rebuild(described["normalize"], tensors),
+        description["origin"],
+        normalize=Normalizer.rebuild(description["normalize"], tensors),
         state=None if state is None else state.view(*energies.batch, energies.queries),
         sinks=tensors.get("sinks"),
-        dropout=described["dropout"],
-        cross=described["kind"] == "cross",
+        dropout=description["dropout"],
+        cross=description["kind"] == "cross",
         rows=tensors["rows"],
-        measured=described.get("fidelity"),
-        budget=described.get("budget"),
-        steps=described["steps"],
+        measured=description.get("fidelity"),
+        budget=description.get("budget"),
+        steps=description["steps"],
     )
 
 
-def _mask_of(described: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:
-    if described is None:
+def _read_mask(description: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:
+    if description is None:
         return None
-    if "causal" in described:
-        return causal(described["causal"])
-    if "intervals" in described:
+    if "causal" in description:
+        return causal(description["causal"])
+    if "intervals" in description:
         return Intervals(tensors["start"], tensors["stop"])
     return dense(tensors["mask"])

@@ -119,7 +119,7 @@ class Watch:
     def _add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...]) -> None:
         last = self._last_calls.get(name)
         if callable(record):
-            record = self._compute_now(record) if self.storage.copies else _with_few_rows(record)
+            record = self._compute_now(record) if self.storage.copies else record
         if not callable(record):
             if last is not None and self._append_step(last, record):
                 return
@@ -158,10 +158,6 @@ class Watch:
         if self.layers is None:
             return True
         return any(is_layer(name, x) or (isinstance(x, str) and fnmatchcase(name, x)) for x in self.layers)
-
-
-def _with_few_rows(make: Callable[[], Record]) -> Callable[[], Record]:
-    return lambda: placed(make(), Tensor.detach)
 
 
 def _compiled(part: nn.Module) -> bool:

@@ -73,7 +73,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
     result = original(*args)
     (query, key, value), layer, rest = args[:3], args[3:9], args[9:]
     mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
-    rows, out = _some_rows(result[0])
+    rows, out = some_rows(result[0])
     check_unchanged = _version_check(*args)
 
     def make() -> Record:
@@ -101,7 +101,7 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     def feed_forward(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
-    check_unchanged, (kept_rows, kept) = _version_check(*args), _some_rows(out)
+    check_unchanged, (kept_rows, kept) = _version_check(*args), some_rows(out)
 
     def make() -> Record:
         check_unchanged()
@@ -185,11 +185,6 @@ def _options(
         "need_weights": False,
         "attn_mask": attn_mask,
     }
-
-
-def _some_rows(out: Tensor) -> tuple[Tensor | None, Tensor]:
-    """`some_rows`; of a nested tensor, which cannot be indexed by rows, all."""
-    return (None, out) if out.is_nested else some_rows(out)
 
 
 def _padded(x: Tensor) -> Tensor:
