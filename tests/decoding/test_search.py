@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding import Hypothesis, Sample, search
-from regard.decoding.beam import Beam, Ranking, advance
+from regard.decoding.beam import Beam, Ranking, advance, topk
 from regard.decoding.search import History
-from regard.decoding.topk import topk
 from regard.models.annotations import Annotations
 from regard.models.decoders.decoder import Decoder, DecoderOutput, State
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from jaxtyping import Float, UInt8
     from torch import Tensor
 
-
 COLUMNS = 5
 MAX_WORDS = 40  # the first words of a caption are drawn
 GREY = 128.0  # visible on dark and on light pictures
