@@ -61,7 +61,7 @@ def require_sounds(arguments: list[str], model: str) -> None:
 
 
 def refuse_file_names(arguments: list[str], model: str) -> None:
-    """Refuse names of existing files as texts: whoever gives one means the file's content."""
+    """Refuse names of existing files as texts: probably the content of the file is meant."""
     for argument in arguments:
         kind = kind_by_suffix(argument) if isfile(argument.split("#")[0]) else None
         if kind == "text":

@@ -448,10 +448,10 @@ def test_a_trace_comes_back_as_it_went(tmp_path: Path) -> None:
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="needs safetensors")
-    with pytest.raises(FileNotFoundError, match="no trace"):
+    with pytest.raises(FileNotFoundError, match="not a trace"):
         regard.load_trace(tmp_path)
     (tmp_path / "trace.json").write_text("[]")
-    with pytest.raises(ValueError, match="not a trace"):
+    with pytest.raises(ValueError, match="not valid"):
         regard.load_trace(tmp_path)
     (tmp_path / "trace.json").write_text('{"format": 99, "calls": []}')
     with pytest.raises(ValueError, match="format 99"):

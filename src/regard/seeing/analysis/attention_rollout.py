@@ -53,7 +53,7 @@ def rollout(seen: Seen, rows: Sequence[int] | None = None, entry: int = 0) -> Fl
     product[torch.arange(len(chosen)), chosen] = 1
     for call in reversed(calls):
         weights = entry_weights(call, entry)
-        # Rows of A sum to one, or to less where there is a sink; Ã divides by that sum and the one of I.
+        # Rows of A sum to one, or less if there is a sink; Ã divides by that sum and the one of I.
         sums = weights.stats(on=torch.ones(length, dtype=torch.bool)).on
         assert sums is not None
         scaled = product / (1 + sums.mean(0).cpu())

@@ -32,7 +32,7 @@ ROUNDING = {torch.float64: 1e-13, torch.float32: 2e-6, torch.float16: 6e-4, torc
 class MeasuredFidelity(NamedTuple):
     """The error |W·v − out| / |out|, and how much of it rounding explains; `error` is None if it cannot be measured.
 
-    `budget` depends on the call: where all values are similar, any weights give nearly the same output, so a wrong
+    `budget` depends on the call: if all values are similar, any weights give nearly the same output, so a wrong
     mask changes it little, and less is allowed.
     """
 
@@ -139,7 +139,7 @@ class Call:
             raise ChangedInPlaceError(
                 f"{self.name} attended, and what it attended with (queries, keys, values, masks, biases or learned "
                 "parts) was changed in place since, so the weights it used can no longer be computed; "
-                'watch(model, keep="cpu") copies it in time'
+                'watch(model, keep="cpu") keeps copies'
             )
 
     def forget(self) -> None:
