@@ -104,7 +104,7 @@ def evaluate(
         if value is not None and task not in TASKS[option]:
             raise ValueError(
                 f"{option} is for models that {' or '.join(TASKS[option])}; "
-                f"{run} is one for `regard {pretrained.COMMANDS[task]}`"
+                f"{run} is one for `regard {pretrained.COMMANDS.get(task, task)}`"
             )
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")

@@ -8,7 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from ..decoding.pretrained import Pretrained
-    from ..decoding.search import Settings
+    from ..decoding.search import SearchSettings
 
 BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more
 
@@ -55,9 +55,9 @@ def find_device(name: str) -> str:
 
 def search_settings(
     loaded: Pretrained, beams: int | None, length_penalty: float | None, coverage_penalty: float | None
-) -> Settings:
+) -> SearchSettings:
     """The search settings of the command line, then of the run's recipe, then the defaults."""
-    settings: Settings = {"beams": 5, "length_penalty": 1.0, "coverage_penalty": 0.0, **loaded.search}
+    settings: SearchSettings = {"beams": 5, "length_penalty": 1.0, "coverage_penalty": 0.0, **loaded.search}
     if beams is not None:
         settings["beams"] = beams
     if length_penalty is not None:

@@ -19,6 +19,22 @@ NEVER = -torch.inf
 GROUP = 16  # entries of a group in `topk`
 
 
+@dataclass
+class Hypothesis:
+    """The tokens between <s> and </s>; the score it was ranked by; and log p(y | x), </s> included.
+
+    `logprob` is NaN where an engine does not give it, see `CTranslate2`.
+
+    `weights`, where requested, has one row more than there are tokens: the last belongs to </s>. A Transformer has one
+    map per layer and head, an RNN one.
+    """
+
+    tokens: list[int]
+    score: float
+    logprob: float
+    weights: Float[Tensor, "maps target places"] | None = None
+
+
 @dataclass(frozen=True)
 class Ranking:
     """How finished hypotheses are ranked (Wu et al. 2016, section 7): log p(y | x) / lp(y) + cp(x, y), with

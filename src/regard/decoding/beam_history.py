@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .beam import NEVER, Beam, Ranking
-from .hypothesis import Hypothesis
+from .beam import NEVER, Beam, Hypothesis, Ranking
 from .search import decode_steps, limits
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ def beam_history(
     """For one sentence the hypotheses after every step of `search`, likeliest first; a finished one ends in </s>."""
     if len(annotations.lengths) != 1:
         raise ValueError(f"a beam history is of one sentence, got {len(annotations.lengths)}")
-    most, ranking = limits(annotations.lengths, longest), Ranking(length_penalty)
-    if decoder.most_steps is not None:
-        most = most.clamp(max=decoder.most_steps - 1)
+    most, ranking = limits(annotations.lengths, longest, decoder.most_steps), Ranking(length_penalty)
     beam = Beam.start(most, beams, 1, None, apart=False)
     count = int(most) + 1  # </s> is a step too
     state = decoder.start(annotations, beams=beams, steps=count)
@@ -41,6 +38,6 @@ def beam_history(
         scores = ranking(done.logprobs, at + 1)[0].tolist()
         hypotheses = zip(written, scores, done.logprobs[0].tolist(), strict=True)
         steps.append([Hypothesis(list(ids), score, logprob) for ids, score, logprob in hypotheses if logprob > NEVER])
-        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `decode_steps` itself asks only now and then
+        if bool(done.beam.done(ranking, prune=True)):  # on a GPU, `decode_steps` checks this only every few steps
             break
     return steps

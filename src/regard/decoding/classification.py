@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from .source_batches import batches, read, stacked
+from .source_batches import batches, stacked, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +24,10 @@ ON_CPU, ON_GPU = 4096, 65536  # tokens of a batch; of sound, hundredths of a sec
 
 @dataclass
 class Classification:
-    """A source and what it is called. `probabilities` are by label, likeliest first; none where it was refused.
+    """A source and its label. `probabilities` are by label, likeliest first; empty where the source was refused.
 
-    `weights` has one number per place (a token, </s> included, or a stretch of sound), where it was asked for and
-    the model's pooling gives places weights; `static` the TF-IDF weights of the same tokens.
+    `weights` has one number per place (a token, </s> included, or a stretch of sound), where requested and
+    where the model's pooling has weights; `static` the TF-IDF weights of the same tokens.
     """
 
     source: str
@@ -52,40 +51,31 @@ def classify(
     weights: bool = False,
     refused: Callable[[int, str], None] | None = None,
 ) -> Iterator[Classification]:
-    """Names each source, in their order, reading no further ahead than `window` of them.
+    """Classifies each source, in order, reading at most `window` of them ahead.
 
     Sources of like length share a batch of at most `tokens`, padding counted. One that cannot be read, is empty or too
-    long is an error; with `refused` that function is told its number (from 1) and the reason instead, and it gets no
+    long is an error; with `refused` that function is called with its number (from 1) and the reason, and it gets no
     label.
     """
     if tokens is None:
         tokens = ON_GPU if next(model.parameters()).is_cuda else ON_CPU
     if tokens < 1 or window < 1:
         raise ValueError(f"classify needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
-    sources, before = iter(sources), 0
-    while names := list(islice(sources, window)):
-        given, reasons = read(tokenizers.source, names)
-        for i, one in enumerate(given):
-            if one is None:
-                reasons.setdefault(i, "is empty: there is nothing to name")
-        for i, why in sorted(reasons.items()):
-            if refused is None:
-                raise ValueError(why if tokenizers.source.kind != "text" else f"text {before + i + 1} {why}")
-            refused(before + i + 1, why)
+    empty = "is empty: there is nothing to name"
+    for names, arrays in windows(tokenizers.source, sources, window, refused, noun="text", empty=empty):
         results = [Classification(name) for name in names]
-        for batch in batches(given, tokens, tokenizers.source):
+        for batch in batches(arrays, tokens, tokenizers.source):
             for i in batch:
-                results[i].numbers = np.asarray(given[i])
+                results[i].numbers = np.asarray(arrays[i])
             _run(model, tokenizers.target.names, [results[i] for i in batch], weights)
-        before += len(names)
         yield from results
 
 
 @torch.no_grad()
 def _run(model: Classifier, labels: list[str], batch: list[Classification], weights: bool) -> None:
-    """Set the probabilities and weights of these."""
+    """Sets the probabilities and weights of these results."""
     device = next(model.parameters()).device
-    source, lengths = (part.to(device) for part in stacked([one.numbers for one in batch]))
+    source, lengths = (part.to(device) for part in stacked([result.numbers for result in batch]))
     training = model.training
     model.eval()
     try:
@@ -94,11 +84,11 @@ def _run(model: Classifier, labels: list[str], batch: list[Classification], weig
         static = model.rarity(source, lengths) if weights and own is None else own
     finally:
         model.train(training)
-    sure, places = torch.softmax(output.logits.double(), -1).cpu(), output.places.tolist()
-    for i, one in enumerate(batch):
-        order = sure[i].argsort(descending=True, stable=True).tolist()
-        one.probabilities = {labels[n]: float(sure[i, n]) for n in order}
+    probabilities, places = torch.softmax(output.logits.double(), -1).cpu(), output.places.tolist()
+    for i, result in enumerate(batch):
+        order = probabilities[i].argsort(descending=True, stable=True).tolist()
+        result.probabilities = {labels[n]: float(probabilities[i, n]) for n in order}
         if output.weights is not None:
-            one.weights = output.weights[i, : places[i]].float().cpu()
+            result.weights = output.weights[i, : places[i]].float().cpu()
         if static is not None:
-            one.static = static[i, : len(one.numbers)].float().cpu()
+            result.static = static[i, : len(result.numbers)].float().cpu()

@@ -1,4 +1,4 @@
-"""CTranslate2: a Transformer of ours written in the form of that C++ engine, and translating with what was written."""
+"""CTranslate2, a C++ engine for Transformers: export of a model, and translation with the exported model."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import torch
 from ..data.batch import BEGIN, PAD
 from ..files import replacing_folder
 from ..layers import SinusoidalPositions
-from ..models import TransformerDecoderConfig, TransformerEncoderConfig
-from .hypothesis import Hypothesis
+from ..models.encoders.transformer_encoder import TransformerConfig
+from .beam import Hypothesis
 from .search import limits
 
 if TYPE_CHECKING:
     import os
     from typing import Unpack
 
-    from torch import Tensor, nn
+    from torch import nn
 
     from ..data import TokenizerPair
     from ..layers.multihead_attention import MultiHead
     from ..layers.transformer_layers import DecoderLayer, EncoderLayer
     from ..models import EncoderDecoder
-    from .search import Settings
+    from .search import SearchSettings
 
-POSITIONS = 4096  # the engine keeps the sines in a table; this many tokens fit on a side
+POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target
 
 
 def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
@@ -50,22 +50,23 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
 class CTranslate2:
     """The engine, for `translate`: it reads a folder that `export_ctranslate2` wrote.
 
-    Greedy search is ours to the token. Its beam search normalises by |y|^α, not by Wu et al.'s ((5 + |y|) / 6)^α, and
-    ranks otherwise than ours now and then. It gives no weights, and no `logprob` (it is NaN): its scores are of
-    probabilities without those of <pad> and <s>, and without </s> where the limit ended a sentence.
+    Greedy search gives the same tokens as ours. Its beam search normalises by |y|^α, not by Wu et al.'s
+    ((5 + |y|) / 6)^α, so the ranking can differ. It gives no weights and no `logprob` (NaN): its scores exclude <pad>
+    and <s>, and </s> where the limit ended a sentence.
     """
 
     def __init__(self, folder: str | os.PathLike[str], tokenizers: TokenizerPair, device: str = "cpu") -> None:
         folder = Path(folder)
         if not (folder / "model.bin").is_file():
             raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")
+        place, threads = torch.device(device), torch.get_num_threads()
         self._translator: Any = _library().Translator(
-            str(folder), **_place(device), intra_threads=torch.get_num_threads()
+            str(folder), device=place.type, device_index=place.index or 0, intra_threads=threads
         )
         self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
         self._ids = {piece: i for i, piece in enumerate(self._target)}
 
-    def __call__(self, sources: list[Any], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+    def __call__(self, sources: list[Any], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         if how.get("weights"):
             raise ValueError("the engine ctranslate2 gives no weights to show; use the engine torch")
         sample = how.get("sample")
@@ -73,7 +74,7 @@ class CTranslate2:
         longest = limits(torch.tensor([len(source) for source in sources]), how.get("longest")).tolist()
         options: dict[str, Any] = {"beam_size": beams}
         if sample is not None:
-            # Their beam of one samples; several samples are several hypotheses of it.
+            # It samples with a beam of one; several samples are its several hypotheses.
             options = {
                 "beam_size": 1,
                 "sampling_topk": sample.top_k,
@@ -103,12 +104,6 @@ class CTranslate2:
         ]
 
 
-def _place(device: str) -> dict[str, Any]:
-    """A device of PyTorch's naming, cuda:1, as CTranslate2 wants it named."""
-    named = torch.device(device)
-    return {"device": named.type, "device_index": named.index or 0}
-
-
 def _specification(model: EncoderDecoder, specs: Any) -> Any:
     theirs = specs.transformer_spec
     kinds = theirs.TransformerEncoderSpec, theirs.TransformerDecoderSpec
@@ -116,23 +111,17 @@ def _specification(model: EncoderDecoder, specs: Any) -> Any:
         kind(part.layers, part.heads, pre_norm=part.norm == "pre")
         for kind, part in zip(kinds, _parts(model), strict=True)
     )
-    ours: Any = model.encoder
-    _stack(encoder, ours, encoder.embeddings[0])
-    for spec, layer in zip(encoder.layer, ours.layers, strict=True):
-        _encoder_layer(spec, layer)
-    ours = model.decoder
-    _stack(decoder, ours, decoder.embeddings)
-    decoder.projection.weight = _numbers(ours.output.weight)
-    for spec, layer in zip(decoder.layer, ours.layers, strict=True):
-        _decoder_layer(spec, layer)
+    _stack(encoder, model.encoder, encoder.embeddings[0])
+    _stack(decoder, model.decoder, decoder.embeddings)
+    decoder.projection.weight = _numbers(model.decoder.output.weight)
     return theirs.TransformerSpec(encoder, decoder)
 
 
-def _parts(model: EncoderDecoder) -> list[TransformerEncoderConfig | TransformerDecoderConfig]:
+def _parts(model: EncoderDecoder) -> list[TransformerConfig]:
     """The configurations of encoder and decoder, where CTranslate2 computes the same as we do."""
-    parts = []
+    parts: list[TransformerConfig] = []
     for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
-        if not isinstance(part, TransformerEncoderConfig | TransformerDecoderConfig):
+        if not isinstance(part, TransformerConfig):
             raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
@@ -152,39 +141,29 @@ def _stack(spec: Any, side: Any, embeddings: Any) -> None:
     spec.position_encodings.encodings = _numbers(SinusoidalPositions(width)(torch.zeros(POSITIONS, width)))
     if hasattr(spec, "layer_norm"):
         _norm(spec.layer_norm, side.norm)
+    for layer_spec, layer in zip(spec.layer, side.layers, strict=True):
+        _layer(layer_spec, layer)
 
 
-def _encoder_layer(spec: Any, layer: EncoderLayer) -> None:
+def _layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
     _self_attention(spec.self_attention, layer.attention)
-    _feed_forward(spec.ffn, layer)
-
-
-def _decoder_layer(spec: Any, layer: DecoderLayer) -> None:
-    _norm(spec.self_attention.layer_norm, layer.around_attention.norm)
-    _self_attention(spec.self_attention, layer.attention)
-    assert layer.cross is not None  # `_parts` has seen an encoder
-    assert layer.around_cross is not None
-    _norm(spec.attention.layer_norm, layer.around_cross.norm)
-    for linear, ours in zip(
-        spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
-    ):
-        _linear(linear, ours)
-    _feed_forward(spec.ffn, layer)
+    if layer.cross is not None and layer.around_cross is not None:
+        _norm(spec.attention.layer_norm, layer.around_cross.norm)
+        parts = layer.cross.query, layer.cross.key_value, layer.cross.output
+        for linear, ours in zip(spec.attention.linear, parts, strict=True):
+            _linear(linear, ours)
+    _norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)
+    _linear(spec.ffn.linear_0, layer.feed_forward[0])
+    _linear(spec.ffn.linear_1, layer.feed_forward[3])
 
 
 def _self_attention(spec: Any, attention: MultiHead) -> None:
-    # One product for queries, keys and values; ours has the queries apart.
+    # One matrix for queries, keys and values; ours has one for queries and one for keys and values.
     both = (attention.query, attention.key_value)
     spec.linear[0].weight = _numbers(torch.cat([linear.weight for linear in both]))
     spec.linear[0].bias = _numbers(torch.cat([linear.bias for linear in both]))
     _linear(spec.linear[1], attention.output)
-
-
-def _feed_forward(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    _norm(spec.layer_norm, layer.around_feed_forward.norm)
-    _linear(spec.linear_0, layer.feed_forward[0])
-    _linear(spec.linear_1, layer.feed_forward[3])
 
 
 def _norm(spec: Any, norm: Any) -> None:
@@ -196,8 +175,7 @@ def _linear(spec: Any, linear: nn.Module) -> None:
 
 
 def _numbers(tensor: Any) -> Any:
-    given: Tensor = tensor
-    return given.detach().cpu().float().contiguous().numpy()
+    return tensor.detach().cpu().float().contiguous().numpy()
 
 
 def _pieces(tokenizer: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Finding a trained model: a run's folder, a model's folder, or one that ships with regard."""
+"""Loading a trained model: from the folder of a run or of a model, or one that ships with regard."""
 
 from __future__ import annotations
 
@@ -12,28 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ..data import TokenizerPair
-    from .search import Settings
+    from .search import SearchSettings
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
-COMMANDS = {
-    "translate": "translate",
-    "write": "generate",
-    "classify": "classify",
-    "caption": "caption",
-    "spell": "classify",
-}
+COMMANDS = {"write": "generate", "spell": "classify"}  # by task; the other tasks have the names of their commands
 
 
 @dataclass
 class Pretrained:
     """A model with its tokenizers; `search` has the search settings of its recipe, where there is one."""
 
-    model: Any  # a EncoderDecoder, a Classifier, or another engine's copy
+    model: Any  # an EncoderDecoder, a Classifier, or a CTranslate2
     tokenizers: TokenizerPair
     folder: Path
     run: Path | None
-    search: Settings
+    search: SearchSettings
 
 
 def load(
@@ -41,7 +35,7 @@ def load(
 ) -> Pretrained:
     """The model in evaluation mode on a device, or the copy of it that `regard export` wrote for another engine.
 
-    One whose task is not `wanted` is refused, with the command that is for it.
+    A model whose task is not in `wanted` is an error that names the command for it.
     """
     from ..data.tokenizer_pair import TokenizerPair
     from ..models import load as load_model
@@ -58,25 +52,24 @@ def load(
         tokenizers = TokenizerPair.load(folder)
         model = load_model(folder).to(device)
     if wanted and model.task not in wanted:
-        raise ValueError(
-            f"{name} is a model for `regard {COMMANDS[model.task]}`; give one that can {' or '.join(wanted)}"
-        )
+        command = COMMANDS.get(model.task, model.task)
+        raise ValueError(f"{name} is a model for `regard {command}`; give one that can {' or '.join(wanted)}")
     return Pretrained(model, tokenizers, folder, run, _search(run))
 
 
 def find(name: str | Path) -> tuple[Path, Path | None]:
-    """The folder of a model, and that of the run it is part of, where it is."""
-    given = Path(name)
-    if (given / "model" / "config.json").is_file():
-        return given / "model", given
-    if (given / "config.json").is_file():
-        return given, None
-    if given.is_dir():
+    """The folder of a model, and that of its run, if it is part of one."""
+    folder = Path(name)
+    if (folder / "model" / "config.json").is_file():
+        return folder / "model", folder
+    if (folder / "config.json").is_file():
+        return folder, None
+    if folder.is_dir():
         raise ValueError(
-            f"{given} holds no model: a run has model/config.json, once its training is over, and a model config.json"
+            f"{folder} holds no model: a run has model/config.json, once its training is over, and a model config.json"
         )
-    if (SHIPPED / given.name / "config.json").is_file() and given.name == str(name):
-        return SHIPPED / given.name, None
+    if (SHIPPED / folder.name / "config.json").is_file() and folder.name == str(name):
+        return SHIPPED / folder.name, None
     ready = f", or one that ships: {', '.join(shipped())}" if shipped() else ""
     raise ValueError(f"no model is called {name}: give the folder of a run or of a model{ready}")
 
@@ -98,28 +91,28 @@ def is_own_config(config: Path) -> bool:
 
 
 def export_folder(model: Path, run: Path | None, engine: str) -> Path:
-    """Where `regard export` writes, unless told: into the run or the model; for one that ships, the current folder."""
-    if model.parent.resolve() == SHIPPED.resolve():  # an installed package is not ours to write into
+    """Where `regard export` writes by default: into the run or the model; for one that ships, the current folder."""
+    if model.parent.resolve() == SHIPPED.resolve():  # not into an installed package
         return Path(f"{model.name}-{engine}")
     return (run or model) / engine
 
 
-def _exported(given: Path) -> tuple[Path, Path | None]:
-    """A folder that `regard export` wrote, or the one it writes this model into unless told otherwise."""
+def _exported(name: Path) -> tuple[Path, Path | None]:
+    """A folder that `regard export` wrote, or the default one for this model."""
     from ..models.model_folder import read
 
-    if (given / "model.bin").is_file():
-        return given, None
-    folder, run = find(given)
+    if (name / "model.bin").is_file():
+        return name, None
+    folder, run = find(name)
     written = export_folder(folder, run, "ctranslate2")
     if not written.is_dir():
         _, config = read(folder)
         parts = [config.get(side) or {} for side in ("encoder", "decoder")]
         if any(part.get("kind") != "transformer" or part.get("reads", "text") != "text" for part in parts):
-            raise ValueError(f"the engine ctranslate2 runs Transformers that translate; {given} is none: use torch")
+            raise ValueError(f"the engine ctranslate2 runs Transformers that translate; {name} is none: use torch")
         raise ValueError(
-            f"{given} was not written for CTranslate2 yet: there is no folder {written}; "
-            f"write it with: regard export {given}, or give the folder you wrote it into instead of {given}"
+            f"{name} was not written for CTranslate2 yet: there is no folder {written}; "
+            f"write it with: regard export {name}, or give the folder you wrote it into instead of {name}"
         )
     return written, run
 
@@ -128,7 +121,7 @@ def shipped() -> list[str]:
     return sorted(folder.parent.name for folder in SHIPPED.glob("*/config.json"))
 
 
-def _search(run: Path | None) -> Settings:
+def _search(run: Path | None) -> SearchSettings:
     if run is None or not (run / "recipe.toml").is_file():
         return {}
     file = run / "recipe.toml"

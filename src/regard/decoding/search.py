@@ -8,8 +8,7 @@ import torch
 
 from ..data.batch import BEGIN, PAD
 from ..models.decoders.decoder import Decoder
-from .beam import NEVER, Beam, Ranking, advance
-from .hypothesis import Hypothesis
+from .beam import NEVER, Beam, Hypothesis, Ranking, advance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
     from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
-UNSEEN = 8  # steps a GPU may run past the end of the last sentence, before it is asked whether all are done
+UNSEEN = 8  # on a GPU, steps between two checks whether all sentences are done
 
 
-class Settings(TypedDict, total=False):
-    """The keywords of `search`, for those who pass them on."""
+class SearchSettings(TypedDict, total=False):
+    """The keyword arguments of `search`."""
 
     beams: int
     length_penalty: float
@@ -71,46 +70,28 @@ def search(
         raise ValueError("search needs the model in evaluation mode (dropout is random): call model.eval() first")
     if len(annotations.lengths) == 0:
         return []
-    most = limits(annotations.lengths, longest)
-    if decoder.most_steps is not None:
-        most = most.clamp(max=decoder.most_steps - 1)  # </s> is a step too
-    history = _decode(decoder, annotations, most, beams, best, ranking, sample)
+    most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
+    if coverage_penalty:
+        places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
+    beam = Beam.start(most, beams, best, places, apart=sample is not None)
+    steps = int(most.max()) + 1  # </s> is a step too
+    state = decoder.start(annotations, beams=beams, steps=steps)
+    history = History(steps, len(most), beams, device)
+    generator = None if sample is None else sample.generator(device)
+    for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
+        history.write(at, alive, advanced)
     hypotheses = history.best(best)
     if weights:
         _add_weights(decoder, annotations, hypotheses)
     return hypotheses
 
 
-def limits(places: Int[Tensor, "batch"], longest: int | None) -> Int[Tensor, "batch"]:
-    """How many tokens the translation of each sentence may have before </s>."""
-    if longest is None:
-        return (2 * places + 10).clamp(max=LONGEST)
-    if longest < 0:
+def limits(places: Int[Tensor, "batch"], longest: int | None, steps: int | None = None) -> Int[Tensor, "batch"]:
+    """How many tokens the translation of each sentence may have before </s>, for a decoder of at most `steps` steps."""
+    if longest is not None and longest < 0:
         raise ValueError(f"longest is a number of tokens, got {longest}")
-    return torch.full_like(places, longest)
-
-
-def _decode(
-    decoder: Decoder[Any],
-    annotations: Annotations,
-    limits: Int[Tensor, "batch"],
-    beams: int,
-    best: int,
-    ranking: Ranking,
-    sample: Sample | None,
-) -> History:
-    device = annotations.vectors.device
-    places = None
-    if ranking.coverage:
-        places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
-    beam = Beam.start(limits, beams, best, places, apart=sample is not None)
-    steps = int(limits.max()) + 1  # </s> is a step too
-    state = decoder.start(annotations, beams=beams, steps=steps)
-    history = History(steps, len(limits), beams, device)
-    generator = None if sample is None else sample.generator(device)
-    for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
-        history.write(at, alive, advanced)
-    return history
+    most = (2 * places + 10).clamp(max=LONGEST) if longest is None else torch.full_like(places, longest)
+    return most if steps is None else most.clamp(max=steps - 1)  # </s> is a step too
 
 
 def decode_steps(

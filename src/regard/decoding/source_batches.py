@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from ..data.batch import END, PAD
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from torch import Tensor
 
     Source = list[int] | np.ndarray[Any, Any]
@@ -51,8 +54,35 @@ def read(reader: Any, texts: list[str]) -> tuple[list[Source | None], dict[int, 
     return sources, reasons
 
 
+def windows(
+    reader: Any,
+    texts: Iterable[str],
+    window: int,
+    refused: Callable[[int, str], None] | None,
+    *,
+    noun: str,
+    empty: str = "",
+) -> Iterator[tuple[list[str], list[Source | None]]]:
+    """The sources, `window` of them at a time, as they are and as numbers.
+
+    One that cannot be read is an error, or is passed to `refused` by its number (from 1) with the reason. So is an
+    empty one, where `empty` is a reason.
+    """
+    texts, before = iter(texts), 0
+    while names := list(islice(texts, window)):
+        sources, reasons = read(reader, names)
+        if empty:
+            reasons = {**{i: empty for i, source in enumerate(sources) if source is None}, **reasons}
+        for i, why in sorted(reasons.items()):
+            if refused is None:
+                raise ValueError(why if reader.kind != "text" else f"{noun} {before + i + 1} {why}")
+            refused(before + i + 1, why)
+        before += len(names)
+        yield names, sources
+
+
 def no_text(text: str) -> str | None:
-    """Bytes that are not UTF-8 become halves of surrogate pairs on a command line; no tokenizer reads these."""
+    """Why this is not text: on a command line, bytes that are not UTF-8 become lone surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

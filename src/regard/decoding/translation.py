@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..data.batch import END
 from ..models import EncoderDecoder
-from .hypothesis import Hypothesis
+from .beam import Hypothesis
 from .search import search
-from .source_batches import batches, read, stacked
+from .source_batches import batches, stacked, windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data import TokenizerPair
-    from .search import Settings
+    from .search import SearchSettings
     from .source_batches import Source
 
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch
@@ -63,19 +62,19 @@ class Translation:
 
 
 class Engine(Protocol):
-    """Whatever can search: our own models, or another library's copy of one."""
+    """Anything that can search: a model of regard, or its copy for another library."""
 
-    def __call__(self, sources: list[Any], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+    def __call__(self, sources: list[Any], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         """For each source, its best hypotheses; a text is ids that end in </s>."""
 
 
 @dataclass
 class ModelEngine:
-    """The engine that runs a model of ours, on whatever device it lies."""
+    """The engine that runs a model of regard, on its device."""
 
     model: EncoderDecoder
 
-    def __call__(self, sources: list[Source], **how: Unpack[Settings]) -> list[list[Hypothesis]]:
+    def __call__(self, sources: list[Source], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         padded, lengths = stacked(sources)
         training = self.model.training
@@ -96,35 +95,28 @@ def translate(
     tokens: int | None = None,
     window: int = 4096,
     refused: Callable[[int, str], None] | None = None,
-    **how: Unpack[Settings],
+    **how: Unpack[SearchSettings],
 ) -> Iterator[Translation]:
     """Translates sentences, in their order, reading no further ahead than `window` of them.
 
-    Where the source is no text (`tokenizers.source` says so), `sentences` are the names of pictures or sounds, and what
-    is written are captions or spellings.
+    Where the source is not text (`tokenizers.source.kind`), `sentences` are the names of pictures or sounds, and the
+    results are captions or spellings.
 
     Within a window, sentences of like length share a batch of at most `tokens` source tokens, padding counted; unless
     given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
     empty line.
 
-    A sentence that is too long or no text, or a file that cannot be read, is an error; with `refused` that function is
-    told its number (from 1) and the reason instead, and it becomes an empty line.
+    A sentence that is too long or not text, or a file that cannot be read, is an error; with `refused` that function is
+    called with its number (from 1) and the reason, and it becomes an empty line.
     """
     run: Engine = ModelEngine(engine) if isinstance(engine, EncoderDecoder) else engine
     if tokens is None:
         tokens = ON_GPU if isinstance(engine, EncoderDecoder) and next(engine.parameters()).is_cuda else ON_CPU
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
-    sentences, before = iter(sentences), 0
-    while texts := list(islice(sentences, window)):
-        sources, reasons = read(tokenizers.source, texts)
-        for i, why in sorted(reasons.items()):
-            if refused is None:
-                raise ValueError(why if tokenizers.source.kind != "text" else f"sentence {before + i + 1} {why}")
-            refused(before + i + 1, why)
-        before += len(texts)
+    for texts, sources in windows(tokenizers.source, sentences, window, refused, noun="sentence"):
 
-        def made(
+        def translation(
             i: int, several: list[Hypothesis], texts: list[str] = texts, sources: list[Source | None] = sources
         ) -> Translation:
             decoded = [tokenizers.target.decode(hypothesis.tokens) for hypothesis in several]
@@ -135,16 +127,16 @@ def translate(
         results: dict[int, list[Hypothesis]] = {}
         written = 0
         for batch in batches(sources, tokens, tokenizers.source):
-            given = [source for i in batch if (source := sources[i]) is not None]
-            results.update(zip(batch, run(given, **how), strict=True))
-            # All that is ready and next in order goes out now, not when the window is through.
+            ready = [source for i in batch if (source := sources[i]) is not None]
+            results.update(zip(batch, run(ready, **how), strict=True))
+            # Results are yielded as soon as they are next in order, not at the end of the window.
             while written < len(texts) and (written in results or sources[written] is None):
-                yield made(written, results.pop(written) if written in results else _nothing())
+                yield translation(written, results.pop(written) if written in results else _nothing())
                 written += 1
-        for i in range(written, len(texts)):  # nothing but empty lines are left
-            yield made(i, _nothing())
+        for i in range(written, len(texts)):  # only empty lines are left
+            yield translation(i, _nothing())
 
 
 def _nothing() -> list[Hypothesis]:
-    """What an empty line becomes, with certainty."""
+    """The hypotheses of an empty line."""
     return [Hypothesis([], 0.0, 0.0)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...data import Pair, TokenizerPair
     from ...decoding.pretrained import Pretrained
-    from ...decoding.search import Settings
+    from ...decoding.search import SearchSettings
     from ..tasks.task import Task
     from .translation_evaluation import TranslationEvaluation
 
@@ -77,7 +77,7 @@ def pairs_of_run(loaded: Pretrained, split: Literal["test", "valid"]) -> tuple[l
 
 
 def evaluate_loaded(
-    loaded: Pretrained, pairs: list[Pair], settings: Settings, *, tokens: int | None, tokenised: bool
+    loaded: Pretrained, pairs: list[Pair], settings: SearchSettings, *, tokens: int | None, tokenised: bool
 ) -> tuple[TranslationEvaluation | TaskEvaluation, list[str]]:
     """The scores of a model on these pairs, and its output for each source."""
     if loaded.model.task == "translate":

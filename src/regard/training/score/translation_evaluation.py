@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, Pair, TokenizerPair
-    from ...decoding.search import Settings
+    from ...decoding.search import SearchSettings
     from ...decoding.translation import Engine
     from ...seeing.alignment.word_alignment import Links
     from .bleu import LengthBin, Score
@@ -56,7 +56,7 @@ def evaluate_translation(
     *,
     tokens: int | None = None,
     tokenised: bool = False,
-    **how: Unpack[Settings],
+    **how: Unpack[SearchSettings],
 ) -> tuple[TranslationEvaluation, list[str]]:
     """The scores of a model on these pairs, and its translations.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...data import Tokenizer
     from ...decoding import Translation
     from ...decoding.pretrained import Pretrained
-    from ...decoding.search import Settings
+    from ...decoding.search import SearchSettings
     from .library import Library, ModelEntry
 
 ALTERNATIVES = 8
@@ -75,7 +75,7 @@ def translation(library: Library, model: ModelEntry, text: str, beams: int) -> d
 
 
 def _translate(loaded: Pretrained, source: str, **changes: int) -> Translation:
-    settings: Settings = {**loaded.search, "weights": True, **changes}  # type: ignore[typeddict-item]
+    settings: SearchSettings = {**loaded.search, "weights": True, **changes}  # type: ignore[typeddict-item]
     return next(iter(translate(loaded.model, loaded.tokenizers, [source], **settings)))
 
 
