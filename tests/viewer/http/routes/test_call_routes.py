@@ -46,30 +46,31 @@ def test_top_and_received() -> None:
     torch.testing.assert_close(received, seen[1].head(2, 1).received(), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("energy", ["dot", "tanh", "function"])
+@pytest.mark.parametrize("energy", ["dot", "tanh", "distance", "function"])
 def test_one_query_meets_its_keys(energy: str) -> None:
     options = {
         "dot": {"mask": regard.causal()},
         "tanh": {"energy": regard.Additive(8, 8, 5)},
+        "distance": {"energy": regard.Gaussian()},
         "function": {"energy": lambda q, k: -(q[..., :, None, :] - k[..., None, :, :]).abs().sum(-1)},
     }[energy]
     seen = seen_of(options)
     app, root = app_of(seen)
-    told = json_of(get(app, f"{root}/calls/0/neuron?head=1&query=4&cols=2:9"))
-    assert told["kind"] == energy
+    content = json_of(get(app, f"{root}/calls/0/neuron?head=1&query=4&cols=2:9"))
+    assert content["kind"] == energy
     weights = seen[0].head(1)
-    torch.testing.assert_close(torch.tensor(told["weight"]), weights.dense()[4, 2:9], atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.tensor(content["weight"]), weights.dense()[4, 2:9], atol=1e-5, rtol=0)
     if energy != "function":
-        product, total = torch.tensor(told["product"]), torch.tensor(told["energy"])
+        product, total = torch.tensor(content["product"]), torch.tensor(content["energy"])
         torch.testing.assert_close(product.sum(-1), total, atol=1e-5, rtol=0)
     if energy == "dot":
-        assert told["modified"][3:] == [None] * 4  # query 4 does not see keys 5 to 8
-        terms = torch.tensor(told["q"]) * torch.tensor(told["k"]) * told["scale"]
+        assert content["modified"][3:] == [None] * 4  # query 4 does not see keys 5 to 8
+        terms = torch.tensor(content["q"]) * torch.tensor(content["k"]) * content["scale"]
         torch.testing.assert_close(terms, product, atol=1e-5, rtol=0)
     # Softmax over what is shown gives the ratios of the weights.
-    shown = [x for x in told["modified"] if x is not None]
+    shown = [x for x in content["modified"] if x is not None]
     ratios = torch.tensor(shown).exp() / torch.tensor(shown).exp().sum()
-    weight = torch.tensor(told["weight"][: len(shown)])
+    weight = torch.tensor(content["weight"][: len(shown)])
     torch.testing.assert_close(ratios, weight / weight.sum(), atol=1e-5, rtol=0)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_trace_is_told() -> None:
+def test_a_trace_and_its_calls() -> None:
     app, root = app_of(seen_of())
     about = json_of(get(app, "/api/about"))
     assert about["coming"] == 0
@@ -122,11 +122,11 @@ def test_two_sides_of_a_translator(tmp_path: Path) -> None:
     library = Library(models=models)
     read = library.read(models[0].name, "The dog sleeps.")
     read.seen.save(tmp_path / "trace")
-    told = TraceView.of(load_trace(tmp_path / "trace")).describe()
-    assert told["sides"]["source"][-1] == "</s>"
-    assert told["sides"]["read"][0] == "<s>"
-    kinds = {(call["kind"], call["query_side"], call["key_side"]) for call in told["calls"]}
+    content = TraceView.of(load_trace(tmp_path / "trace")).describe()
+    assert content["sides"]["source"][-1] == "</s>"
+    assert content["sides"]["read"][0] == "<s>"
+    kinds = {(call["kind"], call["query_side"], call["key_side"]) for call in content["calls"]}
     assert kinds == {("self", "source", "source"), ("self", "target", "read"), ("cross", "target", "source")}
-    assert told["calls"] == [
-        call | {"fidelity": told["calls"][at]["fidelity"]} for at, call in enumerate(read.describe()["calls"])
+    assert content["calls"] == [
+        call | {"fidelity": content["calls"][at]["fidelity"]} for at, call in enumerate(read.describe()["calls"])
     ]
