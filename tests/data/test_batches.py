@@ -92,7 +92,7 @@ def test_encoded_on_disk_is_the_same_and_mapped(tmp_path: Path) -> None:
     for name in ("source", "target", "source_lengths", "target_lengths", "rows"):
         assert np.array_equal(getattr(stored, name), getattr(held, name))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
-    with pytest.raises(ValueError, match="is there already"):
+    with pytest.raises(ValueError, match="exists; load it"):
         EncodedCorpus.build(pairs, tokenizers, folder=tmp_path / "corpus")
     sent = pickle.dumps(stored)
     assert len(sent) < 1000, "a worker process is sent the folder's name, not the corpus"

@@ -34,7 +34,7 @@ def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:
     sides = TokenizerPair(Tokenizer.train("word", 20, [pair.source for pair in known]), LabelSet.train(["good", "bad"]))
     pairs = [*known, Pair("a word", "middling", 2, "reviews.tsv:3")]
     with pytest.raises(
-        ValueError, match=r"reviews\.tsv:3: no label is called 'middling'; the training data knows bad, go"
+        ValueError, match=r"reviews\.tsv:3: no label is called 'middling'; the training data has bad, go"
     ):
         EncodedCorpus.build(pairs, sides)
     with pytest.raises(ValueError, match="is called 'ab ab ab ab ab ab ab ab ab ab ab ab ab a…'; the training"):

@@ -80,7 +80,7 @@ def test_bad_sounds_are_told_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"inf.wav: sample 5 is not finite"):
         sounds.encode(str(tmp_path / "inf.wav"))
     (tmp_path / "nothing.wav").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"nothing.wav is empty: it holds not one byte"):
+    with pytest.raises(ValueError, match=r"nothing.wav is empty: it has no bytes"):
         sounds.encode(str(tmp_path / "nothing.wav"))
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
 LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]
-EMPTY = -1  # the row of a pair that is none
+EMPTY = -1  # the row of a pair that only fills up a batch
 
 
 class BatchSlice(NamedTuple):

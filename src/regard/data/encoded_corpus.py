@@ -39,7 +39,7 @@ _CHUNK = 8192  # pairs tokenised together
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What the arrays do not say. `shape` and `stride` are the reader's of the source."""
+    """Metadata of the arrays; `shape` and `stride` are those of the source's reader."""
 
     dtype: str = "<i4"
     shape: tuple[int, ...] | None = None
@@ -89,7 +89,7 @@ class EncodedCorpus:
     ) -> EncodedCorpus:
         """Tokenise a corpus as it streams by, into memory or into a new folder.
 
-        `on_bad` says what a source does that its reader cannot read: end it, or be left out and named in `about`.
+        A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
         """
         if folder is None:
             memory = {name: io.BytesIO() for name in _ARRAYS}
@@ -98,7 +98,7 @@ class EncodedCorpus:
             return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
         folder = Path(folder)
         if folder.exists():
-            raise ValueError(f"{folder} is there already; load it, or remove it to encode the corpus again")
+            raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
         with replacing_folder(folder) as unfinished:
             with ExitStack() as opened:
                 files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in _ARRAYS}
@@ -109,7 +109,7 @@ class EncodedCorpus:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
-        """What `build` left in a folder."""
+        """The corpus that `build` wrote into a folder."""
         folder = Path(folder)
         try:
             index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ class EncodedCorpus:
         return (np.log((1 + len(self)) / (1 + texts_with_token)) + 1).astype(np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A worker process opens the same files instead of being sent what is in them.
+        # A worker process opens the same files instead of receiving their content.
         if self.folder is not None:
             return EncodedCorpus.load, (self.folder,)
         return EncodedCorpus, ({name: getattr(self, name) for name in _ARRAYS}, self.about)

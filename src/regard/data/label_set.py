@@ -1,4 +1,4 @@
-"""Labels: the other side of a classifier's pairs."""
+"""Labels: the target side of a classifier's pairs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 10_000
 
 
 def quoted(name: str) -> str:
-    """A label as a message shows it: not more than the beginning of one that is a whole text by mistake."""
+    """A label for a message, cut to 40 characters: it may be a whole text by error."""
     return repr(name if len(name) <= 40 else f"{name[:40]}…")
 
 
@@ -53,7 +53,7 @@ class LabelSet:
         for text in texts:
             if text not in self._ids:
                 known = ", ".join(self.names[:10]) + (" …" if len(self.names) > 10 else "")
-                raise UnknownLabelError(f"no label is called {quoted(text)}; the training data knows {known}")
+                raise UnknownLabelError(f"no label is called {quoted(text)}; the training data has {known}")
         return [[self._ids[text]] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""A pair of source and target, and the problem of a row that is none."""
+"""A pair of source and target, and the problem of a row that is no pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Pair:
     """One row of a corpus.
 
     `alignment` holds gold links "i-j" between words of the source and the target (what spaces separate, from 0),
-    separated by spaces; `possible` those that may also be right (Och and Ney 2003). None means nobody said.
+    separated by spaces; `possible` those that may also be right (Och and Ney 2003). None where they are not known.
     """
 
     source: str

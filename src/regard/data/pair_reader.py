@@ -100,14 +100,14 @@ class PairReader:
             message = f"{where}: {pair.reason}"
             if self.on_bad == "error":
                 error = BadRowError(message)
-                error.add_note("on_bad='skip' leaves such rows out")  # a note: what a command offers, it says itself
+                error.add_note("on_bad='skip' leaves such rows out")  # a note: commands name an option of their own
                 raise error
             self.reasons[pair.kind] += 1
             self.first.setdefault(pair.kind, message)
 
 
 class _PairIterable:
-    """Pairs that are there already; a generator has them once, and says so when asked again."""
+    """Pairs in memory, or from a generator, which can be read only once."""
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
         self.pairs, self.spent = pairs, False
@@ -121,12 +121,12 @@ class _PairIterable:
 
 
 def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
-    """The files, where files were given, else None and the pairs; the first tells which."""
+    """The files, or None and the pairs; the first item decides."""
     several: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
     each = iter(several)
     first = next(each, None)
     if each is several and first is not None:
-        several = chain([first], each)  # looking took the first out of it
+        several = chain([first], each)  # put the first item back
     if not isinstance(first, str | os.PathLike):
         if not isinstance(first, Pair | None):
             raise ValueError(f"PairReader reads files or takes pairs (regard.data.Pair), got {first!r:.60}")

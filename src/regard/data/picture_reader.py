@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jaxtyping import UInt8
 
 T = TypeVar("T")
-MOST = 64_000_000  # pixels of a file; more is a poster, or an attack
+MOST = 64_000_000  # pixels of a file; more is too large, or an attack
 LARGEST = 1024  # pixels a side of what a model is given
 # Of all that Pillow opens: rasters that it unpacks itself. For an EPS it would start Ghostscript, whatever the file's
 # name says. An MPO, the photograph of a telephone, is opened as a JPEG.
@@ -63,7 +63,7 @@ class PictureReader:
         return _read(source, pixels)
 
     def remarks(self, source: str) -> list[str]:
-        """What to know of a picture before one believes its caption: that it shows nothing, or is one of several."""
+        """Reasons to doubt a caption: the picture is all one colour, or one of several in its file."""
         pixels = self.encode(source)
         remarks = []
         if (pixels == pixels[0, 0]).all():
@@ -76,7 +76,7 @@ class PictureReader:
 
 
 def _read(source: str, take: Callable[[Any], T]) -> T:
-    """What is taken from the opened picture."""
+    """Open a picture, call `take` with it, and turn every error into a ValueError that names the file."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError as missing:
@@ -87,7 +87,7 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
                 raise UnreadablePictureError("the file is empty")
             # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            Image.init()  # all formats are known from here on; an older Pillow has no AVIF
+            Image.init()  # registers all formats; an older Pillow has no AVIF
             with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
                 return take(image)
     except UnreadablePictureError as error:

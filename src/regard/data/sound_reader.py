@@ -64,7 +64,7 @@ class SoundReader:
 
 
 def unheard(source: str, samples: Int16[np.ndarray, "samples"], rate: int) -> str | None:
-    """Why a sound cannot be judged, if so: whatever a model makes of it is no answer. `samples` are what was read."""
+    """Why a model's answer for this sound would mean nothing: it is too short, silent or constant. None otherwise."""
     if len(samples) < BRIEF * rate:
         return f"{source} lasts {1000 * len(samples) / rate:.1f} milliseconds, too short to judge"
     inside = samples[round(EDGE * rate) : -round(EDGE * rate)]
@@ -144,7 +144,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
     if len(x) < length:
         raise ValueError(f"{source} is damaged or cut short: of {length:,} samples {len(x):,} can be read")
     if not len(x):
-        raise ValueError(f"{source} is empty: it holds not one sample")
+        raise ValueError(f"{source} is empty: it has no samples")
     finite = np.isfinite(x).all(1)
     if not finite.all():
         wrong = start + int(finite.argmin())
@@ -153,13 +153,13 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
 
 
 def _whole(file: str) -> None:
-    """That a file holds what it promises: of a WAV cut short libsndfile reads what is left, without a word.
+    """That a file holds what it promises: libsndfile reads what is left of a truncated WAV without an error.
 
     A WAV is "RIFF", its size, "WAVE", and chunks: a name, the number of bytes that follow, and those, padded to even.
     """
     size = getsize(file)
     if not size:
-        raise ValueError(f"{file} is empty: it holds not one byte")
+        raise ValueError(f"{file} is empty: it has no bytes")
     with open(file, "rb") as read:
         if not re.fullmatch(rb"RIFF....WAVE", read.read(12), re.DOTALL):
             return

@@ -33,7 +33,7 @@ class SourceReader(Protocol):
 
 
 class EmptyReader:
-    """The source of a language model: each is a single </s>, which nobody reads."""
+    """The source of a language model: each is a single, unused </s>."""
 
     kind: ClassVar[str] = "none"
     dtype: ClassVar[str] = "<i4"

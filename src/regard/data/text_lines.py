@@ -45,7 +45,7 @@ def text(path: Path) -> str:
 
 
 def read(file: IO[bytes]) -> Iterator[str | RowProblem]:
-    """Each line without its end; a line that is too long or not UTF-8 comes as Bad. Only \\n and \\r\\n end a line."""
+    """Each line without its end; a RowProblem for one that is too long or not UTF-8. Only \\n and \\r\\n end a line."""
     first = True
     while line := file.readline(LONGEST + 2):  # the longest line and its end
         text = line.removesuffix(b"\n").removesuffix(b"\r")

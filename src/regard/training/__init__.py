@@ -20,7 +20,3 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'regard.training' has no attribute {name!r}")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])

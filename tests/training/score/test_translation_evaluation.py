@@ -122,7 +122,7 @@ def test_an_evaluation_has_everything_and_survives_its_file(tokenizers: Tokenize
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
     without, _ = evaluate_translation(it, tokenizers, [replace(pair, alignment=None) for pair in PAIRS], beams=1)
     assert without.aer == {}
-    with pytest.raises(ValueError, match="not one pair"):
+    with pytest.raises(ValueError, match="no pairs"):
         evaluate_translation(it, tokenizers, [])
 
 

@@ -84,7 +84,7 @@ def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> N
         *('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]'),
         *("training.accelerator=cpu", "tokenizer.kind=word"),
     )
-    with pytest.raises(ValueError, match=r"no label is called 'perhaps'; the training data knows no, yes"):
+    with pytest.raises(ValueError, match=r"no label is called 'perhaps'; the training data has no, yes"):
         fit(recipe_loader.load_recipe("mean-opinions", settings), tmp_path / "run")
 
 
@@ -126,7 +126,7 @@ def test_a_file_of_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "some.tsv").write_text("good\tyes\nbad\tno\n", encoding="utf-8")
     (tmp_path / "none.tsv").touch()
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["some.tsv"]', 'data.valid=["none.tsv"]')
-    with pytest.raises(ValueError, match=r"data\.valid \(none\.tsv\) holds nothing that can be used"):
+    with pytest.raises(ValueError, match=r"data\.valid \(none\.tsv\) holds no usable rows"):
         fit(recipe_loader.load_recipe("mean-opinions", (*settings, "training.accelerator=cpu")), tmp_path / "run")
 
 
@@ -135,7 +135,7 @@ def test_a_training_file_of_nothing_is_named(tmp_path: Path, tokenizer: str) -> 
     (tmp_path / "some.tsv").write_text("good\tyes\nbad\tno\n", encoding="utf-8")
     (tmp_path / "none.tsv").touch()
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["none.tsv"]', 'data.valid=["some.tsv"]')
-    with pytest.raises(ValueError, match=r"data\.train \(none\.tsv\) holds nothing that can be used"):
+    with pytest.raises(ValueError, match=r"data\.train \(none\.tsv\) holds no usable rows"):
         fit(
             recipe_loader.load_recipe("mean-opinions", (*settings, tokenizer, "training.accelerator=cpu")),
             tmp_path / "run",

@@ -210,7 +210,7 @@ class TestBefore:
         recipe = recipe_loader.load_recipe(file, ["training.updates=2"])
         run = fit(recipe, tmp_path / "run")
         (run.folder / "notes.txt").write_text("mine")
-        with pytest.raises(ValueError, match=r"holds a run; go on with --resume .*, or replace it with --force"):
+        with pytest.raises(ValueError, match=r"holds a run; continue it with --resume .*, or replace it with --force"):
             fit(recipe, run.folder)
         assert (run.folder / "notes.txt").exists()
         began = run.last.stat().st_mtime_ns
@@ -231,13 +231,13 @@ class TestBefore:
 
     def test_what_is_no_run_is_never_replaced(self, file: Path, tmp_path: Path) -> None:
         recipe = recipe_loader.load_recipe(file)
-        with pytest.raises(ValueError, match="is there already and is no run"):
+        with pytest.raises(ValueError, match="exists and is no run"):
             fit(recipe, tmp_path, force=True)
         assert file.exists()
-        with pytest.raises(ValueError, match="is there already and is no run"):
+        with pytest.raises(ValueError, match="exists and is no run"):
             fit(recipe, file, force=True)
         shutil.copy(file, tmp_path / "recipe.toml")  # a recipe does not make a folder a run
-        with pytest.raises(ValueError, match="is there already and is no run"):
+        with pytest.raises(ValueError, match="exists and is no run"):
             fit(recipe, tmp_path, force=True)
         assert file.exists()
         (tmp_path / "recipe.toml").unlink()

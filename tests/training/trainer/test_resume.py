@@ -79,7 +79,7 @@ def test_what_is_interrupted_is_no_success(sent: signal.Signals, straight: Path,
     training.send_signal(sent)
     said = training.communicate(timeout=120)[0]
     assert training.returncode == 128 + sent, said
-    assert f"interrupted; go on with: regard train --resume {run}" in said
+    assert f"interrupted; continue with: regard train --resume {run}" in said
 
 
 def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Pat
     resumed = start("--resume", str(run))
     said = resumed.communicate(timeout=120)[0]
     assert resumed.returncode == 0, said
-    assert "going on after update 7 of 23" in said
+    assert "resuming after update 7 of 23" in said
     assert len(measured(run)) > len([1 for row in measured(run) if int(row[0]) <= 7]), "it trained on"
     assert_same(run, straight / "run")
 
@@ -219,9 +219,9 @@ def test_two_trainings_do_not_share_a_folder(straight: Path, tmp_path: Path) -> 
         reaches(training, run, 3)
         before = (run / "recipe.toml").read_text(encoding="utf-8")
         recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
-        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+        with pytest.raises(ValueError, match="another `regard train` is running in"):
             fit(recipe, run, force=True)
-        with pytest.raises(ValueError, match="another `regard train` is at work in"):
+        with pytest.raises(ValueError, match="another `regard train` is running in"):
             fit(recipe_loader.load_recipe(run / "recipe.toml"), run, resume=True)
         assert (run / "recipe.toml").read_text(encoding="utf-8") == before
     finally:

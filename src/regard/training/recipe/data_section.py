@@ -72,7 +72,7 @@ GeneratedCount = Annotated[Positive, Field(le=10_000_000)]  # all of them are he
 
 
 class GeneratedData(DataSection):
-    """Pairs that we make ourselves, as many as wanted; nothing to download."""
+    """Generated pairs, any number of them; nothing to download."""
 
     train: GeneratedCount = Field(default=20_000, description="how many pairs")
     valid: GeneratedCount = 200
@@ -88,19 +88,19 @@ class PhrasebookData(GeneratedData):
 
 
 class OpinionsData(GeneratedData):
-    """Small reviews from a grammar of ours: positive, negative or neutral."""
+    """Generated short reviews: positive, negative or neutral."""
 
     kind: Literal["opinions"] = "opinions"
 
 
 class TonesData(GeneratedData):
-    """Sounds of ours: a tone in noise that rises, falls or stays."""
+    """Generated sounds: a tone in noise that rises, falls or stays."""
 
     kind: Literal["tones"] = "tones"
 
 
 class ScenesData(GeneratedData):
-    """Pictures of ours: coloured shapes in places, and what is said of them."""
+    """Generated pictures of coloured shapes, with captions."""
 
     kind: Literal["scenes"] = "scenes"
 
@@ -111,7 +111,9 @@ class DigitsData(DataSection):
     kind: Literal["digits"] = "digits"
     root: str = ROOT
     folder: str = "digits"
-    left_out: str = Field(default="", description="a speaker who is heard in the test alone; else the official split")
+    left_out: str = Field(
+        default="", description="a speaker whose recordings are the test set; else the official split"
+    )
 
 
 class PhotosData(DataSection):
@@ -178,7 +180,7 @@ class SoundSource(StrictSection):
 
 
 class NoSource(StrictSection):
-    """A language model reads nothing but what it wrote."""
+    """No source: a language model."""
 
     kind: Literal["none"] = "none"
 

@@ -1,4 +1,4 @@
-"""A recipe: everything that decides a training run, as typed data. Unknown keys are mistakes, never ignored."""
+"""A recipe: everything that decides a training run, as typed data. Unknown keys are errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TrainingSection(StrictSection):
 
 
 class SearchSection(StrictSection):
-    """How what is written is searched for, in validation and by the commands unless told otherwise."""
+    """Beam search, in validation and as the default of the commands."""
 
     beams: Positive = 5
     length_penalty: float = Field(default=1.0, ge=0, description="α of Wu et al. 2016; 0 does not normalise")

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, all of it at once, in words that say what to do."""
+"""Turns the errors that pydantic finds in a recipe into one message with a line for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class RecipeError(ValueError):
-    """Everything that is wrong with a recipe; the message has a line for each."""
+    """All errors of a recipe; the message has a line for each."""
 
     def __init__(self, title: str, lines: list[str]) -> None:
         count = "1 error" if len(lines) == 1 else f"{len(lines)} errors"
@@ -32,7 +32,7 @@ def recipe_error(
     for problem in error.errors(include_url=False):
         key, names = _locate(problem["loc"], schema)
         place = f" ({origins[key]})" if key in origins else ""
-        # A value that fits no member of a union is one problem, though pydantic reports it once per member.
+        # A value that fits no member of a union is one error, though pydantic reports it once per member.
         lines.setdefault(key, f"{key or 'recipe'}{place}: {_sentence(problem, names)}")
     return RecipeError(title, list(lines.values()))
 

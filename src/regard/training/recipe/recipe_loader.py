@@ -34,7 +34,7 @@ LARGEST = 1 << 20  # bytes; a recipe is read whole
 
 
 class Layer(NamedTuple):
-    """One recipe or part as it is written, before its bases are laid under it."""
+    """One recipe or part as it is written, before it is merged with its bases."""
 
     label: str  # its file, or its name where it ships
     folder: Path  # where the files in its `base` start
@@ -56,7 +56,7 @@ def shipped_recipes() -> dict[str, Settings]:
 
 
 def merge(values: Settings, top: Settings) -> None:
-    """Lay `top` over `values`. A section of another kind replaces the one below: their keys are not the same keys."""
+    """Merge `top` into `values`. A section of another kind replaces the old one, since it has other keys."""
     for key, value in top.items():
         below = values.get(key)
         if (
@@ -105,7 +105,7 @@ def recipe_tasks() -> dict[str, str]:
 
 
 def architectures() -> list[str]:
-    """The parts that hold all of a system but its corpus: a recipe of one's own can be based on them."""
+    """The parts that hold all of a system but its corpus, as bases for your own recipes."""
     parts = shipped_parts()
     data = tuple(f"-{name}" for name, part in parts.items() if "data" in part)
     whole = (name for name, part in parts.items() if {"decoder", "head"} & set(part) and "data" not in part)
@@ -113,7 +113,7 @@ def architectures() -> list[str]:
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe of this name, or in this file, with `key=value` overrides on top; one error names every mistake."""
+    """The recipe of this name, or in this file, with `key=value` overrides; one RecipeError lists all errors."""
     layer = _find(str(name), Path())
     values, origins = _resolve(layer, ())
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)

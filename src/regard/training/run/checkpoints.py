@@ -37,11 +37,11 @@ class WeightSnapshots:
             old.unlink()
 
     def take_best(self, update: int, weights: Weights) -> None:
-        """Older ones stay until `forget`: the last checkpoint may still speak of them."""
+        """Older ones stay until `forget`: the last checkpoint may still refer to them."""
         self._write(self.folder / f"best-{update:08d}.safetensors", weights)
 
     def forget(self, after: int, best: int) -> None:
-        """Drop what a run that stands at update `after`, with its best at `best`, does not know of."""
+        """Remove what a checkpoint of update `after`, with its best at `best`, does not refer to."""
         for file in self._taken("update"):
             if _update(file) > after:
                 file.unlink()
@@ -70,7 +70,7 @@ class WeightSnapshots:
         from safetensors.torch import save_file
 
         with replacing_file(path) as unfinished:
-            # Tied tables share memory, which the format refuses; here each name has its own.
+            # Tied tables share memory, which the format does not allow: each name gets a copy.
             save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
 
 
@@ -85,7 +85,7 @@ def _update(path: Path) -> int:
 
 
 def size(weights: Weights) -> int:
-    """Bytes that one snapshot takes."""
+    """The size of a snapshot in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "results.json"
-LARGEST = 1 << 24  # bytes; a file that large was not written by us
+LARGEST = 1 << 24  # bytes; regard writes no file that large
 
 
 def save_result(run: Path, data: str, evaluation: TranslationEvaluation | TaskEvaluation) -> Path:
@@ -66,7 +66,7 @@ def compare(runs: Iterable[Path]) -> list[ComparisonRow]:
 
 def _read(file: Path) -> dict[str, Any]:
     if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; that is no {NAME} of ours")
+        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; regard wrote no {NAME} that large")
     try:
         results = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The folder of a run: what is in it, and what must be so before training starts."""
+"""The folder of a run: the paths in it, and the checks before training starts."""
 
 from __future__ import annotations
 
@@ -36,15 +36,17 @@ class Run:
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
-        """A new folder with its recipe. What is there stays, but for a run that never began, or any with `force`."""
+        """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
-                raise ValueError(f"{folder} is there already and is no run; choose another folder with --out")
-            # A run whose data never came together (a mistake in a file, say) has nothing to go on with, or to lose.
+                raise ValueError(f"{folder} exists and is no run; choose another folder with --out")
+            # A run whose data could not be prepared (an error in a file, say) has nothing to lose.
             begun = there.data.exists() or any(there.checkpoints.iterdir())
             if begun and not force:
-                raise ValueError(f"{folder} holds a run; go on with --resume {folder}, or replace it with --force")
+                raise ValueError(
+                    f"{folder} holds a run; continue it with --resume {folder}, or replace it with --force"
+                )
             _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, recipe)
@@ -54,7 +56,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """A run that was begun before."""
+        """An existing run."""
         if not (folder / RECIPE).is_file():
             raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
         return cls(folder, load_recipe(folder / RECIPE))
@@ -62,7 +64,7 @@ class Run:
     @staticmethod
     @contextmanager
     def alone(folder: Path) -> Iterator[None]:
-        """Nobody else trains into the folder meanwhile: two would take each other's files for their own."""
+        """Lock the folder: two processes that train into it would overwrite each other's files."""
         try:
             import fcntl
         except ModuleNotFoundError:  # not on Windows
@@ -70,19 +72,19 @@ class Run:
             return
         handle = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the system lets go of it however the process ends
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released however the process ends
         except BlockingIOError:
             os.close(handle)
-            raise ValueError(f"another `regard train` is at work in {folder}; wait for it, or choose --out") from None
+            raise ValueError(f"another `regard train` is running in {folder}; wait for it, or choose --out") from None
         try:
             yield
         finally:
             os.close(handle)
 
     def require(self, size: int) -> None:
-        """An error now rather than after hours: the folder takes files, and the disk has `size` bytes for checkpoints.
+        """Raise an error now if the folder is not writable, or the disk has not `size` bytes for checkpoints.
 
-        Those that an interrupted run left have their room already.
+        Checkpoints of an interrupted run count as part of `size`.
         """
         with tempfile.TemporaryFile(dir=self.checkpoints):
             pass
@@ -96,9 +98,9 @@ class Run:
 
 
 def anchored(recipe: Recipe) -> Recipe:
-    """With its data's folder named in full, so that the run can be used from another folder than it was begun in.
+    """The recipe with an absolute data.root, so that the run can be used from any working directory.
 
-    What the environment names stays the environment's: that is how a run moves to another machine.
+    A root that names an environment variable stays as it is: so a run can move to another machine.
     """
     root = getattr(recipe.data, "root", "$")
     if "$" in root:
@@ -108,7 +110,7 @@ def anchored(recipe: Recipe) -> Recipe:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what a run wrote, its marks last: cut short, it is still a run. What others put there stays."""
+    """Remove what a run wrote, its recipe last: interrupted, it is still a run. Other files stay."""
     remove_unfinished(folder)
     for name in (*OWNED, "checkpoints", RECIPE):
         path = folder / name

@@ -1,4 +1,4 @@
-"""How good translations are: BLEU and chrF as sacreBLEU computes them, over all sentences and by their length."""
+"""BLEU and chrF as sacreBLEU computes them, over all sentences and by length."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], *, tokenised: boo
     The two count different words: never put them in one column.
     """
     _check(hypotheses, references)
-    # `force` says that we know the text is tokenised; sacreBLEU would warn of it.
+    # `force` turns off sacreBLEU's warning about tokenised text.
     metric = sacrebleu_metrics().BLEU(tokenize="none" if tokenised else None, force=True)
     score = metric.corpus_score(hypotheses, [references])
     return Score(score.score, str(metric.get_signature()))

@@ -1,7 +1,4 @@
-"""How good captions are where each picture has several: BLEU-1 to 4, CIDEr-D and chrF.
-
-Words are what is compared: lowercased, punctuation left out, as captions are scored everywhere.
-"""
+"""Scores of captions with several references: BLEU-1 to 4, CIDEr-D and chrF, of lowercased words, no punctuation."""
 
 from __future__ import annotations
 
@@ -89,12 +86,12 @@ def cider(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float
 
 
 def chrf(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """chrF2 as sacreBLEU computes it, each caption against the reference it is most like (Popović 2015)."""
+    """chrF2 as sacreBLEU computes it, each caption against its most similar reference (Popović 2015)."""
     _check(captions, references)
     from .bleu import sacrebleu_metrics
 
     most = max(len(several) for several in references)
-    # sacreBLEU wants as many for each; one that is said twice changes nothing of the best.
+    # sacreBLEU needs equally many references for each; repeating some does not change the best.
     streams = [[" ".join(words(several[i % len(several)])) for several in references] for i in range(most)]
     score: float = sacrebleu_metrics().CHRF().corpus_score([" ".join(words(text)) for text in captions], streams).score
     return score

@@ -21,11 +21,11 @@ def distance(written: Sequence[object], reference: Sequence[object]) -> int:
 def error_rate(written: Sequence[Sequence[object]], references: Sequence[Sequence[object]]) -> float:
     """Σ distance / Σ length of the references, over a corpus: of strings, the character error rate.
 
-    It can pass 1, where more was written than there was to write.
+    It exceeds 1 where the texts are much longer than the references.
     """
     if len(written) != len(references):
         raise ValueError(f"there are {len(written)} texts and {len(references)} references; there must be one for each")
     total = sum(map(len, references))
     if not total:
-        raise ValueError("the references are empty, so no error rate can be told")
+        raise ValueError("the references are empty, so there is no error rate")
     return sum(map(distance, written, references)) / total

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class TaskEvaluation:
-    """What `regard evaluate` prints of a model that does not translate, and results.json keeps."""
+    """Scores of a model that does not translate, as printed by `regard evaluate` and kept in results.json."""
 
     task: str
     items: int
     values: dict[str, float]
-    amount: str = ""  # the items in the words of the task
-    search: dict[str, Any] = field(default_factory=dict)  # empty of a model that searches nothing
-    labels: dict[str, LabelScore] = field(default_factory=dict)  # of a classifier: how each of them fares
+    amount: str = ""  # the number of items, in the units of the task
+    search: dict[str, Any] = field(default_factory=dict)  # empty without a search
+    labels: dict[str, LabelScore] = field(default_factory=dict)  # of a classifier: the scores of each label
 
 
 @torch.no_grad()
 def evaluate_task(
     task: Task, model: Any, tokenizers: TokenizerPair, pairs: Iterable[Pair]
 ) -> tuple[TaskEvaluation, list[str]]:
-    """The scores of a model in evaluation mode, whatever its task measures; and what it said to each pair's source."""
+    """The scores of a model in evaluation mode, and its output for each source."""
     pairs = [replace(pair, row=row) for row, pair in enumerate(pairs)]
     if not pairs:
-        raise ValueError("there is not one pair to evaluate on")
+        raise ValueError("there are no pairs to evaluate on")
     encoded = EncodedCorpus.build(pairs, tokenizers)
     if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":
         raise ValueError(f"a pair takes {widest} tokens, and the recipe was for {task.recipe.data.longest}: cut it")

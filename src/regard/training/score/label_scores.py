@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How a label fares, in percent:
+    """The scores of a label, in percent:
 
         precision = right / answered,   recall = right / count,   F1 = 2 right / (answered + count)
 
-    None where there is nothing to divide by: a label that was never answered, or one that no row has.
+    None where the denominator is 0: a label that was never answered, or that no row has.
     """
 
     count: int  # rows whose label it is
     precision: float | None
     recall: float | None
     f1: float
-    answers: dict[str, int]  # what those rows were taken for, and how often; a row of the confusion matrix
+    answers: dict[str, int]  # how often each answer was given to these rows: a row of the confusion matrix
 
 
 def by_label(answers: Sequence[str], pairs: Sequence[Pair], names: Iterable[str]) -> dict[str, LabelScore]:

@@ -1,4 +1,4 @@
-"""Evaluating a translator: what it scores on pairs, how sure it is of them, where it looks, how fast it is."""
+"""Evaluates a translator: BLEU, chrF, perplexity, alignment error rate and speed."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def evaluate_translation(
 ) -> tuple[TranslationEvaluation, list[str]]:
     """The scores of a model on these pairs, and its translations.
 
-    `tokenised` says that the text of the pairs is, so that BLEU by length counts its words as they stand. An engine
-    that is no model of ours can only translate. `how` are the keywords of `search`.
+    `tokenised` says that the text of the pairs is tokenised, for BLEU by length. Another engine than our models has
+    neither perplexity nor AER. `how` are the keywords of `search`.
     """
     pairs = list(pairs)
     if not pairs:
-        raise ValueError("there is not one pair to evaluate on")
+        raise ValueError("there are no pairs to evaluate on")
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     began = time.perf_counter()
     translations = list(translate(model, tokenizers, sources, tokens=tokens, window=len(pairs), **how))
@@ -105,9 +105,9 @@ def perplexity(model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Iterable
 def alignment_errors(
     model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
 ) -> dict[str, float]:
-    """The AER of the words each target word looks at most as the model reads the reference, for each attention layer.
+    """The AER of each attention layer, where a target word is linked to the source word with its largest weight.
 
-    Heads of one layer are averaged first; an RNN has one layer. Without attention, or without pairs, there is none.
+    The reference is the input (forced decoding); heads are averaged. Empty without attention or without pairs.
     """
     links_by_layer: dict[str, list[Links]] = {}
     for weights in alignments(model, tokenizers, pairs, tokens=tokens):
@@ -123,7 +123,7 @@ def alignment_errors(
 def alignments(
     model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], *, tokens: int = 4096
 ) -> list[Tensor]:
-    """Where a model looks as it is made to write each reference: [layers, target words, source words] per pair."""
+    """Attention weights with forced decoding of each reference: [layers, target words, source words] per pair."""
     weights_by_row: list[Tensor | None] = [None] * len(pairs)
     for batch in forced_batches(model, tokenizers, pairs, tokens):
         weights = model(batch.source, batch.source_lengths, batch.target[:, :-1], weights=True).weights

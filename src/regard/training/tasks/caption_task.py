@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CaptionTask(TranslateTask):
-    """Several pairs may have one picture: it is described once, and all of them are its references."""
+    """Pairs may share a picture: it is described once, and all their captions are its references."""
 
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = "regard caption --model FOLDER picture.png"
@@ -36,13 +36,13 @@ class CaptionTask(TranslateTask):
         figures = {f"BLEU-{n}": value for n, value in enumerate(bleu(captions, references), 1)}
         figures |= {"CIDEr-D": cider(captions, references), "chrF": chrf(captions, references)}
         if self.recipe.data.kind == "scenes":
-            looked = pointing(model, tokenizers, pairs)
-            figures |= {} if looked is None else {"pointing": looked}
+            share = pointing(model, tokenizers, pairs)
+            figures |= {} if share is None else {"pointing": share}
         return {**figures, "loss": nll}
 
 
 def gathered(answers: Sequence[str], pairs: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
-    """One caption for each picture, and everything it may be compared with."""
+    """One caption per picture, and its references."""
     by_picture: dict[str, tuple[str, list[str]]] = {}
     for answer, pair in zip(answers, pairs, strict=True):
         by_picture.setdefault(pair.source, (answer, []))[1].append(pair.target)

@@ -23,7 +23,7 @@ class LanguageModelTask(Task):
     def batches(
         self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
     ) -> RandomWindows:
-        # All of one shape, asked for or not.
+        # All of one shape, with or without `fixed_shapes`.
         return RandomWindows(encoded, **self._sizes, seed=seed, epoch=epoch, rank=rank, world=world)
 
     def checks(self, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> AdjacentWindows:
@@ -38,7 +38,7 @@ class LanguageModelTask(Task):
         return f"{len(encoded.target):,} tokens"
 
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
-        return [""] * len(pairs)  # nothing is asked of it but the loss
+        return [""] * len(pairs)  # only the loss is measured
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return -nll

@@ -1,4 +1,4 @@
-"""What a system is to the trainer: a model, batches to learn from, and what a validation measures."""
+"""The interface of a task: its model, its batches and its score."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def recipe_task(recipe: Recipe) -> Task:
 
 
 class Task(ABC):
-    """One file per task under this folder; the trainer is the same for all."""
+    """One subclass per file of this folder; the trainer is the same for all."""
 
-    measure: ClassVar[str]  # what `score` measures, as people name it
-    command: ClassVar[str]  # how a model of this task is used, on its card
+    measure: ClassVar[str]  # the name of the score
+    command: ClassVar[str]  # how to use a model of this task, for its card
     searches: ClassVar[bool] = False  # whether its answers depend on the recipe's [search]
 
     def __init__(self, recipe: Recipe) -> None:
@@ -52,10 +52,10 @@ class Task(ABC):
     @property
     @abstractmethod
     def tag(self) -> str:
-        """The Hugging Face hub's name for it."""
+        """The pipeline tag of the Hugging Face hub."""
 
     def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> PretrainedModel:
-        """A fresh one; the caller has set the seed. `train` is there for what is counted and not learned."""
+        """A new model; the caller has set the seed. `train` is for statistics that are counted, not learned."""
         model = EncoderDecoder(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
         model.encoder.pretrain()
         return model
@@ -63,7 +63,7 @@ class Task(ABC):
     def batches(
         self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
     ) -> EpochBatches:
-        """What one process learns from in one epoch."""
+        """The batches of one process in one epoch."""
         shares = {"epoch": epoch, "rank": rank, "world": world}
         return Batches(encoded, tokens=self.recipe.training.tokens, seed=seed, fixed_shapes=fixed_shapes, **shares)
 
@@ -84,14 +84,14 @@ class Task(ABC):
 
     @abstractmethod
     def answers(self, model: Any, tokenizers: TokenizerPair, pairs: Sequence[Pair]) -> list[str]:
-        """What the model says to the source of each pair."""
+        """The model's output for the source of each pair."""
 
     @abstractmethod
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
-        """How good that is; more is better. `nll` is the loss per token on the same pairs."""
+        """The score of the answers; higher is better. `nll` is the loss per token on the same pairs."""
 
     def amount(self, encoded: EncodedCorpus) -> str:
-        """How much it is, in the words of the task."""
+        """The size of a corpus, in the units of the task."""
         return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
 
     def shown(self, score: float) -> str:
@@ -100,7 +100,7 @@ class Task(ABC):
     def figures(
         self, answers: list[str], pairs: Sequence[Pair], nll: float, model: Any, tokenizers: TokenizerPair
     ) -> dict[str, float]:
-        """Everything worth knowing of a model on a test set, for `regard evaluate`; `answers` are what it said."""
+        """All scores on a test set, for `regard evaluate`."""
         return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}
 
     def model_card(self, kept: str, score: float) -> str:

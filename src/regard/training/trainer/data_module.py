@@ -1,4 +1,4 @@
-"""The data of a run: tokenised once into its folder, then batches for each update, by its number alone."""
+"""The data of a run: tokenised once into its folder; the number of an update alone decides its batches."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class EpochBatches(Protocol):
 
 
 class UpdateBatches(Dataset[list[Batch]]):
-    """Item n is what one process learns from in update n + 1, whatever happened before: the batches it accumulates.
+    """Item n is the list of batches that one process accumulates in update n + 1.
 
-    An update takes `processes × accumulate` batches that belong together; process r takes every r-th of them. So two
-    processes do what one does that accumulates twice as much.
+    An update takes `processes × accumulate` batches, dealt out to the processes in turn. So two processes do the same
+    as one that accumulates twice as much.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class UpdateBatches(Dataset[list[Batch]]):
 
 
 class DataModule(lightning.LightningDataModule):
-    """Reads, tokenises and encodes what the recipe names; afterwards everything comes from the run's folder."""
+    """Reads, tokenises and encodes the corpora of the recipe into the run's folder, and loads them from there."""
 
     tokenizers: TokenizerPair
     train: EncodedCorpus
@@ -77,11 +77,11 @@ class DataModule(lightning.LightningDataModule):
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
         self.run, self.task, self.say = run, task, say
-        self.prepare_data_per_node = False  # the run's folder is one folder, also for several nodes
+        self.prepare_data_per_node = False  # all nodes share the run's folder
         self.fixed_shapes = fixed_shapes  # what CUDA graphs need
 
     def prepare_data(self) -> None:
-        """On one process, once: data/ appears whole or not at all."""
+        """Called once, on one process; data/ is written atomically."""
         if self.run.data.exists():
             return
         try:
@@ -93,7 +93,7 @@ class DataModule(lightning.LightningDataModule):
         recipe = self.run.recipe
         train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
         if next(iter(train), None) is None:
-            raise ValueError(f"{self._named('train')} holds nothing that can be used")
+            raise ValueError(f"{self._named('train')} holds no usable rows")
         if recipe.tokenizer.load:
             tokenizers = TokenizerPair.load(recipe.tokenizer.load)
         else:
@@ -129,8 +129,8 @@ class DataModule(lightning.LightningDataModule):
                 "train on has that label: give it more rows, or name a file in data.valid"
             ) from None
         unreadable = encoded.about.unreadable
-        # What is held out of a file shares its bad rows, which were reported when the rest of it was read.
-        parts = [] if every else [part for part in corpus.parts if part.skipped]
+        # Bad rows of a file that rows are held out of were reported with its training part.
+        parts = [] if every else [part for part in corpus.parts if part.reasons]
         skipped = sum(part.skipped for part in parts) + len(unreadable)
         left_out = f"; {skipped:,} bad rows skipped, {encoded.about.dropped:,} longer than {longest} tokens left out"
         self.say(f"{split}: {self.task.amount(encoded)}{'' if longest is None else left_out}")
@@ -147,14 +147,14 @@ class DataModule(lightning.LightningDataModule):
                     "rows for one: lower it, or name a file in data.valid"
                 )
             raise ValueError(
-                f"{self._named(split)} holds nothing that can be used: {skipped:,} bad rows were skipped, "
+                f"{self._named(split)} holds no usable rows: {skipped:,} bad rows were skipped, "
                 f"and {encoded.about.dropped:,} rows are longer than data.longest = {longest}"
                 + (f"; the first: {unreadable[0]}" if unreadable else "")
             )
         return encoded
 
     def _remark_rare(self, names: list[str], encoded: EncodedCorpus) -> None:
-        """Labels of a single row: often a mistake, and where columns are numbers perhaps the header of the file."""
+        """Name labels with a single row: often an error, perhaps the header of the file."""
         rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
         rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
         if not rare:
@@ -167,7 +167,7 @@ class DataModule(lightning.LightningDataModule):
         self.say(f"  {message}")
 
     def _named(self, split: str) -> str:
-        """A split as the recipe names it, with its files."""
+        """A split and its files, as the recipe names them."""
         data = self.run.recipe.data
         if split == "valid" and isinstance(data, FilesData) and data.hold_out:
             return f"what data.hold_out = {data.hold_out} holds out of data.train"
@@ -196,7 +196,7 @@ class DataModule(lightning.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
-        """Without an end, from the update that comes next; `max_steps` ends it."""
+        """Endless, from the next update on; `max_steps` ends the training."""
         assert self.trainer is not None
         workers = self.run.recipe.training.workers
         return DataLoader(

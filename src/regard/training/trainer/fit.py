@@ -1,4 +1,4 @@
-"""`fit`: a recipe in, a trained model in the run's folder out."""
+"""`fit`: trains a recipe into a run's folder."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
-    """Train what the recipe says into `folder`; with `resume`, go on with the run that is there."""
+    """Train a recipe into `folder`; with `resume`, continue the run in that folder."""
     from lightning_utilities.core.rank_zero import rank_zero_only
 
     recipe, folder = anchored(recipe), Path(folder)
     _check_processes(recipe.training)
-    first = getattr(rank_zero_only, "rank", 0) == 0  # of all processes; the others find the folder made
+    first = getattr(rank_zero_only, "rank", 0) == 0  # the first of all processes makes the folder
     if resume:
         run = Run.open(folder)
         if run.recipe != recipe:
             raise ValueError(
-                f"{folder} was begun with another recipe; go on with the one in {folder}, or choose another folder"
+                f"{folder} was begun with another recipe; resume it with its own recipe, or choose another folder"
             )
     else:
         check(recipe.data)
@@ -81,12 +81,12 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     try:
         last = run.last if resume and run.last.exists() else None
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
-    except SystemExit as left:  # what Lightning makes of Ctrl-C and of SIGTERM; the latter it would call a success
-        bar.say(f"interrupted; go on with: regard train --resume {folder}")
+    except SystemExit as left:  # raised by Lightning after Ctrl-C and SIGTERM, for which it would exit with 0
+        bar.say(f"interrupted; continue with: regard train --resume {folder}")
         raise SystemExit(128 + (SIGTERM if isinstance(left, SIGTERMException) else SIGINT)) from None
     finally:
         bar.stop()
-    if trainer.is_global_zero:  # alone: from here on nothing is asked of the other processes
+    if trainer.is_global_zero:  # the other processes take no part from here on
         _finish(fitting, trainer.strategy.root_device)
 
 
@@ -115,10 +115,10 @@ def _trainer(run: Run) -> lightning.Trainer:
 
 
 def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
-    """FSDP mixes precision by autocast, as the others do.
+    """FSDP uses autocast for mixed precision, as the others do.
 
-    Of itself Lightning has it cast parameters, buffers and the sum of the gradients to bfloat16 as well: recurrent
-    steps, a log-mel's filters and a baseline's average would all be rounded to three digits.
+    By default Lightning also casts parameters, buffers and the sum of the gradients to bfloat16, which would round
+    recurrent steps, a log-mel's filters and a baseline's average to three digits.
     """
     if name != "fsdp":
         return name
@@ -129,9 +129,9 @@ def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
 
 
 def _check_processes(settings: TrainingSection) -> None:
-    """torchrun and Slurm start the processes; each of more than the recipe knows of would train alone.
+    """Whether torchrun or Slurm started as many processes as the recipe says.
 
-    The recipe has the last word, since a batch is shared by all processes: another number of them is another run.
+    The recipe decides, since all processes share a batch: another number of processes is another run.
     """
     from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
     from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -150,7 +150,7 @@ def _check_processes(settings: TrainingSection) -> None:
 
 
 def _remarks(recipe: Recipe) -> Iterator[str]:
-    """A warm-up longer than the training is no mistake, but seldom meant."""
+    """Settings that are allowed but probably not intended: a warm-up longer than the training."""
     from .learning_rate import rate
 
     settings = recipe.training
@@ -178,7 +178,7 @@ def _accelerator(settings: TrainingSection) -> str:
 
 
 def _graphs(settings: TrainingSection) -> bool:
-    """CUDA graphs: what they record cannot exchange gradients with other processes, nor find sharded parameters."""
+    """Whether CUDA graphs are used: they cannot exchange gradients with other processes, nor use sharded parameters."""
     alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
     possible = alone and _accelerator(settings) == "cuda"
     if settings.graphs is True and not possible:
@@ -199,7 +199,7 @@ def _tensorboard(run: Run) -> Logger:
 def _finish(fitting: TrainingModule, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
-    # A model of its own: FSDP has spread the trained one over processes that no longer take part.
+    # A new model: with FSDP the trained one is sharded over processes that no longer take part.
     model: Any = task.model(corpora.tokenizers, corpora.train)
     model = model.to(device, next(fitting.model.parameters()).dtype).eval()
     model.load_state_dict(fitting.snapshots.average())
@@ -219,7 +219,7 @@ def _finish(fitting: TrainingModule, device: torch.device) -> None:
 
 
 def _quiet() -> None:
-    """Lightning's remarks about loaders and devices do not concern someone who wrote a recipe."""
+    """Hide Lightning's remarks about loaders and devices: a recipe has no such settings."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric)(\.|$)")

@@ -1,4 +1,4 @@
-"""The learning rate at each update, as a function of the update alone: nothing to store, nothing to restore."""
+"""The learning rate of an update, as a function of its number: there is no state to store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:
     - inverse square root (Vaswani et al. 2017, section 5.3): r · √(w / update);
     - cosine (Loshchilov and Hutter 2017, arXiv 1608.03983) down to f · r, f the floor, at the last update n:
       r · (f + (1 − f)·½(1 + cos π(update−w)/(n−w)));
-    - plateau: r · cut^cuts, `cuts` being how often the validation score has stopped rising;
+    - plateau: r · cut^cuts, `cuts` the number of times that the validation score stopped rising;
     - constant: r.
     """
     peak, warmup = training.rate, training.warmup

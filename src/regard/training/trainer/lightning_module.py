@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 @dataclass
 class ValidationState:
-    """How the run stands by its validations."""
+    """The results of the validations so far."""
 
     best: float = -math.inf
     best_update: int = 0
-    poor: int = 0  # validations since the best
-    cuts: int = 0  # of a plateau's rate
+    poor: int = 0  # validations since the best one
+    cuts: int = 0  # how often schedule = "plateau" has cut the rate
     since_cut: int = 0  # validations without a better score since the last cut
 
 
 class TrainingModule(lightning.LightningModule):
     """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
 
-    One item of the loader is one update, so the number of the update is the place in the data, and a checkpoint needs
-    no other. It is written after everything that belongs to its update, validation included.
+    One item of the loader is one update, so the number of the update is the position in the data. A checkpoint is
+    written after everything that belongs to its update, validation included.
     """
 
-    model: Any  # a `EncoderDecoder` or a `Classifier`; the task makes it
+    model: Any  # an `EncoderDecoder` or a `Classifier`, from `Task.model`
 
     def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class TrainingModule(lightning.LightningModule):
         recipe = self.run.recipe
         torch.manual_seed(recipe.seed)  # the same weights on every process …
         self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
-        lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and dropout of its own
+        lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and different dropout
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         first, second = self.settings.betas
@@ -91,7 +91,7 @@ class TrainingModule(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         weights_size = size(self.model.state_dict())
-        # Two checkpoints of weights and both moments while one replaces the other; the window; two best; the model.
+        # Two checkpoints of weights and both moments, while one replaces the other; the snapshots; two best; the model.
         self.run.require(weights_size * (2 * 3 + self.settings.average + 1 + 2 + 1))
 
     def on_train_start(self) -> None:
@@ -106,10 +106,10 @@ class TrainingModule(lightning.LightningModule):
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
             self._graphs = CudaGraphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
         if update:
-            self.bar.say(f"going on after update {update:,} of {self.settings.updates:,}")
+            self.bar.say(f"resuming after update {update:,} of {self.settings.updates:,}")
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
-        if self._patience_is_over():  # it was killed between its last validation and its end
+        if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
 
     # The update
@@ -125,7 +125,7 @@ class TrainingModule(lightning.LightningModule):
         if self.trainer.world_size > 1:
             torch.distributed.all_reduce(sums)
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
-        # DDP and FSDP give the mean over the processes; what is wanted is the sum, over all tokens.
+        # DDP and FSDP give the mean over the processes; we need the sum, divided by all tokens.
         torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
         self._clip()
         for group in optimizer.param_groups:
@@ -145,7 +145,7 @@ class TrainingModule(lightning.LightningModule):
         return loss
 
     def _unsynchronised(self) -> AbstractContextManager[None]:
-        """Between the batches of one update, processes need not exchange gradients."""
+        """No exchange of gradients between the batches of one update."""
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, DistributedDataParallel | FullyShardedDataParallel):
             return wrapped.no_sync()
@@ -156,7 +156,7 @@ class TrainingModule(lightning.LightningModule):
             return
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, FullyShardedDataParallel):
-            wrapped.clip_grad_norm_(self.settings.clip)  # it alone knows the whole norm
+            wrapped.clip_grad_norm_(self.settings.clip)  # only it knows the norm over all shards
         else:
             torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip)
 
@@ -198,7 +198,7 @@ class TrainingModule(lightning.LightningModule):
         self.bar.move(update, f"loss {line['loss']:.3f}  {speed}  {self._figures}")
 
     def _require_finite(self, update: int, total: float) -> None:
-        """Before anything is kept; `total` is of all processes, so all of them end here."""
+        """Before anything is saved. `total` is summed over all processes, so all of them stop here."""
         if not math.isfinite(total):
             raise self._diverged(f"the loss up to update {update} is {total}")
 
@@ -216,7 +216,7 @@ class TrainingModule(lightning.LightningModule):
     # Validation
 
     def _validate(self, update: int) -> None:
-        """The loss and what the task measures; every process takes its part and knows the result."""
+        """The loss and the task's score; every process evaluates a share and gets the result."""
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
@@ -227,13 +227,13 @@ class TrainingModule(lightning.LightningModule):
         self._judge(update, score)
         shown = self.task.shown(score)
         self._figures = f"{shown}, best {self.task.shown(self.standing.best)}"
-        loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # a language model is measured by it
+        loss = "" if self.task.measure == "loss" else f"loss {nll:.3f}, "  # the score of a language model is its loss
         self.bar.say(f"update {update:,}: validation {loss}{shown}")
         self._since += time.perf_counter() - began
 
     @torch.no_grad()
     def validated(self, model: Any, rank: int = 0, world: int = 1) -> tuple[float, float]:
-        """A model's loss and score on the validation set, of which each process does a part."""
+        """A model's loss and score on the validation set; each process evaluates a share."""
         sums = self.task.loss_sums(model, self.corpora.valid, rank=rank, world=world)
         pairs = self.corpora.valid_pairs
         answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
@@ -268,7 +268,7 @@ class TrainingModule(lightning.LightningModule):
     # State
 
     def save(self) -> None:
-        """The checkpoint, whole or not at all; then what only the previous one spoke of goes."""
+        """Write the checkpoint atomically, then remove the snapshots that only the previous one refers to."""
         # Every process takes part; the first writes the file.
         with replacing_file(self.run.last) if self.global_rank == 0 else nullcontext(self.run.last) as unfinished:
             self.trainer.save_checkpoint(unfinished)
@@ -290,14 +290,14 @@ class TrainingModule(lightning.LightningModule):
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
     def _whole(self) -> AbstractContextManager[None]:
-        """The parameters in one piece, where FSDP has spread them."""
+        """Context in which the parameters that FSDP shards are whole."""
         wrapped = self.trainer.strategy.model
         if isinstance(wrapped, FullyShardedDataParallel):
             return FullyShardedDataParallel.summon_full_params(wrapped, writeback=False)
         return nullcontext()
 
     def _weights(self) -> dict[str, Tensor]:
-        """All of them, on every process. A finite loss may still have had gradients that are not."""
+        """All weights, on every process. Checked, since a finite loss may have gradients that are not finite."""
         with self._whole():
             weights = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
         if not all(tensor.isfinite().all() for tensor in weights.values()):

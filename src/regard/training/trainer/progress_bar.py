@@ -11,11 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-QUIET = 30.0  # seconds after which a pipe or a file hears how far training is
+QUIET = 30.0  # seconds between lines where the output is no terminal
 
 
 class ProgressBar:
-    """Shows nothing at all on processes other than the first."""
+    """Shows nothing on processes other than the first."""
 
     def __init__(self, shown: bool) -> None:
         self.shown = shown

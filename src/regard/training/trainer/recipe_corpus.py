@@ -1,4 +1,4 @@
-"""The pairs a recipe names, split by split."""
+"""The corpus of each split of a recipe."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Split = Literal["train", "valid", "test"]
 
 
 class Corpus:
-    """The files of a split, one after the other; each iteration reads them anew. `row` counts through all of them.
+    """The files of a split, one after the other; each iteration reads them again. `row` counts over all files.
 
-    Where the sources are names of files, they start at `root`. `keeps` says which rows belong to the split.
+    `root` is the folder of sources that are names of files. `keeps` says which rows belong to the split.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Corpus:
 
 
 def read(data: Data, split: Split, source: str = "text") -> Corpus:
-    """What the recipe names for a split; `source` is the kind of what its source side is."""
+    """The corpus of a split; `source` is the kind of its source side."""
     if isinstance(data, FilesData):
         root, every = None if source == "text" else folder(data.root), data.hold_out
         if not every or split == "test":
@@ -68,7 +68,7 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
 
 
 def running(file: Path) -> Corpus:
-    """A whole file as running text, as that of a recipe is read."""
+    """A whole file as running text."""
     whole = text(file)
     if not whole.strip():
         raise ValueError(f"{file} holds no text")
@@ -76,7 +76,7 @@ def running(file: Path) -> Corpus:
 
 
 def check(data: Data) -> None:
-    """A file that is missing is told before there is a run's folder."""
+    """Raise an error for a missing file, before the run's folder is made."""
     if isinstance(data, GeneratedData | PhrasesData):
         return
     for split in get_args(Split):
@@ -94,9 +94,9 @@ def _files(data: FilesData, split: Split) -> Iterator[PairReader]:
 
 
 def _held_out(row: int, every: int) -> bool:
-    """One row, drawn by a hash, of each `every` rows: as many of every part of a sorted file, and none in step with it.
+    """One row of each `every` rows, chosen by a hash: evenly over a sorted file, but not at regular intervals.
 
-    The number of the row decides alone, so every process, resumed run and training seed has the same.
+    Only the number of the row decides, so every process, resumed run and training seed holds out the same rows.
     """
     block, place = divmod(row, every)
     drawn = blake2b(str(block).encode(), digest_size=8).digest()
@@ -117,7 +117,7 @@ def _there(data: DigitsData | PhotosData) -> Path:
 
 
 def _running(data: TextData | PhrasesData, split: Split) -> Pair:
-    """A stream of text as one pair without a source; its end validates, and is the test too: there is no third."""
+    """Running text as one pair without a source; its end is both the validation and the test split."""
     if isinstance(data, PhrasesData):
         from ...data.corpora.phrasebook import pairs
 
@@ -149,6 +149,6 @@ def _generated(data: GeneratedData, split: Split) -> PairReader:
     module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
         return PairReader(list(module.pairs(data.train, seed=data.seed)))
-    # Both from what training never sees, and none in both.
+    # From the held-out part of the generator; the first pairs test, the others validate.
     held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test"))
     return PairReader(held_out[: data.test] if split == "test" else held_out[data.test :])

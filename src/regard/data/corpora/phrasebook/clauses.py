@@ -100,9 +100,8 @@ def _infinitive(
 def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[FrenchWord, FrenchWord]:
     """ne and pas, or ne and jamais. "does" is there for the sake of "not", so it may be said to be in them too."""
     support = [auxiliary for auxiliary in auxiliaries if auxiliary.text in ("do", "does", "did")]
-    return FrenchWord("ne", [word], support), FrenchWord(
-        "jamais" if word.text == "never" else "pas", [word], list(support)
-    )
+    pas = "jamais" if word.text == "never" else "pas"
+    return FrenchWord("ne", [word], support), FrenchWord(pas, [word], list(support))
 
 
 def predicate(made: VerbGroup, clitic: FrenchWord | None = None) -> list[FrenchWord]:

@@ -20,13 +20,8 @@ _AVAIT = present("avais avait avions aviez avaient")
 _AURA = present("aurai aura aurons aurez auront")
 _IS = {"present": ETRE, "past": _ETAIT, "future": _SERA}
 _HAS = {"present": AVOIR, "past": _AVAIT, "future": _AURA}
-_FEELINGS = {
-    "hungry": "faim",
-    "thirsty": "soif",
-    "cold": "froid",
-    "hot": "chaud",
-    "afraid": "peur",
-}  # are had in French
+# Adjectives in English; nouns in French, with avoir.
+_FEELINGS = {"hungry": "faim", "thirsty": "soif", "cold": "froid", "hot": "chaud", "afraid": "peur"}
 
 
 def state(r: Random) -> tuple[Phrase, str]:
@@ -79,14 +74,10 @@ def _is_more(r: Random, tense: str, negative: bool) -> Phrase:
         return _is_how(r, tense, negative)
     adjective = r.choice(graded)
     english, french = _is(who, tense, negative, _IS)
-    more = (
-        [EnglishWord("more"), EnglishWord(adjective.en)] if adjective.more == "more" else [EnglishWord(adjective.more)]
-    )
+    more = [EnglishWord(text) for text in (("more", adjective.en) if adjective.more == "more" else (adjective.more,))]
     how = french_words(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
-    than, other = (
-        EnglishWord("than"),
-        noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase,
-    )
+    than = EnglishWord("than")
+    other = noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase
     words = [*english, *more, than, *other.en]
     return _joined(who, words, [*french, *french_words("plus", more[0]), *how, *french_words("que", than), *other.fr])
 

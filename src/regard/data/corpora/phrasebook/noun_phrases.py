@@ -25,14 +25,8 @@ _DETERMINERS = {
     "this": ("ce", "cette", "", "cet", "cette"),
     "every": ("chaque", "chaque", "", "chaque", "chaque"),
 }
-_COUNTED = {
-    "these": "ces",
-    "two": "deux",
-    "three": "trois",
-    "four": "quatre",
-    "several": "plusieurs",
-    "many": "beaucoup de",
-}
+_COUNTED = {"these": "ces", "two": "deux", "three": "trois", "four": "quatre"}
+_COUNTED |= {"several": "plusieurs", "many": "beaucoup de"}
 _OWNERS = ["my", "his", "her", "our", "your", "their"]
 # What may stand before one, before several, before what is not counted. After a preposition only one thing stands:
 # "de" swallows du and des.
@@ -129,19 +123,17 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
     body = _body(noun, several, described)
     if determiner == "all":
         every, the = EnglishWord("all"), EnglishWord("the")
-        return (
-            Phrase([every, the], [*french_words("toutes" if noun.female else "tous", every), *french_words("les", the)])
-            + body
-        )
+        french = [*french_words("toutes" if noun.female else "tous", every), *french_words("les", the)]
+        return Phrase([every, the], french) + body
     if determiner == "some":
         word = EnglishWord("any" if negated else "some")
         if negated or (several and any(adjective.before for adjective in described)):
-            french = "de"  # pas de pommes; de grandes maisons
+            article = "de"  # pas de pommes; de grandes maisons
         elif several:
-            french = "des"
+            article = "des"
         else:
-            french = "de la" if noun.female else "de le"
-        return Phrase([word], french_words(french, word)) + body
+            article = "de la" if noun.female else "de le"
+        return Phrase([word], french_words(article, word)) + body
     word = EnglishWord(determiner)
     if negated and determiner == "a":
         return Phrase([word], french_words("de", word)) + body
@@ -164,13 +156,12 @@ def _body(noun: Noun, several: bool, described: list[Adjective]) -> Phrase:
     word = EnglishWord(noun.ens if several else noun.en)
     french = french_words(noun.frs if several else noun.fr, word)
     words = [EnglishWord(adjective.en) for adjective in described]
-    for said_so, adjective in zip(words, described, strict=True):
+    for english, adjective in zip(words, described, strict=True):
         form = agree(adjective.fr, adjective.frf, noun.female, several)
         if not several and not noun.female and adjective.before and vowel(french[0].text):
             form = adjective.liaison  # un vieil ami
-        french = (
-            [*french_words(form, said_so), *french] if adjective.before else [*french, *french_words(form, said_so)]
-        )
+        mots = french_words(form, english)
+        french = [*mots, *french] if adjective.before else [*french, *mots]
     return Phrase([*words, word], french)
 
 

@@ -147,9 +147,8 @@ def _that(r: Random) -> Phrase:
 def _if(r: Random) -> Phrase:
     """If he sleeps , we will work: si + present, future, in both languages."""
     first = clause(r, subject(r), tenses=("present",)).stated()
-    return (
-        phrase_pair("if", "si") + first + phrase_pair(",", ",") + _around(r, clause(r, subject(r), tenses=("future",)))
-    )
+    then = _around(r, clause(r, subject(r), tenses=("future",)))
+    return phrase_pair("if", "si") + first + phrase_pair(",", ",") + then
 
 
 def _body(r: Random) -> Phrase:
