@@ -21,22 +21,10 @@ with interpreted():
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
 
-@pytest.fixture(autouse=True)
-def _interpreted() -> Iterator[None]:
-    with interpreted():
-        yield
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("there is a GPU: the kernels are compiled for it and not interpreted")
-    return request.param
+pytestmark = pytest.mark.usefixtures("interpreted_kernels")
 
 
 @dataclass(frozen=True)

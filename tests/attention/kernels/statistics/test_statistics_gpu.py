@@ -21,7 +21,7 @@ from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -31,10 +31,7 @@ with interpreted():
 HALF = (torch.bfloat16, torch.float16)
 
 
-@pytest.fixture(autouse=True)
-def _interpreted() -> Iterator[None]:
-    with interpreted():
-        yield
+pytestmark = pytest.mark.usefixtures("interpreted_kernels")
 
 
 @dataclass(frozen=True)
