@@ -5,8 +5,7 @@ from .dictionary_lookup import lookup
 from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
 from .energies.modifiers import Alibi, Bias, Modified, Modifier, SoftCap
-from .masks.dense_mask import dense
-from .masks.mask import Mask
+from .masks.mask import Mask, dense
 from .masks.position_masks import causal, window
 from .masks.sequence_masks import documents, padding, prefix
 from .normalizers.entmax import Entmax, Sparsemax

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from .energies.energies import ScaledDot
 from .listeners import listeners, notify
@@ -26,48 +26,38 @@ if TYPE_CHECKING:
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 
+    class Options(TypedDict, total=False):
+        energy: AnyEnergy
+        normalize: Normalizer
+        mask: Mask | Bool[Tensor, "..."] | None
+        dropout: float
+        backend: Backend
+
+
 _SCALED_DOT = ScaledDot()
 _SOFTMAX = Softmax()
 
 
 @overload
 def attend(
-    q: Float[Tensor, "*batch q d_q"],
-    k: Float[Tensor, "*batch k d_k"],
-    v: Float[Tensor, "*batch k d_v"],
-    *,
-    energy: AnyEnergy = ...,
-    normalize: Normalizer = ...,
-    mask: Mask | Bool[Tensor, "..."] | None = ...,
-    dropout: float = ...,
-    backend: Backend = ...,
-    weights: Literal[False] = ...,
+    q: Tensor, k: Tensor, v: Tensor, *, weights: Literal[False] = ..., **options: Unpack[Options]
 ) -> Float[Tensor, "*batch q d_v"]: ...
 
 
 @overload
 def attend(
-    q: Float[Tensor, "*batch q d_q"],
-    k: Float[Tensor, "*batch k d_k"],
-    v: Float[Tensor, "*batch k d_v"],
-    *,
-    energy: AnyEnergy = ...,
-    normalize: Normalizer = ...,
-    mask: Mask | Bool[Tensor, "..."] | None = ...,
-    dropout: float = ...,
-    backend: Backend = ...,
-    weights: Literal[True],
+    q: Tensor, k: Tensor, v: Tensor, *, weights: Literal[True], **options: Unpack[Options]
 ) -> tuple[Float[Tensor, "*batch q d_v"], Weights]: ...
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "*batch q d_q"],
+    k: Float[Tensor, "*batch k d_k"],
+    v: Float[Tensor, "*batch k d_v"],
     *,
     energy: AnyEnergy = _SCALED_DOT,
     normalize: Normalizer = _SOFTMAX,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | Bool[Tensor, "..."] | None = None,
     dropout: float = 0.0,
     backend: Backend = "auto",
     weights: bool = False,
@@ -82,9 +72,9 @@ def attend(
     - `mask`: `causal() & padding(lengths)`, …, or a boolean tensor, True where a query may see a key. A query that may
       see none gets zeros.
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
-    - `backend`: "auto" takes the fastest that is exact for the request (`explain` says which and why); a name takes
-      that one or raises.
-    - `weights=True` also returns `Weights`, which answers questions about w (before dropout) without storing it.
+    - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
+      selects that backend, or raises.
+    - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
     request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = select(request, backend).run(request)
@@ -107,5 +97,5 @@ def explain(
     backend: Backend = "auto",
     weights: bool = False,
 ) -> Plan:
-    """What `attend` would run for the same arguments, why, and what kept the other backends out."""
+    """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)

@@ -30,15 +30,15 @@ def grid(batch: tuple[int, ...], queries: int, keys: int, device: torch.device) 
 
 
 def positions(index: Index, device: torch.device) -> Tensor:
-    """The indices themselves, [n]. Slices say where they start and stop: `slice.indices` cannot be compiled."""
+    """The indices as a tensor [n]. Slices have a start and a stop, because `slice.indices` cannot be compiled."""
     return torch.arange(index.start, index.stop, device=device) if isinstance(index, slice) else index
 
 
-def span(chosen: Sequence[int], device: torch.device) -> Index:
-    """A slice where the indices follow one another, so that indexing is a view; else a tensor."""
-    if isinstance(chosen, range) and chosen.step == 1:
-        return slice(chosen.start, chosen.stop)
-    return torch.tensor(chosen, device=device)
+def span(indices: Sequence[int], device: torch.device) -> Index:
+    """A slice where the indices are a range, so that indexing gives a view; else a tensor."""
+    if isinstance(indices, range) and indices.step == 1:
+        return slice(indices.start, indices.stop)
+    return torch.tensor(indices, device=device)
 
 
 def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
@@ -59,9 +59,9 @@ def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
     """Entries of a tensor that broadcasts to [*batch, q, k], at these indices."""
     check_device("a mask or bias", tensor, i.device)
     leading = tensor.shape[:-2]
-    chosen = [*(batch[len(batch) - len(leading) :]), i, j]
-    # A dimension of size one stands for every index.
-    return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+    indices = [*(batch[len(batch) - len(leading) :]), i, j]
+    # A dimension of size one is broadcast.
+    return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, indices, strict=True))]
 
 
 def check_device(what: str, tensor: Tensor, device: torch.device) -> None:
@@ -75,27 +75,27 @@ def fits(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
 
 
 def select(index: int | slice | Sequence[int], among: Sequence[int], what: str) -> Sequence[int]:
-    """The selected ones of `among`, by Python's rules for negative indices and slices."""
+    """The entries of `among` at an index, slice or list of indices, which may be negative as in Python."""
     if isinstance(index, slice):
-        picked: Sequence[int] = among[index]
+        selected: Sequence[int] = among[index]
     else:
-        wanted = [index] if isinstance(index, int) else list(index)
-        wrong = [x for x in wanted if not -len(among) <= x < len(among)]
+        indices = [index] if isinstance(index, int) else list(index)
+        wrong = [x for x in indices if not -len(among) <= x < len(among)]
         if wrong:
             raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
-        picked = as_range([among[x] for x in wanted])
-    if not len(picked):
+        selected = as_range([among[x] for x in indices])
+    if not len(selected):
         raise IndexError(f"no {what} chosen: {index} of {len(among)}")
-    return picked
+    return selected
 
 
 def as_range(indices: list[int]) -> Sequence[int]:
-    """A range where the indices follow one another, so that cutting them out is a view."""
+    """A range where the indices are consecutive, so that indexing gives a view."""
     if indices and indices == list(range(indices[0], indices[0] + len(indices))):
         return range(indices[0], indices[0] + len(indices))
     return indices
 
 
 def brief(tensor: Tensor) -> str:
-    """Its values where they are few, else its type and shape."""
+    """The values of a small tensor, the type and shape of a large one."""
     return str(tensor.tolist()) if tensor.numel() <= 8 else f"{tensor.dtype} {list(tensor.shape)}"

@@ -1,4 +1,4 @@
-"""Look-up: attention as a dictionary. Ask a table for a key; an energy decides what "matches" means."""
+"""Look-up: attention as a dictionary. The energy decides how well a query matches each key of the table."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def lookup(
     try:
         labels = list(dict.fromkeys((*keys, query))) if labelled else None
     except TypeError:
-        labels = None  # a tensor or a list has no hash: it is compared as a vector
+        labels = None  # tensors and lists are not hashable; they are compared as vectors
     if labels is not None:
-        # Equal or not is all there is to know about labels, so each becomes a number of its own.
+        # Labels are only equal or different, so each becomes a number of its own.
         number = {label: float(at) for at, label in enumerate(labels)}
         q, k = _vectors([number[query]]), _vectors([number[key] for key in keys])
     elif any(isinstance(x, str) for x in (query, *keys)):
         raise TypeError(f"{type(energy).__name__} compares numbers; words can only be looked up with Exact()")
     else:
         q, k = _vectors([query]), _vectors(keys)
-    # Which entry was found, by attending over the entries' own numbers: the same formula, for values of any kind.
-    places = torch.eye(len(keys), dtype=torch.float64)
-    weights = attend(q, k, places, energy=energy, normalize=normalize)[0]  # [T_k]
+    # With one-hot values the output is the weights: the same formula, for values of any kind.
+    one_hot = torch.eye(len(keys), dtype=torch.float64)
+    weights = attend(q, k, one_hot, energy=energy, normalize=normalize)[0]  # [T_k]
     if not weights.any():
         if default is _MISSING:
-            raise KeyError(f"{query!r} matches no key of the table; pass default=… for what to answer then")
+            raise KeyError(f"{query!r} matches no key of the table; pass default=… to get that instead")
         return default
     if labelled:
         return values[int(weights.argmax())]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .energies.energy_matrix import EnergyMatrix
+from .normalizers.softmax import Softmax
+from .request import Request
 from .torch_transforms import traced
 
 if TYPE_CHECKING:
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from .energies.energy_forms import EnergyForm
     from .masks.mask import Mask
     from .normalizers.normalizer import Normalizer
-    from .request import Request
 
     Listener = Callable[[Request, Tensor, Tensor | None], None]
 
@@ -40,10 +42,6 @@ def notify_step(
     normalize: Normalizer | None = None,
     state: Float[Tensor, "*batch q"] | None = None,
 ) -> None:
-    """`notify` for one step of a recurrent loop, from queries and keys already projected; softmax unless said."""
-    from .energies.energy_matrix import EnergyMatrix
-    from .normalizers.softmax import Softmax
-    from .request import Request
-
+    """`notify` for one step of a recurrent loop, from projected queries and keys; softmax is the default."""
     energies = EnergyMatrix(a, b, form, tuple(a.shape[:-2]), (), mask)
     notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state)

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies.energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
-from .masks.dense_mask import Dense
-from .masks.mask import Mask
+from .masks.mask import Dense, Mask
 from .normalizers.normalizer import Normalizer
 from .torch_transforms import AUTOCAST
 

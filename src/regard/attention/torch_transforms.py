@@ -1,4 +1,4 @@
-"""What torch.func, torch.compile and autocast do to code inside them, asked in one place."""
+"""Whether code runs inside torch.func, torch.compile or autocast."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 def transformed() -> bool:
-    """Whether this runs inside torch.func.grad, vmap and their kin.
+    """Whether this runs inside a transform of torch.func (grad, vmap, …).
 
-    They cannot look at numbers, checkpoint, or see a gradient registered with torch.library.
+    There tensors cannot be read or checkpointed, and gradients registered with torch.library are ignored.
     """
     if torch.compiler.is_compiling():
         return False
@@ -17,16 +17,15 @@ def transformed() -> bool:
 
 
 def traced() -> bool:
-    """Whether numbers cannot be looked at: inside torch.compile, or one of torch.func's transforms."""
+    """Whether tensors cannot be read: inside torch.compile, or a transform of torch.func."""
     return torch.compiler.is_compiling() or transformed()
 
 
 def plain(*tensors: torch.Tensor) -> bool:
-    """Whether an operation on these may be run at once: nothing traces it, watches it, or wraps the tensors."""
+    """Whether a kernel may be called without the dispatcher: nothing traces the call, observes it, or wraps tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
-    kinds = {type(x) for x in tensors}
-    return kinds <= _PLAIN
+    return {type(x) for x in tensors} <= _PLAIN
 
 
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 
-def positive(what: str, given: object, hint: str = "") -> None:
-    """Refuse anything that is not a number > 0. A learned one would work on some backends and not on others."""
-    if not isinstance(given, int | float):
-        raise TypeError(f"{what} is a number, got {type(given).__name__}; to learn one, multiply the queries by it")
-    if not given > 0:
-        raise ValueError(f"{what} must be > 0, got {given}{hint}")
+def positive(what: str, value: object, hint: str = "") -> None:
+    """Raise unless the value is a number > 0. Not every backend could use a learned one."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{what} is a number, got {type(value).__name__}; to learn one, multiply the queries by it")
+    if not value > 0:
+        raise ValueError(f"{what} must be > 0, got {value}{hint}")
 
 
-def whole(what: str, given: object) -> None:
-    if not isinstance(given, int):
-        raise TypeError(f"{what} is a whole number, got {given!r}")
+def whole(what: str, value: object) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{what} is a whole number, got {value!r}")

@@ -1,4 +1,4 @@
-"""Ours: what PyTorch has no kernel for. The additive and distance ops where they apply, else the formula in blocks."""
+"""Our kernels: the additive and distance ops where they apply, else the formula in blocks of rows."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def refusal(request: Request) -> str | None:
 
 
 def how(request: Request) -> str:
-    why_not, _ = _op(request)
-    if why_not is None:
+    reason, _ = _op(request)
+    if reason is None:
         return f"{_kernel(request.energies)}, in O(T) memory"
-    return "the formula in blocks of rows, in O(T) memory" + (f" ({why_not})" if why_not else "")
+    return "the formula in blocks of rows, in O(T) memory" + (f" ({reason})" if reason else "")
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
-    why_not, bounds = _op(request)
-    if why_not is not None:
+    reason, bounds = _op(request)
+    if reason is not None:
         return blocked_attention.run(request)
     energies = request.energies.flat()
     v = energies.flatten(request.energies.per_query_head(request.v))
@@ -56,15 +56,15 @@ def _kernel(energies: EnergyMatrix) -> str:
 
 
 def _op(request: Request) -> tuple[str | None, Interval | None]:
-    """Why no op applies: None if one does, "" where nobody would expect it to; and its intervals."""
+    """The reason why no op applies (None if one does, "" where none is written for the form), and the intervals."""
     energies = request.energies
-    why_not = _refused(request)
+    reason = _refused(request)
     bounds = None
-    if why_not is None and energies.mask is not None:
+    if reason is None and energies.mask is not None:
         bounds = energies.intervals()
         if bounds is None:
-            why_not = f"{_kernel(energies)} takes masks that are one interval of keys per query"
-    return why_not, bounds
+            reason = f"{_kernel(energies)} takes masks that are one interval of keys per query"
+    return reason, bounds
 
 
 def _refused(request: Request) -> str | None:

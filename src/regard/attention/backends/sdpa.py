@@ -64,17 +64,17 @@ def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:
 
 def _bias(energies: EnergyMatrix, temperature: float) -> Tensor | None:
     """The mask as a boolean tensor, or mask and modifiers as one tensor of numbers to add; None for neither."""
-    seen = None
+    mask = None
     if energies.mask is not None:
-        seen = energies.mask.dense(energies.batch, energies.queries, energies.keys, energies.a.device)
+        mask = energies.mask.dense(energies.batch, energies.queries, energies.keys, energies.a.device)
     if not energies.modifiers:
-        return seen
+        return mask
     index = grid(energies.batch, energies.queries, energies.keys, energies.a.device)
     bias = torch.zeros((1, 1), dtype=energies.precision, device=energies.a.device)
     for modifier in energies.modifiers:
         bias = modifier.whole(bias, *index)
     bias = bias / temperature
-    return bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    return bias if mask is None else bias.masked_fill(~mask, -torch.inf)
 
 
 def _four(x: Tensor, batch: tuple[int, ...]) -> Tensor:
@@ -102,7 +102,7 @@ _FLASH, _EFFICIENT, _CUDNN = 1, 2, 3  # SDPBackend's numbers
 
 def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor | None, is_causal: bool) -> int | None:
     """The kernel PyTorch would choose, where it computes the log-sum-exp anyway and we can call it as PyTorch does."""
-    choose = getattr(torch, "_fused_sdp_choice", None)  # PyTorch's own business; without it the state is found later
+    choose = getattr(torch, "_fused_sdp_choice", None)  # private to PyTorch; without it the state is computed later
     if q.shape[1] != k.shape[1] or choose is None or traced():
         return None
     able: tuple[int, ...] = ()
@@ -141,6 +141,6 @@ def _with_state(
 def _mark_empty(state: Tensor, energies: EnergyMatrix) -> Tensor:
     """+∞ for rows that see no key; the kernel leaves something else there."""
     if energies.mask is None or energies.mask.is_causal:
-        return state  # the first key is everybody's
-    seen = energies.mask.dense(energies.batch, energies.queries, energies.keys, state.device)
-    return state.masked_fill(~seen.any(dim=-1), torch.inf)
+        return state  # every query sees the first key
+    mask = energies.mask.dense(energies.batch, energies.queries, energies.keys, state.device)
+    return state.masked_fill(~mask.any(dim=-1), torch.inf)

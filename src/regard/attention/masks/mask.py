@@ -1,4 +1,4 @@
-"""Mask: which keys a query may see; True means it may. And its operators `&`, `|` and `~`."""
+"""Mask: which keys a query may see; True means it may. Its operators `&`, `|` and `~`, and the mask of a tensor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..block_indices import grid
+from ..block_indices import brief, check_device, fits, grid, pick
 from ..part import Part
 
 if TYPE_CHECKING:
@@ -154,3 +154,42 @@ class Not(Mask):
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
         return self.inner.example()
+
+
+class Dense(Mask):
+    """A mask given as a boolean tensor, which is kept by reference."""
+
+    seen: Tensor
+
+    def __init__(self, seen: Tensor) -> None:
+        if seen.dtype != torch.bool:
+            raise TypeError(
+                f"dense needs a boolean tensor, True where a query may see a key, got {seen.dtype}. "
+                "To add numbers to the energies use Modified(energy, Bias(tensor))."
+            )
+        self.seen = seen
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        shape, full = tuple(self.seen.shape), (*batch, queries, keys)
+        if len(shape) < 2 or not fits(shape, full):
+            hint = "; to close padded keys use padding(lengths), or mask[..., None, :]" if shape[-1:] == (keys,) else ""
+            raise ValueError(f"mask of shape {list(shape)} does not broadcast to [..., T_q, T_k] = {list(full)}{hint}")
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return pick(self.seen, batch, i, j)
+
+    def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor:
+        check_device("the mask", self.seen, device)
+        return self.seen
+
+    def __repr__(self) -> str:
+        return f"dense({brief(self.seen)})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        *batch, queries, keys = self.seen.shape
+        return tuple(batch), queries, keys
+
+
+def dense(seen: Bool[Tensor, "*batch q k"]) -> Mask:
+    """A boolean tensor that broadcasts to [..., T_q, T_k]; True where a query may see a key."""
+    return Dense(seen)
