@@ -74,9 +74,7 @@ def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
     assert [line[0] for line in lines] == ["scene:train:0:0", str(tmp_path / "broken.png"), "scene:train:0:1"]
     assert lines[0][1] == by_name.strip()
     assert lines[1][1] == ""
-    assert (
-        wrong.strip() == f"regard: {tmp_path / 'broken.png'}: is not a picture that can be read ({', '.join(FORMATS)})"
-    )
+    assert wrong.strip() == f"regard: {tmp_path / 'broken.png'}: not a picture that can be read ({', '.join(FORMATS)})"
 
 
 def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
