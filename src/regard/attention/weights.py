@@ -209,17 +209,8 @@ class Weights:
         proof = None if fidelity is None else flat_outputs(self, *fidelity)
         results = None
         if not also:
-            results = statistics_gpu.stats(
-                self,
-                entropy=entropy,
-                top=top,
-                received=received,
-                offsets=offsets,
-                columns=columns,
-                size=size,
-                pool=pool,
-                fidelity=proof,
-            )
+            chosen = {"entropy": entropy, "top": top, "received": received, "offsets": offsets, "columns": columns}
+            results = statistics_gpu.stats(self, **chosen, size=size, pool=pool, fidelity=proof)  # type: ignore[arg-type]
         if results is None:
             energies, count, queries = self.flat(), len(self.entries), len(self.queries)
             like = torch.empty(0, dtype=energies.precision, device=self.device)

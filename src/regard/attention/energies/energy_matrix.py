@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .modifiers import Modifier
 
 ON_GPU = 8
-"""Blocks are so many times larger there: it has no cache to stay in, and starting a kernel takes time."""
+"""How many times larger blocks are on a GPU, where launching a kernel takes time and blocks need not fit a cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +125,7 @@ class EnergyMatrix:
     ) -> Float[Tensor, "n rows cols"]:
         """Energies of some matrices, queries and keys, of flat energies. Differentiable where gradients are on.
 
-        With a `buffer` the result may live in it, and is the caller's until the next call.
+        With a `buffer` the result may use its memory, and is valid until the next call.
         """
         a, b = self.a[n][:, rows], self.b[n][:, cols]
         if buffer is not None:
@@ -156,7 +156,7 @@ class EnergyMatrix:
         return self.finished(e, n, rows, cols, absent)
 
     def _has_kernel(self) -> bool:
-        """Whether the form has a kernel for these energies; no graph goes through it."""
+        """Whether the form has a kernel for these energies. It builds no graph."""
         return not torch.is_grad_enabled() and self.form.has_kernel(self.a.device.type, self.precision) and not traced()
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
