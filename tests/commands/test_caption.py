@@ -105,7 +105,7 @@ def test_what_to_know_of_a_picture_is_told(folder: Path, tmp_path: Path) -> None
     code, _, told = run("caption", "--model", folder / "soft", tmp_path / "empty.png", plain)
     assert code == 1
     assert told.count("nothing is seen") == 1
-    assert f"{tmp_path / 'empty.png'}: is empty" in told
+    assert f"{tmp_path / 'empty.png'}: the file is empty" in told
 
 
 def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> None:
