@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.timing import RESULTS, Row, gpu_row, write
 from regard.attention.kernels.additive.additive_op import attention
-from regard.attention.kernels.kernel_options import KernelOptions
+from regard.attention.kernels.kernel_arguments import KernelArguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def formula(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
 
 
 def fused(a: Tensor, b: Tensor, w: Tensor, v: Tensor) -> Tensor:
-    return attention(a, b, w, v, KernelOptions(None, None, None, 1.0, 0.0))[0]
+    return attention(a, b, w, v, KernelArguments(None, None, None, 1.0, 0.0))[0]
 
 
 def works() -> list[Work]:

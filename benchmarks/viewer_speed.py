@@ -57,10 +57,10 @@ def random_trace(tokens: int) -> TraceView:
     """One layer of two heads over random queries and keys, 64 wide; 64 rows of its output are kept for fidelity."""
     from regard.attention import attend
     from regard.attention.energies.energy_forms import DotForm
-    from regard.attention.energies.energy_matrix import EnergyMatrix
+    from regard.attention.energies.lazy_energy_matrix import EnergyMatrix
     from regard.seeing import Seen
+    from regard.seeing.capture.attention_record import Record
     from regard.seeing.capture.call import Call
-    from regard.seeing.capture.record import Record
     from regard.viewer.data.trace_view import TraceView
 
     torch.manual_seed(0)

@@ -34,7 +34,7 @@ ALLOWED = {
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
-LATE = {"seeing/capture/seen.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
+LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 
 def _rooms_imported(path: Path) -> set[str]:

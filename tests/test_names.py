@@ -14,7 +14,7 @@ MODULES = sorted(path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if pa
 TESTED_ELSEWHERE = [
     ("attention/backends/*", "attention/backends/test_backends.py", "each backend is held to the reference there"),
     ("attention/energies/energy_forms.py", "attention/backends/test_backends.py", "every form on every backend"),
-    ("attention/energies/energy_matrix.py", "attention/test_weights.py", "Weights reads all its blocks"),
+    ("attention/energies/lazy_energy_matrix.py", "attention/test_weights.py", "Weights reads all its blocks"),
     ("attention/energies/*", "attention/test_attend.py", "every energy beside the formula of its paper"),
     ("attention/blocked_attention.py", "attention/backends/test_backends.py", "held to the reference there"),
     ("attention/masks/*", "attention/test_masks.py", "every mask dense, as intervals and drawn"),
@@ -25,7 +25,7 @@ TESTED_ELSEWHERE = [
     ("attention/torch_transforms.py", "attention/kernels/test_custom_ops.py", "torch.func and torch.compile"),
     ("attention/listeners.py", "seeing/capture/test_watch.py", "watching is its only user"),
     ("attention/select_backend.py", "attention/backends/test_backends.py", "which backend is selected and why"),
-    ("attention/validation.py", "attention/test_request.py", "settings that are refused"),
+    ("attention/number_checks.py", "attention/test_request.py", "settings that are refused"),
     ("attention/dictionary_lookup.py", "attention/test_lecture_examples.py", "the lecture's look-ups"),
     ("attention/normalizers/*", "attention/normalizers/test_normalizers.py", "every normalizer by one definition"),
     ("attention/kernels/*.py", "attention/kernels/test_custom_ops.py", "shared by the kernels"),

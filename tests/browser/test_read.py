@@ -9,11 +9,11 @@ import torch
 
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions
-from regard.decoding import pretrained
+from regard.decoding import find_model
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.alignment.word_level_weights import sum_by_word
-from regard.viewer.data.token_labels import TokenLabels
+from regard.viewer.data.token_words import TokenLabels
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     page.keyboard.press("Enter")
     found = drawn(page, "drawn.results.length >= 2")  # there may be one that ships
     by_title = {one["title"]: at for at, one in enumerate(found["results"])}
-    loaded = pretrained.load(str(folder / "attention"))
+    loaded = find_model.load(str(folder / "attention"))
     (expected,) = classify(loaded.model, loaded.tokenizers, [TEXT], weights=True)
     at = by_title["By attention"]
     first, second = found["results"][at], found["results"][by_title["By last"]]

@@ -272,7 +272,12 @@ def test_a_translator_of_ours_is_seen_as_it_translates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from regard.data import Tokenizer, TokenizerPair
-    from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
+    from regard.models import (
+        EncoderDecoder,
+        EncoderDecoderConfig,
+        RecurrentDecoderConfig,
+        RecurrentEncoderConfig,
+    )
 
     both = Tokenizer.train("bpe", 60, ["the bird sees a worm .", "the late worm sees the early bird ."])
     torch.manual_seed(0)

@@ -7,9 +7,7 @@ import torch
 from torch import nn
 
 from regard import Additive, Alibi, Modified, ScaledDot, attend, causal, padding
-from regard.layers import (
-    MultiHead,
-)
+from regard.layers import MultiHead
 from tests.support.gradients import F64, leaf
 
 

@@ -7,10 +7,7 @@ import math
 import torch
 
 from regard import Alibi
-from regard.layers import (
-    RotaryPositions,
-    SinusoidalPositions,
-)
+from regard.layers import RotaryPositions, SinusoidalPositions
 
 
 def test_sinusoidal_is_the_published_formula() -> None:

@@ -12,7 +12,14 @@ from regard.data.corpora import opinions, phrasebook, scenes, tones
 from regard.data.picture_reader import PictureReader
 from regard.data.sound_reader import SoundReader
 from regard.data.source_reader import EmptyReader
-from regard.models import DECODERS, ENCODERS, Classifier, ClassifierConfig, EncoderDecoder, EncoderDecoderConfig
+from regard.models import (
+    DECODERS,
+    ENCODERS,
+    Classifier,
+    ClassifierConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+)
 from tools import systems_page as systems
 
 RATES = {"bag of words": 3e-2, "EfficientNet-Lite0": 2e-3}  # the last is 1280 wide

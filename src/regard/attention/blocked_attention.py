@@ -20,7 +20,7 @@ from .torch_transforms import exact, traced
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .energies.energy_matrix import EnergyMatrix
+    from .energies.lazy_energy_matrix import EnergyMatrix
     from .request import Request
 
 BLOCK = 1 << 18

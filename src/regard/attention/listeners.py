@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .energies.energy_matrix import EnergyMatrix
+from .energies.lazy_energy_matrix import EnergyMatrix
 from .normalizers.softmax import Softmax
 from .request import Request
 from .torch_transforms import traced

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .block_indices import check_device
-from .energies.energy_matrix import EnergyMatrix, split
+from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
 from .masks.mask import Dense, Mask
 from .normalizers.normalizer import Normalizer

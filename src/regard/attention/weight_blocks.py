@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .block_indices import Index
-    from .energies.energy_matrix import EnergyMatrix
+    from .energies.lazy_energy_matrix import EnergyMatrix
     from .weights import Weights
 
 BLOCK = 1 << 20

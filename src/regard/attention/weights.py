@@ -15,7 +15,18 @@ from .block_indices import as_range, positions, select, span
 from .kernels.statistics import statistics_gpu
 from .tensor_versions import ChangedInPlaceError, TensorVersions
 from .weight_blocks import blocks, row_state
-from .weight_statistics import Entropy, Fidelity, Largest, Map, Offsets, On, Received, Stats, Top, flat_outputs
+from .weight_statistics import (
+    Entropy,
+    Fidelity,
+    Largest,
+    Map,
+    Offsets,
+    On,
+    Received,
+    Stats,
+    Top,
+    flat_outputs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .energies.energy_matrix import EnergyMatrix
+    from .energies.lazy_energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .weight_statistics import Statistic
 

@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 import typer
 
 from .console import output_console
-from .options import Beams, CoveragePenalty, Device, EngineName, LengthPenalty, Tokens, find_device, search_settings
+from .options import (
+    Beams,
+    CoveragePenalty,
+    Device,
+    EngineName,
+    LengthPenalty,
+    Tokens,
+    find_device,
+    search_settings,
+)
 from .typer_app import app
 
 WRITERS = ("translate", "caption", "spell")
@@ -72,7 +81,7 @@ def evaluate(
       regard evaluate runs/soft-scenes-1
       regard evaluate runs/lstm-phrases-1 my.txt
     """
-    from ..decoding import pretrained
+    from ..decoding import find_model
     from ..files import write_text
     from ..training.run import results_file
     from ..training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_file, pairs_of_run
@@ -98,13 +107,13 @@ def evaluate(
         "--tokenised": tokenised or None,
         "--tokens": tokens,
     }
-    loaded = pretrained.load(run, find_device(device), engine)
+    loaded = find_model.load(run, find_device(device), engine)
     task = loaded.model.task
     for option, value in options.items():
         if value is not None and task not in TASKS[option]:
             raise ValueError(
                 f"{option} is for models that {' or '.join(TASKS[option])}; "
-                f"{run} is one for `regard {pretrained.COMMANDS.get(task, task)}`"
+                f"{run} is one for `regard {find_model.COMMANDS.get(task, task)}`"
             )
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")

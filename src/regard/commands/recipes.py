@@ -33,7 +33,7 @@ def recipes(
       regard recipes transformer-multi30k > mine.toml
     """
     from ..training.recipe import recipe_loader
-    from ..training.recipe.recipe_toml import recipe_toml
+    from ..training.recipe.recipe_writer import recipe_toml
 
     if name in recipe_loader.architectures():
         raise ValueError(

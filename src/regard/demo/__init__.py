@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import live_training, shipped_translators, worked_examples
+from . import live_training, translation_examples, worked_examples
 from .demo_layout import demo_console
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show(*, quick: bool = False) -> None:
     """Print the demo, each section as soon as it is computed; `quick` leaves out the training."""
     console = demo_console()
-    for part in (worked_examples, shipped_translators, *(() if quick else (live_training,))):
+    for part in (worked_examples, translation_examples, *(() if quick else (live_training,))):
         for section in part.sections():
             console.print(section)
 

@@ -1,6 +1,6 @@
 """Layers: multi-head attention, position encodings, Transformer layers, recurrent cells with attention."""
 
-from .dropout import Dropout as Dropout
+from .fast_dropout import Dropout as Dropout
 from .multihead_attention import MultiHead as MultiHead
 from .positions import LearnedPositions as LearnedPositions
 from .positions import RotaryPositions as RotaryPositions

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import nn
 
 from ..attention import Alibi, Modified, ScaledDot, causal
-from .dropout import Dropout
+from .fast_dropout import Dropout
 from .multihead_attention import MultiHead
 from .positions import RotaryPositions
 

@@ -23,7 +23,7 @@ from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
 from .encoders.recurrent_encoder import RecurrentEncoderConfig
-from .model_folder import PretrainedModel
+from .pretrained_model import PretrainedModel
 from .registry import ENCODERS
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from .decoders.decoder import DecoderConfig  # noqa: TC001  read at run time
 from .decoders.transformer_decoder import TransformerDecoderConfig
 from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
 from .encoders.transformer_encoder import TransformerEncoderConfig
-from .model_folder import PretrainedModel
+from .pretrained_model import PretrainedModel
 from .registry import DECODERS, ENCODERS
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .classifier import Classifier
 from .encoder_decoder import EncoderDecoder
-from .model_folder import read
+from .pretrained_model import read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,7 @@ from torch import nn
 
 from regard import Additive
 from regard.attention.energies.energy_forms import TanhForm
-from regard.layers import (
-    EncoderMemory,
-)
+from regard.layers import EncoderMemory
 from regard.layers.recurrent.deferred_gradient import DeferredLinear
 from regard.layers.recurrent.loop_additive import LoopAdditive
 from tests.support.gradients import F64, grads, leaf

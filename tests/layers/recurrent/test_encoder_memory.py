@@ -7,10 +7,7 @@ import torch
 from torch import nn
 
 from regard import Additive, Concat, Dot, General, attend, padding
-from regard.layers import (
-    EncoderMemory,
-    RecurrentCell,
-)
+from regard.layers import EncoderMemory, RecurrentCell
 from tests.support.gradients import grads, leaf
 
 

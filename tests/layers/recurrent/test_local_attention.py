@@ -6,9 +6,7 @@ import math
 
 import torch
 
-from regard.layers import (
-    LocalAttention,
-)
+from regard.layers import LocalAttention
 
 
 def test_local_windows_are_luongs() -> None:

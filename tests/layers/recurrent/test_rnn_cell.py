@@ -6,9 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.layers import (
-    RecurrentCell,
-)
+from regard.layers import RecurrentCell
 from tests.support.gradients import F64, leaf
 
 

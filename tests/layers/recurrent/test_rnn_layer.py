@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from regard.layers import (
-    RecurrentLayer,
-)
+from regard.layers import RecurrentLayer
 from tests.support.gradients import grads, leaf
 
 

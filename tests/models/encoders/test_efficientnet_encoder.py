@@ -12,7 +12,12 @@ from torch import nn
 
 from regard.data.corpora import photos
 from regard.data.picture_reader import PictureReader
-from regard.models import EfficientNetEncoderConfig, EncoderDecoder, EncoderDecoderConfig, ShowAttendTellDecoderConfig
+from regard.models import (
+    EfficientNetEncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    ShowAttendTellDecoderConfig,
+)
 from regard.models.encoders import efficientnet_encoder as efficientnet
 from tests.support.paths import SHARED
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import Additive, attend, dense, note, padding, watch
-from regard.seeing.capture.seen import Seen
+from regard.seeing.capture.recorded_calls import Seen
 from regard.seeing.capture.taps import huggingface_tap
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from regard.models import (
 )
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
-from regard.training.recipe.recipe_toml import recipe_toml
+from regard.training.recipe.recipe_writer import recipe_toml
 from regard.training.trainer.recipe_corpus import folder, read
 
 if TYPE_CHECKING:

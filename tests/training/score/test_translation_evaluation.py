@@ -31,7 +31,12 @@ sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
 from regard.training.run import results_file  # noqa: E402
 from regard.training.score import bleu  # noqa: E402
-from regard.training.score.translation_evaluation import alignment_errors, alignments, evaluate_translation, perplexity  # noqa: E402
+from regard.training.score.translation_evaluation import (  # noqa: E402
+    alignment_errors,
+    alignments,
+    evaluate_translation,
+    perplexity,
+)
 
 SOURCES = ["the bird sees a worm .", "a worm", "the early bird eats the late worm under the old tree .", "birds eat ."]
 TARGETS = [
@@ -182,10 +187,10 @@ def test_a_run_is_evaluated_on_the_pairs_of_its_recipe(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pydantic")
-    from regard.training.recipe import recipe_loader, recipe_toml
+    from regard.training.recipe import recipe_loader, recipe_writer
 
     recipe = recipe_loader.load_recipe("transformer-phrasebook", ["data.test=12", "data.valid=5", "search.beams=2"])
-    (run / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
+    (run / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     out = command(capsys, monkeypatch, "evaluate", str(run))
     assert "test: 12 sentences" in out
     assert "AER, layer 1" in out
@@ -235,7 +240,7 @@ def captioner(tmp_path: Path) -> Path:
     pytest.importorskip("PIL", reason="needs the extra `vision`")
     from regard.data.corpora import scenes
     from regard.data.picture_reader import PictureReader
-    from regard.training.recipe import recipe_loader, recipe_toml
+    from regard.training.recipe import recipe_loader, recipe_writer
 
     folder = tmp_path / "soft-1"
     sides = TokenizerPair(PictureReader(64), Tokenizer.train("word", 100, (pair.target for pair in scenes.pairs(50))))
@@ -246,7 +251,7 @@ def captioner(tmp_path: Path) -> Path:
     )
     sides.save(folder / "model")
     recipe = recipe_loader.load_recipe("soft-scenes", ["data.test=4", "data.valid=3", "search.beams=3"])
-    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     return folder
 
 
@@ -254,7 +259,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
     captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.data.corpora import scenes
-    from regard.decoding import pretrained, translate
+    from regard.decoding import find_model, translate
 
     saved = tmp_path / "said.txt"
     for beams in (1, 4):
@@ -263,7 +268,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
         assert "test: 4 pairs, " in out
         assert f" target tokens, beams {beams}, length penalty 0, coverage penalty 0" in out
         assert f"wrote {saved}" in out
-        loaded, names = pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
+        loaded, names = find_model.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
         assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
         assert results_file.load_results(captioner)["test"].search["beams"] == beams
@@ -280,7 +285,7 @@ def classifier(tmp_path: Path) -> Path:
     from regard.data import LabelSet
     from regard.data.corpora import opinions
     from regard.models.classifier import Classifier
-    from regard.training.recipe import recipe_loader, recipe_toml
+    from regard.training.recipe import recipe_loader, recipe_writer
 
     folder = tmp_path / "opinions-1"
     texts = [pair.source for pair in opinions.pairs(50)]
@@ -290,7 +295,7 @@ def classifier(tmp_path: Path) -> Path:
     it = Classifier(recipe.classifier(len(sides.source), 3))
     it.save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     return folder
 
 
@@ -345,7 +350,7 @@ def test_a_language_model_is_scored_on_a_text(
 ) -> None:
     pytest.importorskip("pydantic")
     from regard.data.source_reader import EmptyReader
-    from regard.training.recipe import recipe_loader, recipe_toml
+    from regard.training.recipe import recipe_loader, recipe_writer
     from regard.training.trainer.recipe_corpus import read
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
@@ -356,7 +361,7 @@ def test_a_language_model_is_scored_on_a_text(
     torch.manual_seed(0)
     EncoderDecoder(recipe.writer(0, len(sides.target))).save_pretrained(folder / "model")
     sides.save(folder / "model")
-    (folder / "recipe.toml").write_text(recipe_toml.recipe_toml(recipe), encoding="utf-8")
+    (folder / "recipe.toml").write_text(recipe_writer.recipe_toml(recipe), encoding="utf-8")
     tokens = len(sides.target.encode(held_out.target)) + 2
     assert f"test: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder))
     file.write_text(held_out.target, encoding="utf-8")

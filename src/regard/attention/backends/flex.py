@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..block_indices import Batch
-    from ..energies.energy_matrix import EnergyMatrix
+    from ..energies.lazy_energy_matrix import EnergyMatrix
     from ..request import Request
 
 

@@ -10,14 +10,14 @@ from .. import blocked_attention
 from ..energies.energy_forms import TRITON
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
-from ..kernels.kernel_options import KernelOptions
+from ..kernels.kernel_arguments import KernelArguments
 from ..torch_transforms import transformed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ..energies.energy_forms import DistanceForm
-    from ..energies.energy_matrix import EnergyMatrix
+    from ..energies.lazy_energy_matrix import EnergyMatrix
     from ..masks.mask import Interval
     from ..request import Request
 
@@ -42,7 +42,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     # Drawn from PyTorch's generator, so that torch.manual_seed decides the dropout here as everywhere.
     seed = torch.randint(2**62, (), device=v.device) if request.dropout else None
     start, stop = bounds or (None, None)
-    options = KernelOptions(start, stop, seed, 1 / request.normalize.temperature, request.dropout)
+    options = KernelArguments(start, stop, seed, 1 / request.normalize.temperature, request.dropout)
     form: Any = energies.form
     if form.kernel == "tanh":
         out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)

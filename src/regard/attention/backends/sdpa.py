@@ -13,7 +13,7 @@ from ..torch_transforms import traced
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..energies.energy_matrix import EnergyMatrix
+    from ..energies.lazy_energy_matrix import EnergyMatrix
     from ..request import Request
 
 

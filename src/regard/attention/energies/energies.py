@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..number_checks import positive
 from ..torch_transforms import traced
-from ..validation import positive
 from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, wide
 
 if TYPE_CHECKING:

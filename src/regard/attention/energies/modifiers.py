@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from ..block_indices import check_device, fits, pick
+from ..number_checks import positive
 from ..part import Part
 from ..torch_transforms import traced
-from ..validation import positive
-from .energy_matrix import EnergyMatrix, split
+from .lazy_energy_matrix import EnergyMatrix, split
 
 if TYPE_CHECKING:
     from collections.abc import Callable

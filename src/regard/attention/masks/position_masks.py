@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..block_indices import fits, pick
-from ..validation import whole
+from ..number_checks import whole
 from .mask import Mask
 
 if TYPE_CHECKING:

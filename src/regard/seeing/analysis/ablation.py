@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture import dispatch
+from ..capture import call_routing
+from ..capture.attention_record import CLOSED
 from ..capture.call import CROSS, is_layer
-from ..capture.record import CLOSED
 from ..capture.taps import patching
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ def ablate(
     ablation = Ablation(model, dict(heads or {}), list(tokens))
     patching.install(model)
     with _lock:
-        if not dispatch.ablations:
+        if not call_routing.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()
             torch.backends.mha.set_fastpath_enabled(False)
-        dispatch.ablations = (*dispatch.ablations, ablation)
+        call_routing.ablations = (*call_routing.ablations, ablation)
     try:
         yield
     finally:
         with _lock:
-            dispatch.ablations = tuple(x for x in dispatch.ablations if x is not ablation)
-            if not dispatch.ablations:  # the last open block of all threads
+            call_routing.ablations = tuple(x for x in call_routing.ablations if x is not ablation)
+            if not call_routing.ablations:  # the last open block of all threads
                 torch.backends.mha.set_fastpath_enabled(_fastpath_before)
         patching.remove()
     unused = ablation.unused()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...attention.weight_statistics import Block
     from ..capture.call import Call
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
 
 MAX_FLOW_TOKENS = 128
 """Flow takes one maximum-flow computation per token, over T² edges per layer."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.record import evenly_spaced
+from ..capture.attention_record import evenly_spaced
 from .layer_stack import entry_weights, layer_stack
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
 
 ROWS = 64
 """Queries compared, evenly spaced over the text."""

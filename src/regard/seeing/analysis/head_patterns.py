@@ -27,17 +27,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.record import evenly_spaced
+from ..capture.attention_record import evenly_spaced
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
-from .randomization_test import ROWS, p_values, random_key_sums, visible_keys
+from .random_key_test import ROWS, p_values, random_key_sums, visible_keys
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from ...attention import Stats, Weights
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
     from ..capture.tokenized_text import TokenizedText
 
 THRESHOLDS = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
 
 
 def repeated_sequence(vocabulary: int, length: int, seed: int = 0, avoid: Sequence[int] = ()) -> Int[Tensor, " twice"]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
 
 
 def retrieval_scores(

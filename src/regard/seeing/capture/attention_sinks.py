@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ...attention.energies.energy_matrix import EnergyMatrix
+    from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 
 
 class SinkWeights(Weights):

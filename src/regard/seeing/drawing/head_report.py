@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..analysis.head_patterns import HeadScores
     from ..capture.call import Call
-    from ..capture.seen import Seen
+    from ..capture.recorded_calls import Seen
 
 MAX_TOKENS = 120
 """Tokens up to which a head is drawn in the terminal."""

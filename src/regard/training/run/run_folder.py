@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...files import remove_unfinished, write_text
 from ..recipe.recipe_loader import load_recipe
-from ..recipe.recipe_toml import recipe_toml
+from ..recipe.recipe_writer import recipe_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import torch
 
 from ...data import Batches
 from ...models import EncoderDecoder
-from ..recipe.recipe_toml import recipe_toml
+from ..recipe.recipe_writer import recipe_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
     from ...models.config import TaskName
-    from ...models.model_folder import PretrainedModel
+    from ...models.pretrained_model import PretrainedModel
     from ..recipe.recipe import Recipe
     from ..trainer.data_module import EpochBatches
 

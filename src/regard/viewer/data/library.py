@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ...decoding.pretrained import Pretrained
+    from ...decoding.find_model import Pretrained
     from ...seeing import Seen
     from ...seeing.capture.huggingface_text_model import TextModel
 
@@ -50,7 +50,7 @@ class ModelEntry:
 
 def installed_models() -> list[ModelEntry]:
     """The models that ship with regard, and MiniLM and SmolLM2 where their packages are installed."""
-    from ...decoding.pretrained import SHIPPED, shipped
+    from ...decoding.find_model import SHIPPED, shipped
     from ...seeing.capture.huggingface_text_model import PACKAGES
 
     tasks = {name: _task(SHIPPED / name) for name in shipped()}
@@ -63,7 +63,7 @@ def installed_models() -> list[ModelEntry]:
 
 def model_at(place: str) -> ModelEntry:
     """The entry of a run folder, a model folder, or a model's name."""
-    from ...decoding.pretrained import is_own_config
+    from ...decoding.find_model import is_own_config
 
     known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
@@ -80,7 +80,7 @@ def model_at(place: str) -> ModelEntry:
 def _task(folder: Path) -> str:
     """The page's task for a model of regard, from its configuration alone: loading the model takes longer."""
     from ...models.load_model import KINDS
-    from ...models.model_folder import read
+    from ...models.pretrained_model import read
 
     kind, values = read(folder)
     if kind not in KINDS:
@@ -200,9 +200,9 @@ class Library:
 
 def _load(model: ModelEntry) -> Pretrained | TextModel:
     if model.ours:
-        from ...decoding import pretrained
+        from ...decoding import find_model
 
-        return pretrained.load(model.place)
+        return find_model.load(model.place)
     from ...seeing.capture.huggingface_text_model import load_text_model
 
     return load_text_model(model.place, with_head=model.task == "generate")

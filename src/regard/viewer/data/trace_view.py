@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...seeing.analysis import THRESHOLDS, Patterns
-from ...seeing.capture.record import evenly_spaced
+from ...seeing.capture.attention_record import evenly_spaced
 from ...seeing.capture.tokenized_text import WORD_START
 from .. import limits
-from .token_labels import TokenLabels
+from .token_words import TokenLabels
 
 if TYPE_CHECKING:
     from ...attention import Weights

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels.kernel_options import KernelOptions
+from regard.attention.kernels.kernel_arguments import KernelArguments
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import chunked_attention_triton
+    from regard.attention.kernels import energies_to_output_triton
     from regard.attention.kernels.additive import additive_few_queries_triton as few_kernels
     from regard.attention.kernels.additive import additive_gpu
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
@@ -105,13 +105,13 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], scale: float = 0.7, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, w, v, start, stop = inputs
-    return additive_gpu.forward(a, b, w, v, options=KernelOptions(start, stop, seed, scale, dropout))
+    return additive_gpu.forward(a, b, w, v, options=KernelArguments(start, stop, seed, scale, dropout))
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dropout: float = 0.0, seed: Any = None) -> Any:
     a, b, w, v, start, stop = inputs
     out, lse = ours(inputs, dropout=dropout, seed=seed)
-    options = KernelOptions(start, stop, seed, 0.7, dropout)
+    options = KernelArguments(start, stop, seed, 0.7, dropout)
     return additive_gpu.backward(*grads, a, b, w, v, out, lse, options=options)
 
 
@@ -163,7 +163,7 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     whole = ours(inputs)
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
-    monkeypatch.setattr(chunked_attention_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(energies_to_output_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
     monkeypatch.setattr(few_kernels, "_backwards", {})

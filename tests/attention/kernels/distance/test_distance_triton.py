@@ -11,14 +11,14 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention.kernels.kernel_options import KernelOptions
+from regard.attention.kernels.kernel_arguments import KernelArguments
 from tests.attention.kernels.additive.test_additive_triton import _interval as interval
 from tests.attention.kernels.additive.test_additive_triton import assert_within_budget
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import chunked_attention_triton
+    from regard.attention.kernels import energies_to_output_triton
     from regard.attention.kernels.distance import distance_triton
     from regard.attention.kernels.distance.distance_op import distance, distance_backward
 
@@ -118,7 +118,7 @@ def formula(
 
 def ours(inputs: tuple[Any, ...], inverse: bool, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, v, start, stop = inputs
-    options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
+    options = KernelArguments(start, stop, seed, SCALE if not inverse else 1.0, dropout)
     return distance_triton.forward(a, b, v, options=options, inverse=inverse)
 
 
@@ -126,7 +126,7 @@ def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse
     a, b, v, start, stop = inputs
     dropout, seed = dropped or (0.0, None)
     out, state = ours(inputs, inverse, dropout, seed)
-    options = KernelOptions(start, stop, seed, SCALE if not inverse else 1.0, dropout)
+    options = KernelArguments(start, stop, seed, SCALE if not inverse else 1.0, dropout)
     return distance_triton.backward(*grads, a, b, v, out, state, options=options, inverse=inverse)
 
 
@@ -190,7 +190,7 @@ def test_pieces_make_no_difference(inverse: bool, device: str, monkeypatch: pyte
     whole = ours(inputs, inverse)
     grads = _gradients_of(*whole, inverse)
     slopes = our_gradients(inputs, grads, inverse)
-    monkeypatch.setattr(chunked_attention_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(energies_to_output_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     again = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
     for found, truth in zip(again, (*whole, *slopes), strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)

@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import chunked_attention_triton, triton_launch
-from ..chunked_attention_triton import BLOCK, meets
+from .. import energies_to_output_triton, triton_launch
+from ..energies_to_output_triton import BLOCK, meets
 from ..key_blocks import ceil
 from .additive_energies_triton import LIMIT, energies, padded, reciprocal, shrink, side
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..chunked_attention_triton import Spans
-    from ..kernel_options import KernelOptions
+    from ..energies_to_output_triton import Spans
+    from ..kernel_arguments import KernelArguments
     from .additive_energies_triton import Side
 
 
@@ -111,7 +111,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
     da, db, dw = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b, w))
@@ -126,7 +126,7 @@ def backward(
         dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
         _contracted(right, left, weight, ds, spans, db[m], keys=True)
 
-    dv = chunked_attention_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
+    dv = energies_to_output_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..kernel_options import KernelOptions
+    from ..kernel_arguments import KernelArguments
 
 TILE = 1 << 18
 """Numbers in one [n, rows, cols, d] tile: 1 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
@@ -112,7 +112,7 @@ class _Block(NamedTuple):
     seed: int
 
 
-def _blocks(a: Tensor, b: Tensor, options: KernelOptions) -> list[_Block]:
+def _blocks(a: Tensor, b: Tensor, options: KernelArguments) -> list[_Block]:
     """Row blocks, each with only the span of keys that some row of it sees. Forward and backward cut them alike.
 
     The cut depends on the shapes alone, so that sums over blocks are the same on any number of threads.
@@ -169,7 +169,7 @@ def forward(
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     scale, dropout = options.scale, options.dropout
@@ -204,7 +204,7 @@ def backward(
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v.
 

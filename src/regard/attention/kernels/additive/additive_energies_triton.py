@@ -19,14 +19,14 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from .. import triton_launch
-from ..chunked_attention_triton import BLOCK, COMPILED, LOG2E, meets
+from ..energies_to_output_triton import BLOCK, COMPILED, LOG2E, meets
 from ..key_blocks import ceil
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..chunked_attention_triton import Spans
+    from ..energies_to_output_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: the sum of w r drifts to Σw/2 and would lose digits if carried along."""

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..chunked_attention_triton import LN2, LOG2E, kept
+from ..energies_to_output_triton import LN2, LOG2E, kept
 from ..triton_launch import Launch, kind
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..kernel_options import KernelOptions
+    from ..kernel_arguments import KernelArguments
 
 FEW = 8
 """Up to so many queries, blocks of 64 rows would be mostly padding."""
@@ -258,7 +258,7 @@ def forward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     a, b, w, v = _dense(a), _dense(b), _dense(w), _dense(v)
@@ -278,7 +278,7 @@ def forward(
     return out, lse
 
 
-def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions) -> _Forward:
+def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Forward:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     rows, (keys, deep, wide) = n * q, _cut(d, width)
@@ -302,7 +302,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
     grad, a, b, w, v = _dense(grad), _dense(a), _dense(b), _dense(w), _dense(v)
@@ -324,7 +324,7 @@ def backward(
     return da, db.to(b.dtype), dw, dv.to(v.dtype)
 
 
-def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelOptions) -> _Backward:
+def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     keys, deep, wide = _cut(d, width)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import chunked_attention_triton
+from .. import energies_to_output_triton
 from . import additive_backward_triton as many_queries
 from . import additive_few_queries_triton as few_queries
 from .additive_energies_triton import energies, padded, side
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..chunked_attention_triton import Spans
-    from ..kernel_options import KernelOptions
+    from ..energies_to_output_triton import Spans
+    from ..kernel_arguments import KernelArguments
 
 
 def forward(
@@ -23,7 +23,7 @@ def forward(
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     options = options.expand(*a.shape[:2])
@@ -34,7 +34,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
 
-    return chunked_attention_triton.forward(piece, a.shape[1], v, options)
+    return energies_to_output_triton.forward(piece, a.shape[1], v, options)
 
 
 def backward(
@@ -47,7 +47,7 @@ def backward(
     out: Float[Tensor, "n q d_v"],
     lse: Float[Tensor, "n q"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
     run = few_queries.backward if few_queries.applies(a, v) else many_queries.backward

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain, transformed
-from ..kernel_options import KernelOptions
+from ..kernel_arguments import KernelArguments
 from . import additive_cpu
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def additive(
 
     Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed.
     """
-    options = KernelOptions(start, stop, seed, scale, dropout)
+    options = KernelArguments(start, stop, seed, scale, dropout)
     out, lse = additive_cpu.forward(*(_wide(x) for x in (a, b, w, v)), options=options)
     return out.to(v.dtype), lse
 
@@ -56,7 +56,7 @@ def additive_backward(
     scale: float,
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    options = KernelOptions(start, stop, seed, scale, dropout)
+    options = KernelArguments(start, stop, seed, scale, dropout)
     gradients = additive_cpu.backward(*(_wide(x) for x in (grad, grad_lse, a, b, w, v, out, lse)), options=options)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
@@ -64,13 +64,13 @@ def additive_backward(
 def _forward_gpu(*inputs: Any) -> tuple[Tensor, Tensor]:
     from . import additive_gpu
 
-    return additive_gpu.forward(*inputs[:4], options=KernelOptions(*inputs[4:]))
+    return additive_gpu.forward(*inputs[:4], options=KernelArguments(*inputs[4:]))
 
 
 def _backward_gpu(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from . import additive_gpu
 
-    return additive_gpu.backward(*inputs[:8], options=KernelOptions(*inputs[8:]))
+    return additive_gpu.backward(*inputs[:8], options=KernelArguments(*inputs[8:]))
 
 
 additive.register_kernel("cuda", _forward_gpu)
@@ -198,7 +198,7 @@ class _Direct(torch.autograd.Function):
         return (*_backward_gpu(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
 
 
-def attention(a: Tensor, b: Tensor, w: Tensor, v: Tensor, options: KernelOptions) -> tuple[Tensor, Tensor]:
+def attention(a: Tensor, b: Tensor, w: Tensor, v: Tensor, options: KernelArguments) -> tuple[Tensor, Tensor]:
     """What `additive` gives, under torch.compile, torch.func and autograd alike."""
     inputs = (a, b, w, v, *options)
     if transformed():

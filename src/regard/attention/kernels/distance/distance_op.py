@@ -12,7 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain
-from ..kernel_options import KernelOptions
+from ..kernel_arguments import KernelArguments
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
@@ -37,7 +37,7 @@ def distance(
     """
     from . import distance_triton
 
-    return distance_triton.forward(a, b, v, options=KernelOptions(start, stop, seed, scale, dropout), inverse=inverse)
+    return distance_triton.forward(a, b, v, options=KernelArguments(start, stop, seed, scale, dropout), inverse=inverse)
 
 
 @torch.library.custom_op("regard::distance_backward", mutates_args=(), device_types="cuda")
@@ -58,7 +58,7 @@ def distance_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import distance_triton
 
-    options = KernelOptions(start, stop, seed, scale, dropout)
+    options = KernelArguments(start, stop, seed, scale, dropout)
     return distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse)
 
 
@@ -98,7 +98,7 @@ class _Direct(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         from . import distance_triton
 
-        outputs = distance_triton.forward(*inputs[:3], options=KernelOptions(*inputs[3:8]), inverse=inputs[8])
+        outputs = distance_triton.forward(*inputs[:3], options=KernelArguments(*inputs[3:8]), inverse=inputs[8])
         _setup(ctx, inputs, outputs)
         ctx.set_materialize_grads(False)  # nobody differentiates the row state: no zeros for it
         return outputs
@@ -112,14 +112,14 @@ class _Direct(torch.autograd.Function):
         if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
             return _gradients(ctx, grad, torch.zeros_like(state) if grad_state is None else grad_state)
         *rest, inverse = ctx.rest
-        options = KernelOptions(start, stop, seed, *rest)
+        options = KernelArguments(start, stop, seed, *rest)
         return (
             *distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse),
             *[None] * 6,
         )
 
 
-def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelOptions, inverse: bool) -> tuple[Tensor, Tensor]:
+def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments, inverse: bool) -> tuple[Tensor, Tensor]:
     """What `distance` gives, under torch.compile and autograd alike."""
     inputs = (a, b, v, *options, inverse)
     if not plain(a, b, v):

@@ -19,16 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import chunked_attention_triton, triton_launch
-from ..chunked_attention_triton import BLOCK, LOG2E, MOST, meets
+from .. import energies_to_output_triton, triton_launch
+from ..energies_to_output_triton import BLOCK, LOG2E, MOST, meets
 from ..key_blocks import ceil
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ..chunked_attention_triton import Spans
-    from ..kernel_options import KernelOptions
+    from ..energies_to_output_triton import Spans
+    from ..kernel_arguments import KernelArguments
 
 GROUP = 16
 """Terms summed before they join the total: a long sum loses digits to its own size."""
@@ -261,7 +261,7 @@ def forward(
     b: Float[Tensor, "n k d"],
     v: Float[Tensor, "n k d_v"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
     inverse: bool,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output, and log-sum-exp (+∞ where a row sees no key) or for inverse distances their sum."""
@@ -270,7 +270,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         _written(left, right, m, i, spans, options.scale * LOG2E, inverse, e)
 
-    return chunked_attention_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
+    return energies_to_output_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
 
 
 def backward(
@@ -282,7 +282,7 @@ def backward(
     out: Float[Tensor, "n q d_v"],
     state: Float[Tensor, "n q"],
     *,
-    options: KernelOptions,
+    options: KernelArguments,
     inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of a, b and v, each in its tensor's dtype. No gradient of the row state is one of zeros."""
@@ -299,7 +299,7 @@ def backward(
         _contracted(b[m], a[m, i], c, near, spans, db[m], keys=True)
 
     options = options.expand(*a.shape[:2])
-    dv = chunked_attention_triton.backward(
+    dv = energies_to_output_triton.backward(
         piece, contract, grad, grad_state, v, out, state, options, again=True, inverse=inverse
     )
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dv), (a, b, v), strict=True))  # type: ignore[return-value]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from ...energies.energy_matrix import EnergyMatrix
+    from ...energies.lazy_energy_matrix import EnergyMatrix
     from ...normalizers.normalizer import Normalizer
     from ...weights import Weights
 

@@ -69,13 +69,13 @@ def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     r = matrix_region(w, w.queries, cols)
     if r is None:
         return None
-    from . import row_queries_triton
+    from . import row_statistics_triton
 
     out = r.a.new_empty(r.count, r.queries, r.keys, dtype=torch.float32)
     cut = sizes(r, "tile")
     grid = (ceil(r.queries, cut.queries), r.count, ceil(r.keys, cut.keys))
     state = r.state(w.row_state())
-    row_queries_triton.tile[grid](
+    row_statistics_triton.tile[grid](
         **r.arguments(), **r.precision(), **cut.options(), state=state, out=out, POWER=r.power
     )
     return out
@@ -101,11 +101,11 @@ def row_state(w: Weights) -> Tensor | None:
     r = matrix_region(w, w.queries)
     if r is None:
         return None
-    from . import row_queries_triton
+    from . import row_statistics_triton
 
     out = r.a.new_empty(r.count, r.queries, dtype=torch.float32)
     cut = sizes(r, "state")
-    row_queries_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
+    row_statistics_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(), **r.precision(), **cut.options(), out=out
     )
     return (out.double() / r.ratio).float() if w.normalize.kernel == "softmax" else out
@@ -282,13 +282,13 @@ def _single(
     plan: KeyBlocks | None = None,
     shifts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    from . import row_queries_triton
+    from . import row_statistics_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
     indices = torch.empty(values.shape if best is not None else 0, dtype=torch.long, device=r.a.device)
     width = 2 if plan is None else plan.width
     candidates = min(CANDIDATES, width // 2)
-    row_queries_triton.single_weights[(ceil(r.queries, 32), r.count)](
+    row_statistics_triton.single_weights[(ceil(r.queries, 32), r.count)](
         **r.arguments(),
         state=state,
         shifts=r.place if shifts is None else shifts,
@@ -308,12 +308,12 @@ def _single(
 
 
 def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
-    from . import row_queries_triton
+    from . import row_statistics_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
     indices = torch.empty(r.count, r.queries, count, dtype=torch.long, device=r.a.device)
     cut = sizes(r, "top")
-    row_queries_triton.top[(ceil(r.queries, cut.queries), r.count)](
+    row_statistics_triton.top[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(),
         **r.precision(),
         **cut.options(),
@@ -328,13 +328,13 @@ def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
 
 
 def _fidelity(r: MatrixRegion, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
-    from . import row_queries_triton
+    from . import row_statistics_triton
 
     cut = sizes(r, "fidelity")
     v, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (v.to(r.a.dtype), out))
     blocks = ceil(r.queries, cut.queries)
     error, norm = torch.empty(2, r.count, blocks, device=r.a.device)
-    row_queries_triton.fidelity[(blocks, r.count)](
+    row_statistics_triton.fidelity[(blocks, r.count)](
         **r.arguments(),
         **r.precision(),
         **cut.options(),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ....attention import ScaledDot, Softmax
 from ....attention.listeners import listeners, notify
 from ....attention.request import make_request
-from .. import dispatch
-from ..record import Record
+from .. import call_routing
+from ..attention_record import Record
 from .patching import Tap
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
 def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
     """A listener of `attend`: reports what it computed."""
-    if not dispatch.is_active():
+    if not call_routing.is_active():
         return
     energies = replace(request.energies, a=request.energies.a.detach(), b=request.energies.b.detach())
     record = Record(
@@ -37,7 +37,7 @@ def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
         state=None if state is None else state.detach(),
         dropout=request.dropout,
     )
-    dispatch.report(record)
+    call_routing.report(record)
 
 
 def note(
@@ -58,7 +58,7 @@ def note(
 
     The arguments are those of `attend`. It costs nothing while no watch is open.
     """
-    if dispatch.watches:
+    if call_routing.watches:
         notify(make_request(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
 
 

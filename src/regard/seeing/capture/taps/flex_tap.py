@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention import flex_attention as flex
 
 from ....attention import Mask, Modifier
-from .. import dispatch
-from ..record import Record, dot_energies
+from .. import call_routing
+from ..attention_record import Record, dot_energies
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _flex_attention(
             energies = replace(energies, modifiers=(ScoreMod(score_mod),))
         return Record(energies, value.detach(), out.detach(), "flex_attention")
 
-    dispatch.try_report(make)
+    call_routing.try_report(make)
     return result
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import dispatch
+from .. import call_routing
+from ..attention_record import Record, causal_window, dot_energies, placed
 from ..call import BUDGET, Call
-from ..record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .patching import Replacement, Tap
 from .softmax_tap import record_of_weights
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from ....attention.energies.energy_matrix import EnergyMatrix
+    from ....attention.energies.lazy_energy_matrix import EnergyMatrix
     from ...analysis.ablation import Ablation
 
 verified: set[tuple[Any, ...]] = set()
@@ -56,17 +56,17 @@ def _attention(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    ablations = dispatch.ablations_of(module)
+    ablations = call_routing.ablations_of(module)
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
-    interface_call, before = dispatch.InterfaceCall(module, key, value), dispatch.thread_state.interface_call
-    dispatch.thread_state.interface_call = interface_call
+    interface_call, before = call_routing.InterfaceCall(module, key, value), call_routing.thread_state.interface_call
+    call_routing.thread_state.interface_call = interface_call
     try:
         result = function(module, query, key, value, attention_mask, *args, **kwargs)
     finally:
-        dispatch.thread_state.interface_call = before
+        call_routing.thread_state.interface_call = before
     if not interface_call.reported:
-        dispatch.try_report(
+        call_routing.try_report(
             lambda: _record(function, implementation, interface_call, query, attention_mask, result, kwargs), module
         )
     for ablation, name in ablations:
@@ -99,7 +99,7 @@ def _ablated_mask(
 def _record(
     function: Callable[..., Any],
     implementation: str,
-    call: dispatch.InterfaceCall,
+    call: call_routing.InterfaceCall,
     query: Tensor,
     mask: Any,
     result: Any,

@@ -15,8 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
-from .. import dispatch
-from ..record import some_rows
+from .. import call_routing
+from ..attention_record import some_rows
 from . import patching
 from .patching import Replacement, Tap
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..record import Record
+    from ..attention_record import Record
 
 FORWARD = inspect.signature(F.multi_head_attention_forward)
 KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
@@ -45,9 +45,9 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     options = arguments.arguments
     if not options["need_weights"]:
         return original(*args, **kwargs)
-    if dispatch.ablations_of(None):
+    if call_routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
-    with dispatch.suspend_reports():
+    with call_routing.suspend_reports():
         result = original(*args, **kwargs)
     out = result[0].detach()
     options = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
@@ -64,7 +64,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         origin = "nn.MultiheadAttention"
         return replace(record, out=kept, rows=rows, after=after, origin=origin, dropout=dropout, cross=not same)
 
-    dispatch.report(make, tensors=(options["query"], options["key"], options["value"], kept))
+    call_routing.report(make, tensors=(options["query"], options["key"], options["value"], kept))
     return result
 
 
@@ -84,7 +84,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
         record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
         return _without_padding(record, query)
 
-    dispatch.report(make, tensors=(query, key, value, out))
+    call_routing.report(make, tensors=(query, key, value, out))
     return result
 
 
@@ -121,7 +121,7 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
         origin = "nn.TransformerEncoderLayer, fast path"
         return _without_padding(replace(record, out=kept, rows=kept_rows, after=after, origin=origin, cross=False), src)
 
-    dispatch.report(make, tensors=(src, kept))
+    call_routing.report(make, tensors=(src, kept))
     return out
 
 
@@ -129,7 +129,7 @@ def _inner_call(function: Callable[..., Any], options: dict[str, Any]) -> Record
     """The call of scaled_dot_product_attention that the same inputs lead to with need_weights=False."""
     patching.install()
     try:
-        with torch.no_grad(), dispatch.capture_calls() as calls:
+        with torch.no_grad(), call_routing.capture_calls() as calls:
             function(**options)
     finally:
         patching.remove()

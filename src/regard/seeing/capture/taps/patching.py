@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .. import dispatch
+from .. import call_routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +99,7 @@ def remove() -> None:
 def _wrap(original: Any, function: Callable[..., Any]) -> Any:
     @functools.wraps(original)
     def tapped(*args: Any, **kwargs: Any) -> Any:
-        if not dispatch.is_active():
+        if not call_routing.is_active():
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 

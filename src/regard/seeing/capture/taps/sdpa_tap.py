@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
-from .. import dispatch
-from ..record import Record, dot_energies
+from .. import call_routing
+from ..attention_record import Record, dot_energies
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ def _scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     if query.is_nested:
-        dispatch.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
+        call_routing.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     device = query.device.type
     if device in AUTOCAST and torch.is_autocast_enabled(device):
         # Cast as autocast would, so that what is recorded is what the kernel gets.
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (x.to(dtype) if x.dtype == torch.float32 else x for x in (query, key, value))
-    interface_call = dispatch.thread_state.interface_call
+    interface_call = call_routing.thread_state.interface_call
     # Inside an interface, the tap of the interface ablates.
-    ablations = dispatch.ablations_of(None) if interface_call is None else []
+    ablations = call_routing.ablations_of(None) if interface_call is None else []
     for ablation, name in ablations:
         attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
     options: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
@@ -55,7 +55,7 @@ def _scaled_dot_product_attention(
             query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
         )
     else:
-        with dispatch.suspend_reports():  # on meta tensors it calls softmax in Python
+        with call_routing.suspend_reports():  # on meta tensors it calls softmax in Python
             out = original(query, key, value, **options)
     if interface_call is not None:
         interface_call.reported = True
@@ -74,7 +74,7 @@ def _scaled_dot_product_attention(
             cross=None if interface_call is None else interface_call.cross,
         )
 
-    dispatch.try_report(make, None if interface_call is None else interface_call.module)
+    call_routing.try_report(make, None if interface_call is None else interface_call.module)
     for ablation, name in ablations:
         out = ablation.output(name, out, dim=-3)
     return out  # type: ignore[no-any-return]

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from ....attention import Bias, Proportional
 from ....attention.energies.energy_forms import DotForm
-from ....attention.energies.energy_matrix import EnergyMatrix
-from .. import dispatch
-from ..record import Record
+from ....attention.energies.lazy_energy_matrix import EnergyMatrix
+from .. import call_routing
+from ..attention_record import Record
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -30,15 +30,15 @@ ATTENTION_NAME = re.compile(r"attn|attention|\batt\b|_att\b|\batt_")
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    with dispatch.suspend_reports():  # F.softmax may call the others
+    with call_routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
     ours = sys._getframe(2).f_globals.get("__name__", "").startswith("regard.")  # attend reports its own calls
     if input.dim() in (3, 4) and dim in (-1, input.dim() - 1) and not ours:
-        interface_call = dispatch.thread_state.interface_call
+        interface_call = call_routing.thread_state.interface_call
         if interface_call is not None:
             interface_call.weights = weights
             return weights
-        dispatch.try_report(
+        call_routing.try_report(
             lambda: record_of_weights(weights), name_filter=lambda name: bool(ATTENTION_NAME.search(name.lower()))
         )
     return weights

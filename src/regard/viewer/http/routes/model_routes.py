@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from ... import limits
-from ...data import model_results
+from ...data import model_outputs
 from ..responses import json_response
 from .route_parameters import BYTES, ERRORS, jobs_of
 
@@ -49,14 +49,14 @@ async def length(request: Request) -> Response:
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])
 async def translate(request: Request, body: TranslateRequest) -> Response:
     """The translation of each model, its alignment weights, and the beam at every step."""
-    results = await _results(request, body, "translate", partial(model_results.translation, beams=body.beams))
+    results = await _results(request, body, "translate", partial(model_outputs.translation, beams=body.beams))
     return json_response({"translations": results}, request)
 
 
 @router.post("/classify", responses=ERRORS, response_model=dict[str, Any])
 async def classify(request: Request, body: TextRequest) -> Response:
     """The label of each model for a text, and the weight of every token."""
-    results = await _results(request, body, "classify", model_results.text_classification)
+    results = await _results(request, body, "classify", model_outputs.text_classification)
     return json_response({"classifications": results}, request)
 
 
@@ -71,7 +71,7 @@ async def caption(request: Request) -> Response:
     """The caption of a picture (PNG, JPEG, WebP, …) by the first captioner, and its weights for each word."""
     jobs, picture = jobs_of(request), await request.body()
     model = jobs.library.models_for("caption")[0]
-    function = partial(model_results.caption, jobs.library, model, picture)
+    function = partial(model_outputs.caption, jobs.library, model, picture)
     return json_response(await jobs.run_model(request, function), request)
 
 
@@ -80,5 +80,5 @@ async def listen(request: Request) -> Response:
     """The label of a sound (WAV, FLAC, OGG), its letters where a model transcribes, and the weights over time."""
     jobs, sound = jobs_of(request), await request.body()
     models = jobs.library.models_for("listen")[: limits.MODELS]
-    function = partial(model_results.sound_classification, jobs.library, models, sound)
+    function = partial(model_outputs.sound_classification, jobs.library, models, sound)
     return json_response(await jobs.run_model(request, function), request)

@@ -14,19 +14,19 @@ import torch
 
 from ...attention.weight_statistics import Cells
 from ...data.batch import BEGIN, END
-from ...decoding.beam_history import beam_history
+from ...decoding.beam_steps import beam_history
 from ...decoding.classification import classify
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
-from .token_labels import TokenLabels
+from .token_words import TokenLabels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...data import Tokenizer
     from ...decoding import Translation
-    from ...decoding.pretrained import Pretrained
+    from ...decoding.find_model import Pretrained
     from ...decoding.search import SearchSettings
     from .library import Library, ModelEntry
 

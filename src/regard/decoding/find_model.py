@@ -99,7 +99,7 @@ def export_folder(model: Path, run: Path | None, engine: str) -> Path:
 
 def _exported(name: Path) -> tuple[Path, Path | None]:
     """A folder that `regard export` wrote, or the default one for this model."""
-    from ..models.model_folder import read
+    from ..models.pretrained_model import read
 
     if (name / "model.bin").is_file():
         return name, None

@@ -7,9 +7,7 @@ import math
 import pytest
 import torch
 
-from regard.layers import (
-    Dropout,
-)
+from regard.layers import Dropout
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])

@@ -9,7 +9,7 @@ import torch
 
 from ...attention import Bias, SoftCap, Softmax, causal, dense, window
 from ...attention.energies.energy_forms import DotForm
-from ...attention.energies.energy_matrix import EnergyMatrix
+from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable

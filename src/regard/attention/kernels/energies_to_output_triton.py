@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .kernel_options import KernelOptions
+    from .kernel_arguments import KernelArguments
 
     Spans = Int[Tensor, "n blocks 2"]
     Energies = Callable[[slice, slice, Spans | None, Tensor], None]
@@ -272,7 +272,7 @@ def forward(
     energies: Energies,
     q: int,
     v: Float[Tensor, "n k d_v"],
-    options: KernelOptions,
+    options: KernelArguments,
     proportional: bool = False,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and row state: the log-sum-exp, +∞ for a row that sees no key; for proportional the sum."""
@@ -304,7 +304,7 @@ def backward(
     v: Float[Tensor, "n k d_v"],
     out: Float[Tensor, "n q d_v"],
     state: Float[Tensor, "n q"],
-    options: KernelOptions,
+    options: KernelArguments,
     again: bool = False,
     inverse: bool = False,
 ) -> Float[Tensor, "n k d_v"]:

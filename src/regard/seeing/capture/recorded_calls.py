@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ...viewer.export.widget import Widget
     from .call import Call
-    from .storage import TensorStorage
+    from .tensor_storage import TensorStorage
     from .tokenized_text import TokenizedText
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
@@ -90,7 +90,7 @@ class Seen:
 
         A call that can no longer be computed is listed in `missed` instead.
         """
-        from .trace import save
+        from .trace_folder import save
 
         save(self, path)
 

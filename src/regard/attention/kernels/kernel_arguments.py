@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class KernelOptions(NamedTuple):
+class KernelArguments(NamedTuple):
     """Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed."""
 
     start: Int[Tensor, "_ _"] | None
@@ -18,7 +18,7 @@ class KernelOptions(NamedTuple):
     scale: float
     dropout: float
 
-    def expand(self, n: int, q: int) -> KernelOptions:
+    def expand(self, n: int, q: int) -> KernelArguments:
         """One start and stop per row; what was shared stays shared, by a stride of 0."""
         if self.start is None or self.stop is None:
             return self

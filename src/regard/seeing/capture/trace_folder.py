@@ -13,13 +13,13 @@ import torch
 
 from ...attention import Modifier, Normalizer, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
-from ...attention.energies.energy_matrix import EnergyMatrix
+from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
 from ...files import replacing_folder
+from .attention_record import Record
 from .call import Call
 from .interval_mask import Intervals
-from .record import Record
-from .seen import Seen
+from .recorded_calls import Seen
 
 if TYPE_CHECKING:
     from torch import Tensor
