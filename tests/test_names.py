@@ -25,7 +25,6 @@ TESTED_ELSEWHERE = [
     ("attention/torch_transforms.py", "attention/kernels/test_custom_ops.py", "torch.func and torch.compile"),
     ("attention/listeners.py", "seeing/capture/test_watch.py", "watching is its only user"),
     ("attention/select_backend.py", "attention/backends/test_backends.py", "which backend is selected and why"),
-    ("attention/number_checks.py", "attention/test_request.py", "settings that are refused"),
     ("attention/dictionary_lookup.py", "attention/test_lecture_examples.py", "the lecture's look-ups"),
     ("attention/normalizers/*", "attention/normalizers/test_normalizers.py", "every normalizer by one definition"),
     ("attention/kernels/*.py", "attention/kernels/test_custom_ops.py", "shared by the kernels"),

@@ -6,8 +6,7 @@ from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDist
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
 from .energies.modifiers import Alibi, Bias, Modified, Modifier, SoftCap
 from .masks.mask import Mask, dense
-from .masks.position_masks import causal, window
-from .masks.sequence_masks import documents, padding, prefix
+from .masks.standard_masks import causal, documents, padding, prefix, window
 from .normalizers.entmax import Entmax, Sparsemax
 from .normalizers.hard import Hard
 from .normalizers.normalizer import Normalizer

@@ -1,4 +1,4 @@
-"""Limits of one request and of the caches. A request beyond them is refused with a reason, never cut silently."""
+"""Limits of one request and of the caches, and the errors that refuse a request with a reason."""
 
 from __future__ import annotations
 
@@ -42,3 +42,15 @@ def public() -> dict[str, int]:
         "beams": BEAMS,
         "models": MODELS,
     }
+
+
+class RequestError(ValueError):
+    """A request that cannot be answered: the HTTP status and the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class ClientDisconnected(Exception):
+    """The client closed the connection before the response was ready."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..number_checks import positive
+from ..part import positive
 from ..torch_transforms import traced
 from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, wide
 

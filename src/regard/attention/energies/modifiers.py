@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from ..block_indices import check_device, fits, pick
-from ..number_checks import positive
-from ..part import Part
+from ..part import Part, positive
 from ..torch_transforms import traced
 from .lazy_energy_matrix import EnergyMatrix, split
 

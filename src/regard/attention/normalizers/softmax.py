@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..number_checks import positive
+from ..part import positive
 from .normalizer import Normalizer, empty_rows
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import limits
-from ..request_errors import ClientDisconnected, RequestError
+from ..limits import ClientDisconnected, RequestError
 from .trace_view import TraceView
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from ... import __version__
-from ..request_errors import ClientDisconnected, RequestError
+from ..limits import ClientDisconnected, RequestError
 from ..static_files import MEDIA_TYPES, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .jobs import Jobs

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import limits
 from ..data.tile_pyramid import TilePyramid
-from ..request_errors import ClientDisconnected, RequestError
+from ..limits import ClientDisconnected, RequestError
 from .lru_cache import LRUCache
 from .responses import EncodedArray
 from .worker import HIGH, NORMAL, QueueFull, Worker

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from ... import limits
 from ...data.neuron_view import MOST_KEYS, neuron_view
 from ...data.tile_pyramid import Tile
-from ...request_errors import RequestError
+from ...limits import RequestError
 from ..responses import EncodedArray, json_response
 from .route_parameters import (
     ARRAY,

@@ -9,7 +9,7 @@ from fastapi import Path, Query, Request
 from pydantic import BaseModel
 
 from ... import limits
-from ...request_errors import RequestError
+from ...limits import RequestError
 
 if TYPE_CHECKING:
     from ...data.trace_view import TraceView
