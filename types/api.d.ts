@@ -9,7 +9,7 @@ export interface components {
     schemas: {
         /**
          * ErrorBody
-         * @description What went wrong, what was expected, what to do.
+         * @description What is wrong, what was expected, what to do.
          */
         ErrorBody: {
             /** Error */
@@ -30,7 +30,7 @@ export interface components {
         };
         /**
          * HeadStatistics
-         * @description Of each call: entropies and the like of its heads, from `rows` of its queries.
+         * @description For each call: statistics of its heads over `rows` of its queries.
          */
         HeadStatistics: {
             /** Calls */
@@ -52,7 +52,7 @@ export interface components {
         };
         /**
          * ReadRequest
-         * @description A text for a model to read while it is watched.
+         * @description A text that a model reads while its attention is watched.
          */
         ReadRequest: {
             /** Model */
@@ -86,7 +86,7 @@ export interface components {
         };
         /**
          * TextRequest
-         * @description A text for some of the models there are.
+         * @description A text, and the models to run on it.
          */
         TextRequest: {
             /** Text */

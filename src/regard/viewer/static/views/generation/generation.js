@@ -10,9 +10,9 @@ import { el, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
 import { counted, number } from "../../draw/numbers.js";
 import { drawFlow, shade } from "../../draw/token_flow.js";
+import { CHART, drawChart } from "./generation_heatmap.js";
 import { strongestKeys } from "./generation_sidebar.js";
-import { CHART, drawChart } from "./time_chart.js";
-import { given, written } from "./written_tokens.js";
+import { given, written } from "./prompt_split.js";
 
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
 const PACE = 450; // milliseconds a token while playing

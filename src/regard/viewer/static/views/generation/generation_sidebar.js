@@ -4,7 +4,7 @@
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
 import { barRow } from "../../draw/weight_bars.js";
-import { given } from "./written_tokens.js";
+import { given } from "./prompt_split.js";
 
 const LISTED = 10;
 

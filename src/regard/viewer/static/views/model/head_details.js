@@ -7,7 +7,7 @@ import { context2d } from "../../draw/canvas.js";
 import { colored } from "../../draw/color_scale.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
-import { badge } from "./pattern_labels.js";
+import { badge } from "./pattern_badges.js";
 
 export const STATISTICS = {
   entropy: "entropy (nats)",

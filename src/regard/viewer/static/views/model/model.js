@@ -6,7 +6,7 @@ import { choice, el, segments } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
 import { copy, HeadDetails, STATISTICS } from "./head_details.js";
 import { modelPicture } from "./model_export.js";
-import { badge, rank } from "./pattern_labels.js";
+import { badge, rank } from "./pattern_badges.js";
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();

@@ -10,8 +10,8 @@ import { context2d, inks, makeBoard, place } from "../../draw/canvas.js";
 import { choice, el, tick } from "../../draw/dom.js";
 import { makeDrop } from "../../draw/file_drop.js";
 import { drawOver, within } from "../../draw/image_overlay.js";
+import { textLines } from "../../draw/line_breaks.js";
 import { bounded, exact } from "../../draw/numbers.js";
-import { textLines } from "../../draw/text_lines.js";
 import { captionPicture, captionTable } from "./picture_export.js";
 
 /** @type {View} */
