@@ -110,7 +110,7 @@ def test_another_trace_and_a_new_one(page: Page, server: Server, library: Librar
     page.get_by_label("Trace").select_option("+")
     form = page.get_by_role("dialog", name="Read a text")
     form.get_by_label("Model").select_option("minilm")
-    form.get_by_label("Text").fill("Rain fell.")
+    form.get_by_role("textbox", name="Text").fill("Rain fell.")
     form.get_by_label("Second sentence").fill("It rained.")
     form.get_by_role("button", name="Read").click()
     chosen = page.get_by_label("Trace").locator("option:checked", has_text="MiniLM · Rain fell.")

@@ -276,7 +276,7 @@ WAYS = {"gaussian": (r.Gaussian(2.0), r.Softmax(0.5)), "inverse": (r.InverseDist
 def test_opcheck_on_the_gpu(way: str, dropout: float) -> None:
     a, b, v, *bounds = _inputs(Case((), (2, 70, 67, 40, 24), "padding"), torch.float32, "cuda")
     seed = torch.tensor(5, device="cuda") if dropout else None
-    rest = (*bounds, seed, 1.0, way == "inverse", dropout)
+    rest = (*bounds, seed, 1.0, dropout, way == "inverse")
     torch.library.opcheck(distance, (*(x.detach().requires_grad_() for x in (a, b, v)), *rest))
     out, state = distance(a, b, v, *rest)
     torch.library.opcheck(
