@@ -23,8 +23,8 @@ import triton
 from torch import Tensor
 
 from benchmarks.timing import RESULTS, Row, gpu_row, write
+from regard.attention.kernels import KernelArguments
 from regard.attention.kernels.additive.additive_op import attention
-from regard.attention.kernels.kernel_arguments import KernelArguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

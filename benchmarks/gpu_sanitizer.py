@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 import regard
+from regard.attention.kernels import KernelArguments
 from regard.attention.kernels.additive.additive_op import attention
-from regard.attention.kernels.kernel_arguments import KernelArguments
 
 
 def additive() -> None:

@@ -14,7 +14,14 @@ import torch
 from regard import cli
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import phrasebook
-from regard.decoding import CTranslate2, Sample, ctranslate2_export, export_ctranslate2, find_model, translate
+from regard.decoding import (
+    CTranslate2,
+    Sample,
+    ctranslate2_export,
+    export_ctranslate2,
+    load_pretrained,
+    translate,
+)
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -87,9 +94,11 @@ def test_greedy_translations_are_the_same_tokens(
     assert len({tuple(t.tokens) for t in ours}) > 5, "the model says the same to everything"
 
 
-@pytest.mark.skipif(find_model.DEFAULT not in find_model.shipped(), reason="the Transformer does not ship yet")
+@pytest.mark.skipif(
+    load_pretrained.DEFAULT not in load_pretrained.shipped(), reason="the Transformer does not ship yet"
+)
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
-    folder, _ = find_model.find(find_model.DEFAULT)
+    folder, _ = load_pretrained.find(load_pretrained.DEFAULT)
     model, tokenizers = EncoderDecoder.from_pretrained(folder), TokenizerPair.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
@@ -191,18 +200,18 @@ def test_a_model_that_ships_is_written_into_the_current_folder(
     shipped, here = tmp_path / "shipped", tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(find_model, "SHIPPED", shipped)
+    monkeypatch.setattr(load_pretrained, "SHIPPED", shipped)
     for model in (shipped / "small", here / "run" / "model"):
         transformer(len(tokenizers.source)).save_pretrained(model)
         tokenizers.save(model)
     before = sorted(shipped.rglob("*"))
     with pytest.raises(ValueError, match="no folder small-ctranslate2; write it with: regard export small"):
-        find_model.load("small", engine="ctranslate2")
+        load_pretrained.load("small", engine="ctranslate2")
     for name, written in (("small", "small-ctranslate2"), ("run", "run/ctranslate2")):
         monkeypatch.setattr(sys, "argv", ["regard", "export", name])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert not left.value.code
         assert capsys.readouterr().out.startswith(f"wrote {written} (")
-        assert str(find_model.load(name, engine="ctranslate2").folder) == written
+        assert str(load_pretrained.load(name, engine="ctranslate2").folder) == written
     assert sorted(shipped.rglob("*")) == before

@@ -48,9 +48,9 @@ def caption(
         check_figure_path(save_plot)
         if len(pictures) != 1:
             raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
-    from ..decoding import find_model, translate
+    from ..decoding import load_pretrained, translate
 
-    loaded = find_model.load(model or CAPTIONER, find_device(device), wanted=("caption",))
+    loaded = load_pretrained.load(model or CAPTIONER, find_device(device), wanted=("caption",))
     settings = search_settings(loaded, beams, length_penalty, None)
     settings["weights"] = save_plot is not None
     several, failures = len(pictures) > 1, set[int]()  # of several, one that cannot be read does not stop the others

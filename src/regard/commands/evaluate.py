@@ -81,7 +81,7 @@ def evaluate(
       regard evaluate runs/soft-scenes-1
       regard evaluate runs/lstm-phrases-1 my.txt
     """
-    from ..decoding import find_model
+    from ..decoding import load_pretrained
     from ..files import write_text
     from ..training.run import results_file
     from ..training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_file, pairs_of_run
@@ -107,13 +107,13 @@ def evaluate(
         "--tokenised": tokenised or None,
         "--tokens": tokens,
     }
-    loaded = find_model.load(run, find_device(device), engine)
+    loaded = load_pretrained.load(run, find_device(device), engine)
     task = loaded.model.task
     for option, value in options.items():
         if value is not None and task not in TASKS[option]:
             raise ValueError(
                 f"{option} is for models that {' or '.join(TASKS[option])}; "
-                f"{run} is one for `regard {find_model.COMMANDS.get(task, task)}`"
+                f"{run} is one for `regard {load_pretrained.COMMANDS.get(task, task)}`"
             )
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from ..decoding.find_model import Pretrained
+    from ..decoding.load_pretrained import Pretrained
     from ..decoding.search import SearchSettings
 
 BEAMS = 1000  # memory grows with beams × vocabulary, and no search gains from more

@@ -44,7 +44,7 @@ def patterns(
     """
     from rich.console import Console
 
-    from ..decoding.find_model import is_own_model
+    from ..decoding.load_pretrained import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
     from ..seeing.drawing.head_report import best_heads_table, label_table

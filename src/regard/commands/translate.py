@@ -90,10 +90,10 @@ def translate(
 
         check_figure_path(save_plot)
     from ..data.pair import RowProblem
-    from ..decoding import Sample, find_model
+    from ..decoding import Sample, load_pretrained
     from ..decoding import translate as translate_texts
 
-    loaded = find_model.load(model or find_model.DEFAULT, find_device(device), engine, wanted=("translate",))
+    loaded = load_pretrained.load(model or load_pretrained.DEFAULT, find_device(device), engine, wanted=("translate",))
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
         settings["longest"] = longest

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ..decoding import find_model, translate
+from ..decoding import load_pretrained, translate
 from ..seeing.alignment.word_level_weights import translation_word_weights
 from ..seeing.drawing.terminal_heatmap import heatmap
-from .demo_layout import answer, section, table
+from .terminal_layout import answer, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def sections() -> Iterator[RenderableType]:
         column.overflow = "fold"
     translations = {}
     for name, shipped in MODELS.items():
-        loaded = find_model.load(shipped)
+        loaded = load_pretrained.load(shipped)
         translations[name] = list(translate(loaded.model, loaded.tokenizers, SENTENCES, weights=True))
     for number, sentence in enumerate(SENTENCES):
         rows.add_row(sentence, *(answer(translations[name][number].text) for name in MODELS), end_section=True)

@@ -25,7 +25,7 @@ from ..attention import (
 from ..files import write_text
 from ..seeing.drawing.rich_svg import to_svg
 from ..seeing.drawing.terminal_heatmap import heatmap
-from .demo_layout import ACCENT, WIDTH, answer, beside, section, table
+from .terminal_layout import ACCENT, WIDTH, answer, beside, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import torch
 
 from .. import blocked_attention
 from ..energies.energy_forms import TRITON
+from ..kernels import KernelArguments
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
-from ..kernels.kernel_arguments import KernelArguments
 from ..torch_transforms import transformed
 
 if TYPE_CHECKING:

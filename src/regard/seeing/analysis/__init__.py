@@ -3,7 +3,7 @@
 from ..capture.tokenized_text import TokenizedText
 from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
-from .head_distance import classical_scaling, head_distances
+from .distance_between_heads import classical_scaling, head_distances
 from .head_patterns import THRESHOLDS, Patterns
 from .induction_heads import induction_scores, repeated_sequence
 from .retrieval_heads import retrieval_scores

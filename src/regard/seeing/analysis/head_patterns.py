@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.attention_record import evenly_spaced
+from ..capture.call_record import evenly_spaced
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
-from .random_key_test import ROWS, p_values, random_key_sums, visible_keys
+from .pattern_p_values import ROWS, p_values, random_key_sums, visible_keys
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

@@ -16,8 +16,8 @@ from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
 from ...files import replacing_folder
-from .attention_record import Record
 from .call import Call
+from .call_record import Record
 from .interval_mask import Intervals
 from .recorded_calls import Seen
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...data import Pair, TokenizerPair
-    from ...decoding.find_model import Pretrained
+    from ...decoding.load_pretrained import Pretrained
     from ...decoding.search import SearchSettings
     from ..tasks.task import Task
     from .translation_evaluation import TranslationEvaluation

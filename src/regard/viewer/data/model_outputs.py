@@ -14,8 +14,8 @@ import torch
 
 from ...attention.weight_statistics import Cells
 from ...data.batch import BEGIN, END
-from ...decoding.beam_steps import beam_history
 from ...decoding.classification import classify
+from ...decoding.hypotheses_per_step import beam_history
 from ...decoding.translation import translate
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ...data import Tokenizer
     from ...decoding import Translation
-    from ...decoding.find_model import Pretrained
+    from ...decoding.load_pretrained import Pretrained
     from ...decoding.search import SearchSettings
     from .library import Library, ModelEntry
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels.kernel_arguments import KernelArguments
+from regard.attention.kernels import KernelArguments
 from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()

@@ -11,7 +11,7 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention.kernels.kernel_arguments import KernelArguments
+from regard.attention.kernels import KernelArguments
 from tests.attention.kernels.additive.test_additive_triton import _interval as interval
 from tests.attention.kernels.additive.test_additive_triton import assert_within_budget
 from tests.support.triton_interpreter import interpreted, skip_without_triton

@@ -2,8 +2,8 @@
 
     da_id = Σ_j ds_ij w_d (1 − t²)     db_jd = Σ_i ds_ij w_d (1 − t²)     dw_d = Σ_ij ds_ij t     t = tanh(a_id + b_jd)
 
-Energies and slopes ds exist one bounded piece at a time (`pieces_triton.py`). Then `_contract` runs twice: for da a
-thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along the rows. So every
+Energies and slopes ds exist one bounded piece at a time (`energies_to_output_triton.py`). Then `_contract` runs twice:
+for da a thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along the rows. So every
 sum has one owner and one order: no atomics, and two runs give the same bits.
 """
 
@@ -15,17 +15,17 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import energies_to_output_triton, triton_launch
+from .. import cached_kernel_launch, energies_to_output_triton
 from ..energies_to_output_triton import BLOCK, meets
-from ..key_blocks import ceil
+from ..key_block_plan import ceil
 from .additive_energies_triton import LIMIT, energies, padded, reciprocal, shrink, side
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from .. import KernelArguments
     from ..energies_to_output_triton import Spans
-    from ..kernel_arguments import KernelArguments
     from .additive_energies_triton import Side
 
 
@@ -139,7 +139,7 @@ def _contracted(
     grid = (ceil(d, 64), ceil(count, rows), n)
     dw = out.new_empty((0 if keys else n, grid[1], d))
     ds_own, ds_other = (ds.stride(2), ds.stride(1)) if keys else (ds.stride(1), ds.stride(2))
-    triton_launch.start(
+    cached_kernel_launch.start(
         _contract, grid,
         own.rows, *own.rows.stride(), other.rows, *other.rows.stride(), own.exponentials,
         *own.exponentials.stride()[:2], other.exponentials, *other.exponentials.stride()[:2], w,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..kernel_arguments import KernelArguments
+    from .. import KernelArguments
 
 TILE = 1 << 18
 """Numbers in one [n, rows, cols, d] tile: 1 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""

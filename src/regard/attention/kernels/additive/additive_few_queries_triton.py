@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
+from ..cached_kernel_launch import Launch, kind
 from ..energies_to_output_triton import LN2, LOG2E, kept
-from ..triton_launch import Launch, kind
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..kernel_arguments import KernelArguments
+    from .. import KernelArguments
 
 FEW = 8
 """Up to so many queries, blocks of 64 rows would be mostly padding."""

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
+    from .. import KernelArguments
     from ..energies_to_output_triton import Spans
-    from ..kernel_arguments import KernelArguments
 
 
 def forward(

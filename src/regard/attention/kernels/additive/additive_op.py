@@ -1,6 +1,6 @@
 """The op `regard::additive`: softmax(scale · w·tanh(a_i + b_j)) · v, with its log-sum-exp, in O(T) memory.
 
-One schema, one implementation per device: `additive_cpu.py` and `additive_triton.py`, imported when first needed.
+One schema, one implementation per device: `additive_cpu.py` and `additive_gpu.py`, imported when first needed.
 `attention` is what callers use: it takes the shortest way to the kernel that their surroundings allow.
 """
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain, transformed
-from ..kernel_arguments import KernelArguments
+from .. import KernelArguments
 from . import additive_cpu
 
 if TYPE_CHECKING:

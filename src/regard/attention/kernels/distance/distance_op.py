@@ -12,7 +12,7 @@ import torch
 from torch import Tensor  # at run time too: torch.library reads the annotations
 
 from ...torch_transforms import plain
-from ..kernel_arguments import KernelArguments
+from .. import KernelArguments
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx

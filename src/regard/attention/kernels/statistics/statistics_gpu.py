@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ...weight_statistics import Top
-from ..key_blocks import KeyBlocks, ceil, edges_of, key_blocks, ranges_of
-from ..triton_launch import with_descriptors
+from ..cached_kernel_launch import with_descriptors
+from ..key_block_plan import KeyBlocks, ceil, edges_of, key_blocks, ranges_of
 from .matrix_region import MatrixRegion, Sizes, matrix_region, sizes, waves
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def log2_weigh(e, state, c):
 
 @triton.jit
 def weigh(e, state, c, KIND: tl.constexpr, POWER: tl.constexpr):
-    """w from energies and row state, as `normalizers.py` has it; `statistics.py` here prepares state and c."""
+    """w from energies and row state, as `normalizers/` has it; `statistics_gpu.py` prepares state and c."""
     if KIND == SOFTMAX:
         w = tl.exp2(e * c - state)
     elif KIND == PROPORTIONAL:

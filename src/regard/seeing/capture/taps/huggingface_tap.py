@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import call_routing
-from ..attention_record import Record, causal_window, dot_energies, placed
 from ..call import BUDGET, Call
+from ..call_record import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .patching import Replacement, Tap
 from .softmax_tap import record_of_weights

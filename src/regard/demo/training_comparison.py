@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from .demo_layout import answer, section, table
+from .terminal_layout import answer, section, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ def sections() -> Iterator[RenderableType]:
     except ModuleNotFoundError:
         yield Text("Next, a translator would be trained: pip install 'regard[train]'", style="bold")
         return
-    from ..decoding import find_model
+    from ..decoding import load_pretrained
     from ..training import fit
     from ..training.recipe import recipe_loader
     from ..training.score.translation_evaluation import evaluate_translation
@@ -42,7 +42,7 @@ def sections() -> Iterator[RenderableType]:
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
             seconds = time.perf_counter() - start
-            loaded = find_model.load(run.folder)
+            loaded = load_pretrained.load(run.folder)
             unseen = list(read(recipe.data, "test"))
             scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], seconds
     rows = table("1,000 unseen sentences", *scored)

@@ -7,7 +7,7 @@ import pytest
 
 from regard.data import END, Tokenizer
 from regard.decoding.classification import Classification
-from regard.decoding.text_words import TextWords
+from regard.decoding.vocabulary_coverage import TextWords
 
 
 @pytest.mark.parametrize(
