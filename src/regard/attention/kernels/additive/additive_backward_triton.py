@@ -3,8 +3,8 @@
     da_id = Σ_j ds_ij w_d (1 − t²)     db_jd = Σ_i ds_ij w_d (1 − t²)     dw_d = Σ_ij ds_ij t     t = tanh(a_id + b_jd)
 
 Energies and slopes ds exist one bounded piece at a time (`energies_to_output_triton.py`). Then `_contract` runs twice:
-for da a thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along the rows. So every
-sum has one owner and one order: no atomics, and two runs give the same bits.
+for da a thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along the rows. So
+every sum has one owner and one order: no atomics, and two runs give the same bits.
 """
 
 from __future__ import annotations
