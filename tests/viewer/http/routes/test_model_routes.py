@@ -233,6 +233,8 @@ def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: py
     jobs.pyramid(first, 0, 0, 0)  # one that was computed while it went
     assert len(jobs.pyramids) == 3
     del first
+    for worker in (jobs.worker, jobs.models):
+        worker.submit(int).result()  # a worker drops its last job a moment after it has set its result
     gc.collect()
     assert kept() is None
 
