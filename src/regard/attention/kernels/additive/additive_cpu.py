@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
     from .. import KernelArguments
 
-TILE = 1 << 18
-"""Numbers in one [n, rows, cols, d] tile: 1 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
+TILE = 1 << 20
+"""Numbers in one [n, rows, cols, d] tile: 4 MiB of float32. Smaller ones pay for calls, larger ones leave the cache."""
 
 ROWS = 1 << 18
 """Numbers in one [n, rows, T_k] block of energies."""
 
-SHARES = 8
+SHARES = 4
 """Shares of one call, at least, where there are enough rows: what threads take, and a slow one takes fewer of."""
 
 
