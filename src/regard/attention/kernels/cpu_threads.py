@@ -26,15 +26,17 @@ _lock = threading.Lock()
 
 def run(work: Callable[[Share], Result], shares: Sequence[Share]) -> list[Result]:
     """`[work(share) for share in shares]`, on the threads PyTorch may use; a thread that is free takes the next."""
-    threads = min(torch.get_num_threads(), len(shares))
-    if threads < 2:
+    threads = torch.get_num_threads()
+    if min(threads, len(shares)) < 2:
         return [work(share) for share in shares]
 
+    inference = torch.is_inference_mode_enabled()
+
     def alone(share: Share) -> Result:
-        with torch.no_grad():  # thread-local, and on by default
+        with torch.inference_mode(inference), torch.no_grad():  # settings of a thread, in this order
             return work(share)
 
-    return list(_pool(torch.get_num_threads()).map(alone, shares))
+    return list(_pool(threads).map(alone, shares))
 
 
 def _pool(threads: int) -> ThreadPoolExecutor:
@@ -43,6 +45,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
             ready = threading.Barrier(threads + 1)
 
             def start() -> None:
+                torch.get_num_threads()  # a thread takes the global number once, when it is first asked
                 torch.set_num_threads(1)  # of this thread, and of threads that start later: put back below
                 ready.wait()
 

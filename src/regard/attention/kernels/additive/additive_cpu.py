@@ -6,7 +6,7 @@ so the exponentials are taken once per row (T·D of them) and what remains per t
 a division, where a tanh costs many times that. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
 
 Rows are processed whole (all their keys), which needs O(T_k) memory per row and no rescaling; the backward
-recomputes them from the saved log-sum-exp. Nothing here is differentiable by itself: `additive.py` makes it an op.
+recomputes them from the saved log-sum-exp. Nothing here is differentiable by itself: `additive_op.py` makes it an op.
 """
 
 from __future__ import annotations
