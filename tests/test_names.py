@@ -29,7 +29,7 @@ TESTED_ELSEWHERE = [
     ("attention/normalizers/*", "attention/normalizers/test_normalizers.py", "every normalizer by one definition"),
     ("attention/kernels/*.py", "attention/kernels/test_custom_ops.py", "shared by the kernels"),
     ("attention/kernels/additive/*", "attention/kernels/additive/test_additive_triton.py", "one op, one test"),
-    ("attention/kernels/distance/*", "attention/kernels/distance/test_distance_triton.py", "one op, one test"),
+    ("attention/kernels/distance/*", "attention/kernels/distance/test_distance_attention_triton.py", "one op"),
     ("attention/kernels/statistics/*", "attention/kernels/statistics/test_statistics_gpu.py", "one set of kernels"),
     ("commands/*", "test_cli.py", "commands without a file of their own run as processes there"),
     ("demo/*", "training/trainer/test_fit.py", "the demo runs whole there"),

@@ -132,9 +132,9 @@ class DistanceForm(EnergyForm):
         return device == "cuda" and TRITON and precision == torch.float32
 
     def kernel_energies(self, a: Tensor, b: Tensor) -> Tensor:
-        from ..kernels.distance import distance_triton
+        from ..kernels.distance import distance_attention_triton
 
-        return distance_triton.pairwise(a, b, self.inverse)
+        return distance_attention_triton.pairwise(a, b, self.inverse)
 
     def terms(self, q: Tensor, k: Tensor) -> Tensor | None:
         return None if self.inverse else (q - k).square() * -0.5

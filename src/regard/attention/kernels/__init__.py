@@ -22,6 +22,11 @@ def has_triton(x: Tensor) -> bool:
     return True
 
 
+def ceil(x: int, y: int) -> int:
+    """x / y, rounded up."""
+    return -(-x // y)
+
+
 class KernelArguments(NamedTuple):
     """Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1], both or neither). Dropout repeats with its seed."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...attention.kernels.additive.additive_step import add_step_gradients, step_energies
+from ...attention.kernels.additive.additive_step_energies import add_step_gradients, step_energies
 from .deferred_gradient import BackwardPass, collects
 
 if TYPE_CHECKING:

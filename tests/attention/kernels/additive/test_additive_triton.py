@@ -15,8 +15,8 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import energies_to_output_triton
-    from regard.attention.kernels.additive import additive_few_queries_triton as few_kernels
+    from regard.attention.kernels import energies_to_output_and_back_triton
+    from regard.attention.kernels.additive import additive_few_queries_forward_backward_triton as few_kernels
     from regard.attention.kernels.additive import additive_gpu
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
 
@@ -163,7 +163,7 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     whole = ours(inputs)
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
-    monkeypatch.setattr(energies_to_output_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
     monkeypatch.setattr(few_kernels, "_backwards", {})

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels.statistics import row_statistics_triton, whole_matrix_triton  # noqa: F401
+    from regard.attention.kernels.statistics import row_state_topk_tile_triton, whole_matrix_statistics_triton  # noqa: F401
 HALF = (torch.bfloat16, torch.float16)
 
 

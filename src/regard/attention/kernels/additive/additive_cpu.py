@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from .. import cpu_threads
+from .. import cpu_thread_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -190,7 +190,7 @@ def forward(
             lse[n, rows] = total
             out[n, rows] = p @ v[n, cols]
 
-    cpu_threads.run(share, _shares(_blocks(a, b, options)))
+    cpu_thread_pool.run(share, _shares(_blocks(a, b, options)))
     return out, lse
 
 
@@ -251,7 +251,7 @@ def backward(
         return n, dw, None if alone else db_own, None if alone else dv_own
 
     dw = torch.zeros_like(w)
-    for n, dw_own, db_own, dv_own in cpu_threads.run(share, shares):
+    for n, dw_own, db_own, dv_own in cpu_thread_pool.run(share, shares):
         dw += dw_own
         if db_own is not None and dv_own is not None:
             db[n] += db_own

@@ -18,15 +18,14 @@ import triton
 import triton.language as tl
 from torch.nn.functional import pad
 
-from .. import cached_kernel_launch
-from ..energies_to_output_triton import BLOCK, COMPILED, LOG2E, meets
-from ..key_block_plan import ceil
+from .. import ceil, fast_triton_launch
+from ..energies_to_output_and_back_triton import BLOCK, COMPILED, LOG2E, meets
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..energies_to_output_triton import Spans
+    from ..energies_to_output_and_back_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: the sum of w r drifts to Σw/2 and would lose digits if carried along."""
@@ -157,7 +156,7 @@ def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
     out = x.new_empty((n, wide, blocks * BLOCK) if transposed else (n, blocks * BLOCK, wide), dtype=torch.float32)
     out = out.mT if transposed else out
     bound = x.new_empty((n, blocks), dtype=torch.float32)
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _exponentials, (n, blocks, 1), x, *x.stride(), out, *out.stride(), bound, blocks, t, d, wide, BLOCK
     )
     return Side(x, out, bound)
@@ -173,7 +172,7 @@ def energies(a: Side, b: Side, w: Float[Tensor, " d_pad"], spans: Spans | None, 
     n, q, d = a.rows.shape
     k = b.rows.shape[1]
     u, v = a.exponentials, b.exponentials
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _energies, (b.bound.shape[1], a.bound.shape[1], n), a.rows, *a.rows.stride(), b.rows, *b.rows.stride(), w,
         u, u.stride(0), u.stride(2), v, v.stride(0), v.stride(2), a.bound, a.bound.stride(0), b.bound,
         b.bound.stride(0), spans, 0 if spans is None else spans.stride(0), out, out.stride(0), out.stride(1),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import energies_to_output_triton
+from .. import energies_to_output_and_back_triton
 from . import additive_backward_triton as many_queries
-from . import additive_few_queries_triton as few_queries
+from . import additive_few_queries_forward_backward_triton as few_queries
 from .additive_energies_triton import energies, padded, side
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..energies_to_output_triton import Spans
+    from ..energies_to_output_and_back_triton import Spans
 
 
 def forward(
@@ -34,7 +34,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
 
-    return energies_to_output_triton.forward(piece, a.shape[1], v, options)
+    return energies_to_output_and_back_triton.forward(piece, a.shape[1], v, options)
 
 
 def backward(

@@ -1,6 +1,6 @@
 """The op `regard::distance`: softmax(−scale |a_i − b_j|² / 2) · v, or 1/|a_i − b_j| by its sum, in O(T) memory.
 
-For GPUs alone (`distance_triton.py`, imported when first needed): on a CPU the formula in blocks is as good.
+For GPUs only (`distance_attention_triton.py`, imported when first needed): on a CPU the formula in blocks is as fast.
 `attention` is what callers use: it takes the shortest way to the kernel that their surroundings allow.
 """
 
@@ -35,9 +35,11 @@ def distance(
     The state is the log-sum-exp, where `inverse` the sum. Query i sees keys start_i ≤ j < stop_i ([n or 1, q or 1],
     both or neither). Dropout repeats with its seed.
     """
-    from . import distance_triton
+    from . import distance_attention_triton
 
-    return distance_triton.forward(a, b, v, options=KernelArguments(start, stop, seed, scale, dropout), inverse=inverse)
+    return distance_attention_triton.forward(
+        a, b, v, options=KernelArguments(start, stop, seed, scale, dropout), inverse=inverse
+    )
 
 
 @torch.library.custom_op("regard::distance_backward", mutates_args=(), device_types="cuda")
@@ -56,10 +58,10 @@ def distance_backward(
     dropout: float,
     inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from . import distance_triton
+    from . import distance_attention_triton
 
     options = KernelArguments(start, stop, seed, scale, dropout)
-    return distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse)
+    return distance_attention_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse)
 
 
 @distance.register_fake
@@ -96,16 +98,18 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        from . import distance_triton
+        from . import distance_attention_triton
 
-        outputs = distance_triton.forward(*inputs[:3], options=KernelArguments(*inputs[3:8]), inverse=inputs[8])
+        outputs = distance_attention_triton.forward(
+            *inputs[:3], options=KernelArguments(*inputs[3:8]), inverse=inputs[8]
+        )
         _setup(ctx, inputs, outputs)
         ctx.set_materialize_grads(False)  # nobody differentiates the row state: no zeros for it
         return outputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
-        from . import distance_triton
+        from . import distance_attention_triton
 
         a, b, v, start, stop, seed, out, state = ctx.saved_tensors
         grad = torch.zeros_like(out) if grad is None else grad
@@ -114,7 +118,9 @@ class _Direct(torch.autograd.Function):
         *rest, inverse = ctx.rest
         options = KernelArguments(start, stop, seed, *rest)
         return (
-            *distance_triton.backward(grad, grad_state, a, b, v, out, state, options=options, inverse=inverse),
+            *distance_attention_triton.backward(
+                grad, grad_state, a, b, v, out, state, options=options, inverse=inverse
+            ),
             *[None] * 6,
         )
 
@@ -126,6 +132,6 @@ def attention(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments, inverse
         return distance(*inputs)  # type: ignore[no-any-return]
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or v.requires_grad):
         return _Direct.apply(*inputs)  # type: ignore[no-any-return]
-    from . import distance_triton
+    from . import distance_attention_triton
 
-    return distance_triton.forward(a, b, v, options=options, inverse=inverse)
+    return distance_attention_triton.forward(a, b, v, options=options, inverse=inverse)

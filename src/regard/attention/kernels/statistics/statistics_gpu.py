@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ...weight_statistics import Top
-from ..cached_kernel_launch import with_descriptors
-from ..key_block_plan import KeyBlocks, ceil, edges_of, key_blocks, ranges_of
+from .. import ceil
+from ..fast_triton_launch import with_descriptors
+from .key_block_visibility import KeyBlocks, edges_of, key_blocks, ranges_of
 from .matrix_region import MatrixRegion, Sizes, matrix_region, sizes, waves
 
 if TYPE_CHECKING:
@@ -69,13 +70,13 @@ def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     r = matrix_region(w, w.queries, cols)
     if r is None:
         return None
-    from . import row_statistics_triton
+    from . import row_state_topk_tile_triton
 
     out = r.a.new_empty(r.count, r.queries, r.keys, dtype=torch.float32)
     cut = sizes(r, "tile")
     grid = (ceil(r.queries, cut.queries), r.count, ceil(r.keys, cut.keys))
     state = r.state(w.row_state())
-    row_statistics_triton.tile[grid](
+    row_state_topk_tile_triton.tile[grid](
         **r.arguments(), **r.precision(), **cut.options(), state=state, out=out, POWER=r.power
     )
     return out
@@ -101,11 +102,11 @@ def row_state(w: Weights) -> Tensor | None:
     r = matrix_region(w, w.queries)
     if r is None:
         return None
-    from . import row_statistics_triton
+    from . import row_state_topk_tile_triton
 
     out = r.a.new_empty(r.count, r.queries, dtype=torch.float32)
     cut = sizes(r, "state")
-    row_statistics_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
+    row_state_topk_tile_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(), **r.precision(), **cut.options(), out=out
     )
     return (out.double() / r.ratio).float() if w.normalize.kernel == "softmax" else out
@@ -196,7 +197,7 @@ def _launch(
     first_strip: int = 0,
     **own: Any,
 ) -> None:  # fmt: skip
-    from . import whole_matrix_triton
+    from . import whole_matrix_statistics_triton
 
     edges, ranges = ranges_of(r, plan, cut.queries)
     unused = own.get("entropy", state)
@@ -206,7 +207,7 @@ def _launch(
     options = cut.options() | {"BN": plan.width}
     options |= r.arguments() | r.precision() | flags | spare | counts | own
     start = partial(
-        whole_matrix_triton.walk[grid],
+        whole_matrix_statistics_triton.walk[grid],
         **options,
         state=state,
         edges=edges,
@@ -282,13 +283,13 @@ def _single(
     plan: KeyBlocks | None = None,
     shifts: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    from . import row_statistics_triton
+    from . import row_state_topk_tile_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
     indices = torch.empty(values.shape if best is not None else 0, dtype=torch.long, device=r.a.device)
     width = 2 if plan is None else plan.width
     candidates = min(CANDIDATES, width // 2)
-    row_statistics_triton.single_weights[(ceil(r.queries, 32), r.count)](
+    row_state_topk_tile_triton.single_weights[(ceil(r.queries, 32), r.count)](
         **r.arguments(),
         state=state,
         shifts=r.place if shifts is None else shifts,
@@ -308,12 +309,12 @@ def _single(
 
 
 def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
-    from . import row_statistics_triton
+    from . import row_state_topk_tile_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
     indices = torch.empty(r.count, r.queries, count, dtype=torch.long, device=r.a.device)
     cut = sizes(r, "top")
-    row_statistics_triton.top[(ceil(r.queries, cut.queries), r.count)](
+    row_state_topk_tile_triton.top[(ceil(r.queries, cut.queries), r.count)](
         **r.arguments(),
         **r.precision(),
         **cut.options(),
@@ -328,13 +329,13 @@ def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
 
 
 def _fidelity(r: MatrixRegion, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
-    from . import row_statistics_triton
+    from . import row_state_topk_tile_triton
 
     cut = sizes(r, "fidelity")
     v, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (v.to(r.a.dtype), out))
     blocks = ceil(r.queries, cut.queries)
     error, norm = torch.empty(2, r.count, blocks, device=r.a.device)
-    row_statistics_triton.fidelity[(blocks, r.count)](
+    row_state_topk_tile_triton.fidelity[(blocks, r.count)](
         **r.arguments(),
         **r.precision(),
         **cut.options(),

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ..cached_kernel_launch import Launch, kind
-from ..energies_to_output_triton import LN2, LOG2E, kept
+from ..energies_to_output_and_back_triton import LN2, LOG2E, kept
+from ..fast_triton_launch import Launch, kind
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
 
 if TYPE_CHECKING:

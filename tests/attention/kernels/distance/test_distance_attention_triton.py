@@ -18,8 +18,8 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import energies_to_output_triton
-    from regard.attention.kernels.distance import distance_triton
+    from regard.attention.kernels import energies_to_output_and_back_triton
+    from regard.attention.kernels.distance import distance_attention_triton
     from regard.attention.kernels.distance.distance_op import distance, distance_backward
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def formula(
 def ours(inputs: tuple[Any, ...], inverse: bool, dropout: float = 0.0, seed: Tensor | None = None) -> Any:
     a, b, v, start, stop = inputs
     options = KernelArguments(start, stop, seed, SCALE if not inverse else 1.0, dropout)
-    return distance_triton.forward(a, b, v, options=options, inverse=inverse)
+    return distance_attention_triton.forward(a, b, v, options=options, inverse=inverse)
 
 
 def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse: bool, *dropped: Any) -> Any:
@@ -127,7 +127,7 @@ def our_gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], inverse
     dropout, seed = dropped or (0.0, None)
     out, state = ours(inputs, inverse, dropout, seed)
     options = KernelArguments(start, stop, seed, SCALE if not inverse else 1.0, dropout)
-    return distance_triton.backward(*grads, a, b, v, out, state, options=options, inverse=inverse)
+    return distance_attention_triton.backward(*grads, a, b, v, out, state, options=options, inverse=inverse)
 
 
 def gradients(inputs: tuple[Any, ...], grads: Any, inverse: bool, dtype: torch.dtype, factors: Any = 1.0) -> Any:
@@ -166,7 +166,7 @@ def test_products_alone_would_not_do(inverse: bool, device: str, monkeypatch: py
     inputs = _inputs(CASES["neighbours far out"], torch.float32, device)
     truth = formula(*(x.double() for x in inputs[:3]), *inputs[3:], inverse)[0]
     exact = (ours(inputs, inverse)[0] - truth).abs().max()
-    monkeypatch.setattr(distance_triton, "FAR", -torch.inf)
+    monkeypatch.setattr(distance_attention_triton, "FAR", -torch.inf)
     products = (ours(inputs, inverse)[0] - truth).abs().max()
     assert not products <= 100 * exact
 
@@ -177,7 +177,7 @@ def test_both_forms_agree_where_nothing_is_near(inverse: bool, device: str, monk
     whole = ours(inputs, inverse)
     grads = _gradients_of(*whole, inverse)
     slopes = our_gradients(inputs, grads, inverse)
-    monkeypatch.setattr(distance_triton, "FAR", torch.inf)
+    monkeypatch.setattr(distance_attention_triton, "FAR", torch.inf)
     direct = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
     for found, truth in zip((*whole, *slopes), direct, strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
@@ -190,7 +190,7 @@ def test_pieces_make_no_difference(inverse: bool, device: str, monkeypatch: pyte
     whole = ours(inputs, inverse)
     grads = _gradients_of(*whole, inverse)
     slopes = our_gradients(inputs, grads, inverse)
-    monkeypatch.setattr(energies_to_output_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     again = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
     for found, truth in zip(again, (*whole, *slopes), strict=True):
         torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
@@ -263,7 +263,9 @@ def test_energies_of_a_block(inverse: bool, device: str) -> None:
     a, b, *_ = _inputs(CASES["neighbours far out"], torch.float32, device)
     energy = r.InverseDistance() if inverse else r.Gaussian()
     assert_within_budget(
-        distance_triton.pairwise(a, b, inverse), energy(a.cpu(), b.cpu()).to(device), energy(a.double(), b.double())
+        distance_attention_triton.pairwise(a, b, inverse),
+        energy(a.cpu(), b.cpu()).to(device),
+        energy(a.double(), b.double()),
     )
 
 

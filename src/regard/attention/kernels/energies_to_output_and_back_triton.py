@@ -21,8 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import cached_kernel_launch
-from .key_block_plan import ceil
+from . import ceil, fast_triton_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,7 +238,7 @@ def spans_of(start: Int[Tensor, "n q"] | None, stop: Int[Tensor, "n q"] | None) 
     n, q = start.shape
     spans = start.new_empty((n, ceil(q, BLOCK), 2), dtype=torch.int32)
     grid = (n, spans.shape[1], 1)
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _spans, grid, start, *start.stride(), stop, *stop.stride(), spans, spans.stride(0), q, BLOCK
     )
     return spans
@@ -288,7 +287,7 @@ def forward(
         e, rows = room[: m.stop - m.start], i.stop - i.start
         first, last, span = _cut(start, stop, spans, m, i)
         energies(m, i, span, e)
-        cached_kernel_launch.start(
+        fast_triton_launch.start(
             _average, (ceil(width, wide), ceil(rows, tall), e.shape[0]),
             e, *e.stride()[:2], v[m], *v.stride(), first, *strides(first), last, *strides(last), span,
             0 if span is None else span.stride(0), seed, out[m, i], *out.stride()[:2], state[m, i], state.stride(0),
@@ -332,12 +331,12 @@ def backward(
         of_rows = *(None if x is None else x[m, i] for x in (near, top, mass, drift)), near.stride(0)
         bounds = first, *strides(first), last, *strides(last)
         if again:
-            cached_kernel_launch.start(
+            fast_triton_launch.start(
                 _again, (1, ceil(rows, BLOCK // 4), e.shape[0]), e, ds, *e.stride()[:2], *of_rows, *bounds,
                 span, 0 if span is None else span.stride(0), seed, rows, k, m.start, i.start, dropout,
                 start is not None, dropout > 0, inverse, BLOCK, BLOCK // 4, num_warps=4,
             )  # fmt: skip
-        cached_kernel_launch.start(
+        fast_triton_launch.start(
             _slopes, (ceil(k, BLOCK), ceil(rows, BLOCK), e.shape[0]), e, ds, *e.stride()[:2], *of_rows,
             *bounds, seed, rows, k, m.start, i.start, scale, dropout,
             start is not None, dropout > 0, again, drift is not None, inverse, BLOCK, num_warps=4,

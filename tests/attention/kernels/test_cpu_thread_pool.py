@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from regard import Additive, attend, causal
-from regard.attention.kernels import cpu_threads
+from regard.attention.kernels import cpu_thread_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,15 +49,15 @@ def test_in_inference_mode(two_threads: None) -> None:
 
 
 def test_shares_run_on_threads_of_one_thread_each_and_errors_are_raised(two_threads: None) -> None:
-    assert cpu_threads.run(lambda share: (share, torch.get_num_threads()), [1, 2, 3]) == [(1, 1), (2, 1), (3, 1)]
+    assert cpu_thread_pool.run(lambda share: (share, torch.get_num_threads()), [1, 2, 3]) == [(1, 1), (2, 1), (3, 1)]
     with pytest.raises(ZeroDivisionError):
-        cpu_threads.run(lambda share: 1 // share, [1, 0])
+        cpu_thread_pool.run(lambda share: 1 // share, [1, 0])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_starts_threads_of_its_own(two_threads: None) -> None:
-    cpu_threads.run(abs, [1, 2])
+    cpu_thread_pool.run(abs, [1, 2])
     child = os.fork()
     if child == 0:
-        os._exit(0 if cpu_threads.run(abs, [-1, -2]) == [1, 2] else 1)
+        os._exit(0 if cpu_thread_pool.run(abs, [-1, -2]) == [1, 2] else 1)
     assert os.waitpid(child, 0)[1] == 0

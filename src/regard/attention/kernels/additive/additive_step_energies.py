@@ -25,7 +25,7 @@ def step_energies(
 ) -> tuple[Float[Tensor, "batch queries places"], Float[Tensor, "batch queries places d"] | None]:
     """The energies, and tanh(q_i + k_j) where the backward pass can use it; None where a kernel computes it again."""
     if q.shape[1] == 1 and has_triton(q):
-        from .additive_step_triton import energies
+        from .additive_step_energies_triton import energies
 
         return energies(q[:, 0], keys, weight)[:, None], None
     hidden = torch.tanh_(q[:, :, None] + keys[:, None])
@@ -45,7 +45,7 @@ def add_step_gradients(
     """The gradient of q. Adds Σ_i g_ij (1 − tanh²) to `sum_keys`, which lacks the factor w, and Σ_ij g_ij tanh to
     `sum_weight`, whose sum over the batch is the gradient of w."""
     if q.shape[1] == 1 and has_triton(q):
-        from .additive_step_triton import add_gradients
+        from .additive_step_energies_triton import add_gradients
 
         return add_gradients(g[:, 0], q[:, 0], keys, weight, sum_keys, sum_weight)[:, None]
     if hidden is None:

@@ -19,16 +19,15 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import cached_kernel_launch, energies_to_output_triton
-from ..energies_to_output_triton import BLOCK, LOG2E, MOST, meets
-from ..key_block_plan import ceil
+from .. import ceil, energies_to_output_and_back_triton, fast_triton_launch
+from ..energies_to_output_and_back_triton import BLOCK, LOG2E, MOST, meets
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..energies_to_output_triton import Spans
+    from ..energies_to_output_and_back_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: a long sum loses digits to its own size."""
@@ -201,7 +200,7 @@ def _side(rows: Float[Tensor, "n t d"]) -> _Side:
     blocks, wide = ceil(t, BLOCK), ceil(d, GROUP) * GROUP
     across = rows.new_empty((n, wide, blocks * BLOCK), dtype=torch.float32)
     squared = rows.new_empty((n, t), dtype=torch.float32)
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _prepare, (n, blocks, 1), rows, *rows.stride(), across, *across.stride()[:2], squared, t, t, d, wide, BLOCK
     )
     return _Side(rows, across, squared)
@@ -222,11 +221,11 @@ def _written(
     grid = (ceil(k, BLOCK), ceil(q, BLOCK), n)
     near = out.new_empty((n, grid[1], grid[0]), dtype=torch.int32)
     which = (spans, 0 if spans is None else spans.stride(0), out, *out.stride()[:2], near, near.stride(0))
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _by_products, grid, rows, *rows.stride(), keys, *keys.stride(), of_a, of_a.stride(0), of_b, of_b.stride(0),
         *which, q, k, d, -0.5 * scale, FAR, spans is not None, inverse, BLOCK, 32, num_warps=4,
     )  # fmt: skip
-    cached_kernel_launch.start(
+    fast_triton_launch.start(
         _by_squares, grid, x, *x.stride()[:2], y, *y.stride()[:2], *which, d, -0.5 * scale,
         spans is not None, inverse, BLOCK, GROUP, num_warps=4,
     )  # fmt: skip
@@ -252,8 +251,8 @@ def _contracted(
         count, other.shape[1], d, spans is not None, keys, BLOCK,
     )  # fmt: skip
     wide, tall = min(64, max(16, 1 << (d - 1).bit_length())), BLOCK // 2 if keys else BLOCK
-    cached_kernel_launch.start(_contract_far, (ceil(d, wide), ceil(count, BLOCK), n), *arguments, wide, num_warps=4)
-    cached_kernel_launch.start(_contract_near, (ceil(d, 64), ceil(count, tall), n), *arguments, tall, num_warps=4)
+    fast_triton_launch.start(_contract_far, (ceil(d, wide), ceil(count, BLOCK), n), *arguments, wide, num_warps=4)
+    fast_triton_launch.start(_contract_near, (ceil(d, 64), ceil(count, tall), n), *arguments, tall, num_warps=4)
 
 
 def forward(
@@ -270,7 +269,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         _written(left, right, m, i, spans, options.scale * LOG2E, inverse, e)
 
-    return energies_to_output_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
+    return energies_to_output_and_back_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
 
 
 def backward(
@@ -299,7 +298,7 @@ def backward(
         _contracted(b[m], a[m, i], c, near, spans, db[m], keys=True)
 
     options = options.expand(*a.shape[:2])
-    dv = energies_to_output_triton.backward(
+    dv = energies_to_output_and_back_triton.backward(
         piece, contract, grad, grad_state, v, out, state, options, again=True, inverse=inverse
     )
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dv), (a, b, v), strict=True))  # type: ignore[return-value]

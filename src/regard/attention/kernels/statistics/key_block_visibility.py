@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
+from .. import ceil
+
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from .statistics.matrix_region import MatrixRegion
+    from .matrix_region import MatrixRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,3 @@ def _seen(
     none = run == rows
     run, stopped = torch.where(none, end, run), torch.where(none, end, stopped)
     return torch.stack([torch.minimum(begin, end), run, stopped, torch.maximum(end, stopped)], dim=-1).int()
-
-
-def ceil(x: int, y: int) -> int:
-    return -(-x // y)
