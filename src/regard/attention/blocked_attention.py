@@ -161,6 +161,8 @@ def _is_known(request: Request, energies: EnergyMatrix) -> bool:
     """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
     if request.normalize.opaque or any(x.opaque for x in energies.modifiers):
         return False
+    if any(x.requires_grad for x in request.normalize.tensors()):
+        return False
     if not energies.form.opaque:
         return True
     # Checkpointing restores autocast and a GPU's generator, whatever the function does with them.

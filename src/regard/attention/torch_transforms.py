@@ -21,6 +21,11 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or transformed()
 
 
+def readable(x: torch.Tensor) -> bool:
+    """Whether the numbers of a tensor are there to be read: not those of a trace, a fake tensor or the meta device."""
+    return not traced() and not torch._C._len_torch_dispatch_stack() and x.device.type != "meta" and type(x) in _PLAIN
+
+
 def plain(*tensors: torch.Tensor) -> bool:
     """Whether a kernel may be called without the dispatcher: nothing traces the call, observes it, or wraps tensors."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():

@@ -53,7 +53,9 @@ class Weights:
     """The energy of each matrix's attention sink, where the model has one."""
 
     def __init__(self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None) -> None:
-        self.energies, self.normalize = energies, normalize
+        self.energies = energies
+        self.normalize = normalize.map_tensors(lambda x: x.detach().clone() if x.requires_grad else x)
+        """The normalizer as it was: learned tensors are copied, because an optimizer changes them in place."""
         self.detached = energies.detached()
         """The energies that weights are computed from: no graph, learned tensors copied."""
         self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
@@ -62,7 +64,8 @@ class Weights:
         """Which matrices are selected, counted over the flattened batch."""
         self.queries: Sequence[int] = range(energies.queries)
         """Which queries are selected."""
-        learned = energies.learned()
+        learned = [*energies.learned(), *normalize.tensors()]
+        self._live_normalize = normalize
         self._fixed = TensorVersions([*energies.references(), *(x for x in learned if not x.requires_grad)])
         self._learned = TensorVersions([x for x in learned if x.requires_grad])
         self._flat: EnergyMatrix | None = None
@@ -121,7 +124,7 @@ class Weights:
         if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh(e, self.row_state()[..., None], torch.arange(e.shape[-1], device=e.device))
         else:
-            w = self.normalize(e)
+            w = self._live_normalize(e)
         return w.reshape(self.shape)
 
     @torch.no_grad()

@@ -51,6 +51,51 @@ def test_entmax_goes_from_softmax_to_sparsemax() -> None:
     torch.testing.assert_close(r.Entmax(2.0)(e), r.Sparsemax()(e))
 
 
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 3.0])
+def test_a_learned_alpha(alpha: float) -> None:
+    """First and second derivatives of Entmax by its alpha, beside finite differences and in forward mode."""
+    e = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    learned = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+
+    def weights(e, alpha):
+        return r.Entmax(alpha)(e)
+
+    assert torch.autograd.gradcheck(weights, (e, learned), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(weights, (e, learned))
+
+
+@pytest.mark.parametrize("backend", ["reference", "fused"])
+@pytest.mark.parametrize("queries", [6, 600])
+def test_a_learned_alpha_through_attend(queries: int, backend: str) -> None:
+    q, k, v = inputs((1,), queries, 600)
+
+    def value(alpha):
+        return (attend(q, k, v, normalize=r.Entmax(alpha), backend=backend) ** 2).sum()
+
+    alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(value(alpha), alpha)
+    numeric = (value(1.5 + 1e-5) - value(1.5 - 1e-5)) / 2e-5
+    torch.testing.assert_close(gradient, numeric, rtol=1e-5, atol=1e-7)
+
+
+def test_weights_keep_the_alpha_of_the_call() -> None:
+    q, k, v = inputs()
+    alpha = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    _, weights = attend(q, k, v, normalize=r.Entmax(alpha), weights=True)
+    before = weights.tile(slice(None), slice(None))
+    torch.testing.assert_close(weights.dense(), before)
+    with torch.no_grad():
+        alpha.fill_(2.0)
+    torch.testing.assert_close(weights.tile(slice(None), slice(None)), before)
+
+
+def test_alpha_is_one_number() -> None:
+    with pytest.raises(TypeError, match="one number"):
+        r.Entmax(torch.tensor([1.5, 2.0]))
+    with pytest.raises(ValueError, match="alpha > 1"):
+        r.Entmax(torch.tensor(1.0))
+
+
 @pytest.mark.parametrize("normalize", [r.Sparsemax(), r.Entmax(1.5), r.Softmax()])
 def test_large_and_half_precision_energies(normalize: r.Normalizer) -> None:
     e = torch.tensor([[1e4, -1e4, 1e4, 0.0]])

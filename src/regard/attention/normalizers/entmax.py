@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..torch_transforms import readable
 from .normalizer import Normalizer, empty_rows
 
 if TYPE_CHECKING:
@@ -70,24 +71,39 @@ class Sparsemax(_Thresholded):
 class Entmax(_Thresholded):
     """w_ij = max((α − 1) e_ij − τ_i, 0)^(1/(α−1)) (Peters, Niculae & Martins 2019, eq. 8).
 
-    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1.
+    α → 1 is softmax, α = 2 sparsemax. τ is found by bisection to the last bit, for any α > 1. A tensor of one number
+    gets a gradient (Correia, Niculae & Martins 2019, proposition 1): make `Entmax(self.alpha)` where it is used.
     """
 
-    alpha: float = 1.5
+    alpha: float | Tensor = 1.5
     kernel = "threshold"
     opaque = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.alpha, torch.Tensor):
+            if self.alpha.dim() or not self.alpha.is_floating_point():
+                raise TypeError(
+                    f"Entmax's alpha is one number, got {self.alpha.dtype} of shape {list(self.alpha.shape)}; "
+                    "expected a float or a floating-point tensor of shape []"
+                )
+            if not readable(self.alpha):
+                return
         if not self.alpha > 1:
             raise ValueError(f"Entmax needs alpha > 1, got {self.alpha}; alpha = 1 is Softmax()")
 
     @property
     def energy_scale(self) -> float:  # type: ignore[override]
-        return self.alpha - 1
+        return float(self.alpha) - 1
 
     @property
     def power(self) -> float:  # type: ignore[override]
-        return 1 / (self.alpha - 1)
+        return 1 / self.energy_scale
+
+    def scaled(self, e: Tensor) -> Tensor:
+        return e * (self.alpha - 1)
+
+    def raised(self, excess: Tensor) -> Tensor:
+        return excess.clamp_min(0).pow(1 / (self.alpha - 1))
 
     def weights(self, x: Tensor) -> Tensor:
         return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
@@ -104,31 +120,63 @@ class Entmax(_Thresholded):
 
 
 class _EntmaxWeights(torch.autograd.Function):
-    """w of x = (α − 1) e, with s = w^(2−α) on the support: dx = s (g − Σ s g / Σ s) / (α − 1), in terms of w alone.
+    """w of x = (α − 1) e and of α. With s = w^(2−α) on the support, p = s / Σ s and h = −w log w:
 
-    Written in differentiable operations, so that second derivatives are right too.
+        ∂w/∂x · dx = s (dx − Σ p dx) / (α − 1)      ∂w/∂α = (h − p Σ h) / (α − 1) for a fixed x
+
+    The second one and α's part in x make up proposition 1 of Correia, Niculae & Martins 2019. Both are in terms of w
+    and α alone, written in differentiable operations, so that second derivatives are right too.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, alpha: float) -> Tensor:
+    def forward(x: Tensor, alpha: float | Tensor) -> Tensor:
         entmax = Entmax(alpha)
         w = entmax.raised(x - entmax.threshold(x))
         return w / w.sum(dim=-1, keepdim=True)  # what the bisection's last bit left over
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
-        ctx.save_for_backward(output)
-        ctx.alpha = inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float | Tensor], output: Tensor) -> None:
+        alpha = inputs[1]
+        learned = (alpha,) if isinstance(alpha, torch.Tensor) else ()
+        ctx.alpha = None if learned else alpha
+        ctx.save_for_backward(output, *learned)
+        ctx.save_for_forward(output, *learned)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (w,) = ctx.saved_tensors
-        support = w > 0
-        s = w.where(support, 1).pow(2 - ctx.alpha).where(support, 0)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        w, s, alpha = _slopes(ctx)
         mean = (s * grad).sum(dim=-1, keepdim=True) / s.sum(dim=-1, keepdim=True)
-        return s * (grad - mean) / (ctx.alpha - 1), None
+        own = None
+        if ctx.needs_input_grad[1]:
+            own = (_entropies(w) * (grad - mean)).sum().to(alpha.dtype) / (alpha - 1)
+        return s * (grad - mean) / (alpha - 1), own
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, dalpha: Tensor | None) -> Tensor:
+        w, s, alpha = _slopes(ctx)
+        p = s / s.sum(dim=-1, keepdim=True)
+        result = torch.zeros_like(w)
+        if dx is not None:
+            result = result + s * (dx - (p * dx).sum(dim=-1, keepdim=True))
+        if dalpha is not None:
+            h = _entropies(w)
+            result = result + dalpha * (h - p * h.sum(dim=-1, keepdim=True))
+        return result / (alpha - 1)
+
+
+def _slopes(ctx: Any) -> tuple[Tensor, Tensor, Any]:
+    """w, s = w^(2−α) on the support, and α."""
+    w, *learned = ctx.saved_tensors
+    alpha = learned[0] if learned else ctx.alpha
+    support = w > 0
+    return w, w.where(support, 1).pow(2 - alpha).where(support, 0), alpha
+
+
+def _entropies(w: Tensor) -> Tensor:
+    """−w log w, 0 for w = 0, with a gradient that is finite there."""
+    return -w * w.where(w > 0, 1).log()
 
 
 def _bits(dtype: torch.dtype) -> int:
