@@ -163,7 +163,8 @@ class _EntmaxWeights(torch.autograd.Function):
         if dalpha is not None:
             h = _entropies(w)
             result = result + dalpha * (h - p * h.sum(dim=-1, keepdim=True))
-        return result / (alpha - 1)
+        weights: Tensor = result / (alpha - 1)
+        return weights
 
 
 def _slopes(ctx: Any) -> tuple[Tensor, Tensor, Any]:
