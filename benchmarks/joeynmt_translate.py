@@ -24,8 +24,8 @@ import torch
 
 from benchmarks.joeynmt import THEIR_IDS, theirs
 from regard.data.batch import END, PAD
-from regard.decoding import load_pretrained, translate
-from regard.decoding.translation import ON_CPU, ON_GPU
+from regard.decoding import load_model_and_tokenizers, translate
+from regard.decoding.batched_translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
 from regard.training.run.run_folder import Run
 from regard.training.score import bleu as scores
@@ -177,7 +177,7 @@ def main() -> None:
 
 
 def compare(name: str, device: torch.device, sentences: int | None, rounds: int) -> None:
-    loaded = load_pretrained.load(name, str(device))
+    loaded = load_model_and_tokenizers.load(name, str(device))
     if loaded.run is None or not isinstance(loaded.model, EncoderDecoder):
         raise ValueError(f"{name} is no run of a translator of ours")
     data = Run.open(loaded.run).recipe.data

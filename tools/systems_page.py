@@ -29,7 +29,7 @@ from regard.models import (
     TransformerEncoderConfig,
     registry,
 )
-from regard.models.config import SOURCES
+from regard.models.config_base import SOURCES
 
 PAGE = Path(__file__).parent.parent / "docs" / "systems.md"
 WIDTH = 32

@@ -95,13 +95,13 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
 
 def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
-    from regard.decoding import load_pretrained, translate
+    from regard.decoding import load_model_and_tokenizers, translate
     from regard.seeing.alignment.word_level_weights import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)
     found = drawn(page, "drawn.grid[0] === 8")
-    loaded = load_pretrained.load(captioner)
+    loaded = load_model_and_tokenizers.load(captioner)
     (told,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
     weights, words = caption_word_weights(told)
     assert told.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say

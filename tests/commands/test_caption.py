@@ -15,7 +15,7 @@ from regard.commands.caption import CAPTIONER
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.corpora import scenes
 from regard.data.picture_reader import FORMATS, PictureReader
-from regard.decoding.load_pretrained import shipped
+from regard.decoding.load_model_and_tokenizers import shipped
 from regard.models import EncoderDecoder, EncoderDecoderConfig, GridEncoderConfig, ShowAttendTellDecoderConfig
 from regard.seeing.drawing.picture_overlay import MAX_WORDS
 

@@ -14,7 +14,7 @@ from regard.commands.classify import SOUND_MODEL, TEXT_MODEL
 from regard.data import LabelSet, Tokenizer, TokenizerPair
 from regard.data.corpora import opinions, spoken_digits, tones
 from regard.data.sound_reader import SoundReader
-from regard.decoding.load_pretrained import shipped
+from regard.decoding.load_model_and_tokenizers import shipped
 from regard.models import (
     Classifier,
     ClassifierConfig,

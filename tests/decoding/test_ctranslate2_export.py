@@ -17,9 +17,9 @@ from regard.data.corpora import phrasebook
 from regard.decoding import (
     CTranslate2,
     Sample,
-    ctranslate2_export,
+    ctranslate2_engine,
     export_ctranslate2,
-    load_pretrained,
+    load_model_and_tokenizers,
     translate,
 )
 from regard.models import (
@@ -95,10 +95,11 @@ def test_greedy_translations_are_the_same_tokens(
 
 
 @pytest.mark.skipif(
-    load_pretrained.DEFAULT not in load_pretrained.shipped(), reason="the Transformer does not ship yet"
+    load_model_and_tokenizers.DEFAULT not in load_model_and_tokenizers.shipped(),
+    reason="the Transformer does not ship yet",
 )
 def test_the_model_that_ships_says_the_same_to_500_sentences(tmp_path: Path) -> None:
-    folder, _ = load_pretrained.find(load_pretrained.DEFAULT)
+    folder, _ = load_model_and_tokenizers.find(load_model_and_tokenizers.DEFAULT)
     model, tokenizers = EncoderDecoder.from_pretrained(folder), TokenizerPair.load(folder)
     engine = CTranslate2(export_ctranslate2(model, tokenizers, tmp_path / "fast"), tokenizers)
     texts = [pair.source for pair in phrasebook.pairs(500, seed=1)]
@@ -189,7 +190,7 @@ def test_devices_are_named_as_pytorch_names_them(
     seen = {}
     (tmp_path / "model.bin").touch()
     library = SimpleNamespace(Translator=lambda folder, **how: seen.update(how))
-    monkeypatch.setattr(ctranslate2_export, "_library", lambda: library)
+    monkeypatch.setattr(ctranslate2_engine, "library", lambda: library)
     CTranslate2(tmp_path, tokenizers, name)
     assert (seen["device"], seen["device_index"]) == expected
 
@@ -200,18 +201,18 @@ def test_a_model_that_ships_is_written_into_the_current_folder(
     shipped, here = tmp_path / "shipped", tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
-    monkeypatch.setattr(load_pretrained, "SHIPPED", shipped)
+    monkeypatch.setattr(load_model_and_tokenizers, "SHIPPED", shipped)
     for model in (shipped / "small", here / "run" / "model"):
         transformer(len(tokenizers.source)).save_pretrained(model)
         tokenizers.save(model)
     before = sorted(shipped.rglob("*"))
     with pytest.raises(ValueError, match="no folder small-ctranslate2; write it with: regard export small"):
-        load_pretrained.load("small", engine="ctranslate2")
+        load_model_and_tokenizers.load("small", engine="ctranslate2")
     for name, written in (("small", "small-ctranslate2"), ("run", "run/ctranslate2")):
         monkeypatch.setattr(sys, "argv", ["regard", "export", name])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert not left.value.code
         assert capsys.readouterr().out.startswith(f"wrote {written} (")
-        assert str(load_pretrained.load(name, engine="ctranslate2").folder) == written
+        assert str(load_model_and_tokenizers.load(name, engine="ctranslate2").folder) == written
     assert sorted(shipped.rglob("*")) == before

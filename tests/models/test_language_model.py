@@ -190,7 +190,7 @@ def test_settings_that_need_a_source_are_refused() -> None:
 def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) -> None:
     """That every recipe of ours trains is tested in tests/training/recipe/test_shipped_recipes.py."""
     pytest.importorskip("pytorch_lightning")
-    from regard.decoding import generate, load_pretrained
+    from regard.decoding import generate, load_model_and_tokenizers
     from regard.training import fit
     from regard.training.recipe import recipe_loader
 
@@ -200,7 +200,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
     with run.metrics.open(encoding="utf-8", newline="") as file:
         losses = [float(line["valid_nll"]) for line in csv.DictReader(file) if line["valid_nll"]]
     assert losses[1] < losses[0]
-    loaded = load_pretrained.load(run.folder)
+    loaded = load_model_and_tokenizers.load(run.folder)
     assert isinstance(loaded.model, EncoderDecoder)
     held_out = EncodedCorpus.load(run.data / "valid")
     with torch.no_grad():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Beams, Device, LengthPenalty, Model, find_device, search_settings
+from .shared_options import Beams, Device, LengthPenalty, Model, find_device, search_settings
 from .typer_app import app
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def caption(
         check_figure_path(save_plot)
         if len(pictures) != 1:
             raise ValueError(f"--save-plot draws one picture, and {len(pictures)} are given")
-    from ..decoding import load_pretrained, translate
+    from ..decoding import load_model_and_tokenizers, translate
 
-    loaded = load_pretrained.load(model or CAPTIONER, find_device(device), wanted=("caption",))
+    loaded = load_model_and_tokenizers.load(model or CAPTIONER, find_device(device), wanted=("caption",))
     settings = search_settings(loaded, beams, length_penalty, None)
     settings["weights"] = save_plot is not None
     several, failures = len(pictures) > 1, set[int]()  # of several, one that cannot be read does not stop the others

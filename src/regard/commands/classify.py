@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Device, Model, Tokens, find_device
+from .shared_options import Device, Model, Tokens, find_device
 from .text_input import (
     LineWarnings,
     are_sounds,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..decoding.classification import Classification
-    from ..decoding.load_pretrained import Pretrained
+    from ..decoding.load_model_and_tokenizers import Pretrained
 
 TEXT_MODEL, SOUND_MODEL = "opinions-lstm", "digits-cnn"  # that ship
 MAX_LABELS = 5  # printed for one text or sound
@@ -68,10 +68,10 @@ def classify(
         check_figure_path(save_plot)
         if len(sources) != 1:
             raise ValueError(f"--save-plot draws one text or sound, and {len(sources)} are given")
-    from ..decoding import load_pretrained
+    from ..decoding import load_model_and_tokenizers
 
     model = model or (SOUND_MODEL if are_sounds(sources) else TEXT_MODEL)
-    loaded = load_pretrained.load(model, find_device(device), wanted=("classify", "spell"))
+    loaded = load_model_and_tokenizers.load(model, find_device(device), wanted=("classify", "spell"))
     if loaded.tokenizers.source.kind == "text":
         refuse_file_names(sources, model)
     else:
@@ -101,7 +101,7 @@ def _classify(
     from ..data.batch import UNKNOWN
     from ..data.pair import RowProblem
     from ..decoding import classification
-    from ..decoding.vocabulary_coverage import TextWords
+    from ..decoding.words_not_in_vocabulary import TextWords
 
     interactive = bool(arguments) or (file is None and standard_input().isatty())
     if compare and not interactive:
@@ -178,7 +178,7 @@ def _print_result(
 def _print_words(loaded: Pretrained, result: Classification, compare: bool, save_plot: Path | None) -> None:
     import torch
 
-    from ..decoding.vocabulary_coverage import TextWords
+    from ..decoding.words_not_in_vocabulary import TextWords
     from ..seeing.alignment.word_level_weights import sum_by_word
     from ..seeing.drawing.matplotlib_figures import save_heatmap
     from ..seeing.drawing.shaded_text import ShadedText
@@ -226,7 +226,7 @@ def _spell(loaded: Pretrained, sounds: list[str], save_plot: Path | None, tokens
     """Print the letters of each sound; returns the number of sounds that could not be read."""
     from ..decoding import translate
     from ..seeing.drawing.matplotlib_figures import save_sound_figure
-    from .options import search_settings
+    from .shared_options import search_settings
 
     if not sounds:
         raise ValueError("name the sound files to spell as arguments")

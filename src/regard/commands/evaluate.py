@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from .console import output_console
-from .options import (
+from .shared_options import (
     Beams,
     CoveragePenalty,
     Device,
@@ -81,8 +81,8 @@ def evaluate(
       regard evaluate runs/soft-scenes-1
       regard evaluate runs/lstm-phrases-1 my.txt
     """
-    from ..decoding import load_pretrained
-    from ..files import write_text
+    from ..atomic_write import write_text
+    from ..decoding import load_model_and_tokenizers
     from ..training.run import results_file
     from ..training.score.evaluation import TaskEvaluation, evaluate_loaded, pairs_of_file, pairs_of_run
     from ..training.score.score_tables import evaluation_tables, save_length_curves
@@ -107,13 +107,13 @@ def evaluate(
         "--tokenised": tokenised or None,
         "--tokens": tokens,
     }
-    loaded = load_pretrained.load(run, find_device(device), engine)
+    loaded = load_model_and_tokenizers.load(run, find_device(device), engine)
     task = loaded.model.task
     for option, value in options.items():
         if value is not None and task not in TASKS[option]:
             raise ValueError(
                 f"{option} is for models that {' or '.join(TASKS[option])}; "
-                f"{run} is one for `regard {load_pretrained.COMMANDS.get(task, task)}`"
+                f"{run} is one for `regard {load_model_and_tokenizers.COMMANDS.get(task, task)}`"
             )
     if task != "translate" and loaded.run is None:
         raise ValueError(f"{loaded.folder} is a model without its run, which says how it is scored; give the run")

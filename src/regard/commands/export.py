@@ -31,11 +31,11 @@ def export(
       regard export tatoeba-transformer-en-fr --out fast
     """
     from ..data import TokenizerPair
-    from ..decoding import export_ctranslate2, load_pretrained
+    from ..decoding import export_ctranslate2, load_model_and_tokenizers
     from ..models import EncoderDecoder
 
-    model, run_folder = load_pretrained.find(run)
-    folder = out or load_pretrained.export_folder(model, run_folder, to)
+    model, run_folder = load_model_and_tokenizers.find(run)
+    folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     export_ctranslate2(EncoderDecoder.from_pretrained(model), TokenizerPair.load(model), folder)
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, Model, find_device
+from .shared_options import Device, Model, find_device
 from .text_input import standard_input
 from .typer_app import app
 
@@ -65,10 +65,10 @@ def generate(
             raise ValueError(f"the prompt has more than {MAX_PROMPT:,} characters; its end is all a model can read")
         if not prompt:
             typer.echo("regard: standard input is empty, so the text begins on a new line", err=True)
-    from ..decoding import Sample, load_pretrained
+    from ..decoding import Sample, load_model_and_tokenizers
     from ..decoding import generate as generate_text
 
-    loaded = load_pretrained.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
+    loaded = load_model_and_tokenizers.load(model or LANGUAGE_MODEL, find_device(device), wanted=("write",))
     used_seed = secrets.randbelow(1 << 31) if seed is None else seed
     sample = Sample(temperature, top_k, top_p, used_seed) if temperature else None
     pieces = generate_text(loaded.model, loaded.tokenizers.target, prompt, tokens=tokens, sample=sample)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import Device, ModelName, find_device
+from .shared_options import Device, ModelName, find_device
 from .text_input import text_or_lines
 from .typer_app import app
 
@@ -44,7 +44,7 @@ def patterns(
     """
     from rich.console import Console
 
-    from ..decoding.load_pretrained import is_own_model
+    from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
     from ..seeing.drawing.head_report import best_heads_table, label_table

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..files import replacing_file
+from ..atomic_write import replacing_file
 from .typer_app import app
 
 

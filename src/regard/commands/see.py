@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Device, ModelName, find_device
+from .shared_options import Device, ModelName, find_device
 from .text_input import one_text
 from .typer_app import app
 
@@ -46,7 +46,7 @@ def see(
 
     if save is not None and save.exists():
         raise ValueError(f"{save} exists; choose another name for the trace, or remove it")
-    from ..decoding.load_pretrained import is_own_model
+    from ..decoding.load_model_and_tokenizers import is_own_model
 
     console, text = Console(), one_text(texts) or ""
     watch_model = _watch_translator if is_own_model(model) else _watch_huggingface
@@ -75,12 +75,12 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str) ->
 
 
 def _watch_translator(name: str, text: str, second: str | None, device: str) -> Seen:
-    from ..decoding import load_pretrained, translate
+    from ..decoding import load_model_and_tokenizers, translate
     from ..seeing import watch
 
     if second is not None:
         raise ValueError(f"{name} translates one sentence; --with is for models that read pairs")
-    loaded = load_pretrained.load(name, device, wanted=("translate",))
+    loaded = load_model_and_tokenizers.load(name, device, wanted=("translate",))
     with watch(loaded.model) as seen:
         (translation,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     source, target = translation.source_pieces, translation.pieces

@@ -8,7 +8,7 @@ from unicodedata import normalize
 
 import typer
 
-from .options import (
+from .shared_options import (
     BEAMS,
     Beams,
     CoveragePenalty,
@@ -90,10 +90,12 @@ def translate(
 
         check_figure_path(save_plot)
     from ..data.pair import RowProblem
-    from ..decoding import Sample, load_pretrained
+    from ..decoding import Sample, load_model_and_tokenizers
     from ..decoding import translate as translate_texts
 
-    loaded = load_pretrained.load(model or load_pretrained.DEFAULT, find_device(device), engine, wanted=("translate",))
+    loaded = load_model_and_tokenizers.load(
+        model or load_model_and_tokenizers.DEFAULT, find_device(device), engine, wanted=("translate",)
+    )
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
         settings["longest"] = longest

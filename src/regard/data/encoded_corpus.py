@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..files import replacing_folder
+from ..atomic_write import replacing_folder
 from .batch import BEGIN, END
 from .label_set import LabelSet, UnknownLabelError
 

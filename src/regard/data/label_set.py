@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..files import write_text
+from ..atomic_write import write_text
 from .batch import UNKNOWN
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ..files import write_text
+from ..atomic_write import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from ..files import write_text
+from ..atomic_write import write_text
 from .batch import END, UNKNOWN
 
 if TYPE_CHECKING:

@@ -1,23 +1,19 @@
-"""CTranslate2, a C++ engine for Transformers: export of a model, and translation with the exported model."""
+"""Export of a Transformer to CTranslate2, a C++ library that translates on CPUs and GPUs."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.batch import BEGIN, PAD
-from ..files import replacing_folder
+from ..atomic_write import replacing_folder
 from ..layers import SinusoidalPositions
 from ..models.encoders.transformer_encoder import TransformerConfig
-from .beam import Hypothesis
-from .search import limits
+from .ctranslate2_engine import library, vocabulary
 
 if TYPE_CHECKING:
     import os
-    from typing import Unpack
 
     from torch import nn
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
     from ..layers.multihead_attention import MultiHead
     from ..layers.transformer_layers import DecoderLayer, EncoderLayer
     from ..models import EncoderDecoder
-    from .search import SearchSettings
 
 POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target
 
@@ -35,9 +30,9 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} is there already; remove it, or export to another folder")
-    spec = _specification(model, _library().specs)
-    spec.register_source_vocabulary(_pieces(tokenizers.source))
-    spec.register_target_vocabulary(_pieces(tokenizers.target))
+    spec = _specification(model, library().specs)
+    spec.register_source_vocabulary(vocabulary(tokenizers.source))
+    spec.register_target_vocabulary(vocabulary(tokenizers.target))
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
     spec.optimize()
@@ -45,63 +40,6 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
         spec.save(str(unfinished))
         tokenizers.save(unfinished)
     return folder
-
-
-class CTranslate2:
-    """The engine, for `translate`: it reads a folder that `export_ctranslate2` wrote.
-
-    Greedy search gives the same tokens as ours. Its beam search normalises by |y|^α, not by Wu et al.'s
-    ((5 + |y|) / 6)^α, so the ranking can differ. It gives no weights and no `logprob` (NaN): its scores exclude <pad>
-    and <s>, and </s> where the limit ended a sentence.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], tokenizers: TokenizerPair, device: str = "cpu") -> None:
-        folder = Path(folder)
-        if not (folder / "model.bin").is_file():
-            raise ValueError(f"{folder} holds no model of CTranslate2 (model.bin); write one with: regard export")
-        place, threads = torch.device(device), torch.get_num_threads()
-        self._translator: Any = _library().Translator(
-            str(folder), device=place.type, device_index=place.index or 0, intra_threads=threads
-        )
-        self._source, self._target = _pieces(tokenizers.source), _pieces(tokenizers.target)
-        self._ids = {piece: i for i, piece in enumerate(self._target)}
-
-    def __call__(self, sources: list[Any], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
-        if how.get("weights"):
-            raise ValueError("the engine ctranslate2 gives no weights to show; use the engine torch")
-        sample = how.get("sample")
-        beams, best = how.get("beams", 5), how.get("best", 1)
-        longest = limits(torch.tensor([len(source) for source in sources]), how.get("longest")).tolist()
-        options: dict[str, Any] = {"beam_size": beams}
-        if sample is not None:
-            # It samples with a beam of one; several samples are its several hypotheses.
-            options = {
-                "beam_size": 1,
-                "sampling_topk": sample.top_k,
-                "sampling_topp": sample.top_p,
-                "sampling_temperature": sample.temperature,
-            }
-            if sample.seed is not None:
-                _library().set_random_seed(sample.seed)
-        results = self._translator.translate_batch(
-            [[self._source[i] for i in source] for source in sources],
-            **options,
-            num_hypotheses=best,
-            length_penalty=how.get("length_penalty", 1.0),
-            coverage_penalty=how.get("coverage_penalty", 0.0),
-            min_decoding_length=0,
-            max_decoding_length=max(longest),
-            max_input_length=0,
-            suppress_sequences=[[self._target[PAD]], [self._target[BEGIN]]],
-            return_scores=True,
-        )
-        return [
-            [
-                Hypothesis([self._ids[piece] for piece in pieces[:limit]], score, math.nan)
-                for pieces, score in zip(result.hypotheses, result.scores, strict=True)
-            ]
-            for result, limit in zip(results, longest, strict=True)
-        ]
 
 
 def _specification(model: EncoderDecoder, specs: Any) -> Any:
@@ -176,16 +114,3 @@ def _linear(spec: Any, linear: nn.Module) -> None:
 
 def _numbers(tensor: Any) -> Any:
     return tensor.detach().cpu().float().contiguous().numpy()
-
-
-def _pieces(tokenizer: Any) -> list[str]:
-    pieces: list[str] = tokenizer.pieces(range(len(tokenizer)))
-    return pieces
-
-
-def _library() -> Any:
-    try:
-        import ctranslate2  # type: ignore[import-untyped]
-    except ModuleNotFoundError as missing:
-        raise ValueError("CTranslate2 is not installed; install it with: pip install 'regard[export]'") from missing
-    return ctranslate2

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..data.batch import END, UNKNOWN
-from .beam import Beam, Ranking
-from .search import decode_steps
+from .beam_search import decode_steps
+from .beam_state import Beam, Ranking
 from .source_batches import no_text
 
 if TYPE_CHECKING:

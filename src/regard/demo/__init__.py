@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import training_comparison, translation_examples, worked_examples
+from . import train_with_and_without_attention, translation_examples, worked_examples
 from .terminal_layout import demo_console
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show(*, quick: bool = False) -> None:
     """Print the demo, each section as soon as it is computed; `quick` leaves out the training."""
     console = demo_console()
-    for part in (worked_examples, translation_examples, *(() if quick else (training_comparison,))):
+    for part in (worked_examples, translation_examples, *(() if quick else (train_with_and_without_attention,))):
         for section in part.sections():
             console.print(section)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from ..decoding import load_pretrained, translate
+from ..decoding import load_model_and_tokenizers, translate
 from ..seeing.alignment.word_level_weights import translation_word_weights
 from ..seeing.drawing.terminal_heatmap import heatmap
 from .terminal_layout import answer, section, table
@@ -31,7 +31,7 @@ def sections() -> Iterator[RenderableType]:
         column.overflow = "fold"
     translations = {}
     for name, shipped in MODELS.items():
-        loaded = load_pretrained.load(shipped)
+        loaded = load_model_and_tokenizers.load(shipped)
         translations[name] = list(translate(loaded.model, loaded.tokenizers, SENTENCES, weights=True))
     for number, sentence in enumerate(SENTENCES):
         rows.add_row(sentence, *(answer(translations[name][number].text) for name in MODELS), end_section=True)

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from ..atomic_write import write_text
 from ..attention import (
     Additive,
     Dot,
@@ -22,7 +23,6 @@ from ..attention import (
     explain,
     lookup,
 )
-from ..files import write_text
 from ..seeing.drawing.rich_svg import to_svg
 from ..seeing.drawing.terminal_heatmap import heatmap
 from .terminal_layout import ACCENT, WIDTH, answer, beside, section, table

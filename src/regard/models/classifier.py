@@ -18,7 +18,7 @@ from ..layers.pooling import (
     Pooling,
     StaticPooling,
 )
-from .config import Config, TaskName, part_config
+from .config_base import Config, TaskName, part_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time

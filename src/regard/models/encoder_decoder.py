@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from .config import SOURCES, Config, TaskName, part_config
+from .config_base import SOURCES, Config, TaskName, part_config
 from .cross_entropy import cross_entropy
 from .decoders.decoder import DecoderConfig  # noqa: TC001  read at run time
 from .decoders.transformer_decoder import TransformerDecoderConfig

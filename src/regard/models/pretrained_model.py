@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
-from ..files import replacing_file, write_text
+from ..atomic_write import replacing_file, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .annotations import Annotations
-    from .config import Config, TaskName
+    from .config_base import Config, TaskName
     from .encoders.encoder import Encoder
 
 

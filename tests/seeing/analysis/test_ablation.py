@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from regard import watch
 from regard.seeing.analysis import ablate, output_difference
 from regard.seeing.analysis.ablation import Ablation
-from regard.seeing.capture.call_record import CLOSED
+from regard.seeing.capture.call_inputs_and_output import CLOSED
 
 
 class Two(nn.Module):

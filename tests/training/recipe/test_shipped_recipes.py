@@ -12,7 +12,7 @@ from regard.seeing import watch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.decoding import load_pretrained
+from regard.decoding import load_model_and_tokenizers
 from regard.training import fit
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_loader import shipped_parts, shipped_recipes
@@ -79,7 +79,7 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
         losses = [float(row["nll"]) for row in csv.DictReader(file) if row["nll"]]
     assert min(losses[3:]) < losses[0], "it learns"
 
-    loaded = load_pretrained.load(run.folder)
+    loaded = load_model_and_tokenizers.load(run.folder)
     assert loaded.model.task == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:

@@ -259,7 +259,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
     captioner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from regard.data.corpora import scenes
-    from regard.decoding import load_pretrained, translate
+    from regard.decoding import load_model_and_tokenizers, translate
 
     saved = tmp_path / "said.txt"
     for beams in (1, 4):
@@ -268,7 +268,10 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
         assert "test: 4 pairs, " in out
         assert f" target tokens, beams {beams}, length penalty 0, coverage penalty 0" in out
         assert f"wrote {saved}" in out
-        loaded, names = load_pretrained.load(captioner), [pair.source for pair in scenes.pairs(4, split="test")]
+        loaded, names = (
+            load_model_and_tokenizers.load(captioner),
+            [pair.source for pair in scenes.pairs(4, split="test")],
+        )
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
         assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
         assert results_file.load_results(captioner)["test"].search["beams"] == beams

@@ -179,7 +179,7 @@ class TestFit:
 def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    from regard.demo import training_comparison as training
+    from regard.demo import train_with_and_without_attention as training
 
     load = recipe_loader.load_recipe
     small = ["data.train=80", "data.valid=6", "data.test=40", "training.updates=2", "training.accelerator=cpu"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..config import PartConfig
+from ..config_base import PartConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

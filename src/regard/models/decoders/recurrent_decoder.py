@@ -12,7 +12,7 @@ from ...attention import Additive, Concat, Dot, General
 from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
 from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.rnn_cell import loop_dtype
-from ..config import CellKind  # noqa: TC001  read at run time
+from ..config_base import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 

@@ -12,7 +12,7 @@ from ...attention import Additive
 from ...layers import Dropout, EncoderMemory, RecurrentCell
 from ...layers.recurrent.rnn_cell import loop_dtype
 from ...layers.recurrent.soft_hard_attention import SoftHardAttention
-from ..config import UNBOUNDED
+from ..config_base import UNBOUNDED
 from ..encoders.source_embedding import token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 

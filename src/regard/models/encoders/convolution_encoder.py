@@ -10,7 +10,7 @@ from torch import nn
 
 from ...layers import Dropout
 from ..annotations import Annotations, masked_mean, zero_padding
-from ..config import SequenceSource  # noqa: TC001  read at run time
+from ..config_base import SequenceSource  # noqa: TC001  read at run time
 from .encoder import Encoder, EncoderConfig
 from .source_embedding import embed, source_embedding
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from ..config import PartConfig
+from ..config_base import PartConfig
 
 if TYPE_CHECKING:
     from jaxtyping import Int

@@ -9,7 +9,7 @@ from torch import nn
 
 from ...layers import LSTMN, Dropout
 from ..annotations import Annotations
-from ..config import SequenceSource  # noqa: TC001  read at run time
+from ..config_base import SequenceSource  # noqa: TC001  read at run time
 from .encoder import Encoder, EncoderConfig
 from .source_embedding import embed, source_embedding
 

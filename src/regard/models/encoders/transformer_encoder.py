@@ -12,7 +12,7 @@ from ...attention import padding
 from ...layers import Dropout, EncoderLayer
 from ...layers.positions import absolute_positions
 from ..annotations import Annotations, masked_mean
-from ..config import NormPlace, PartConfig, PositionKind, SequenceSource
+from ..config_base import NormPlace, PartConfig, PositionKind, SequenceSource
 from .encoder import Encoder, EncoderConfig
 from .source_embedding import embed, source_embedding
 

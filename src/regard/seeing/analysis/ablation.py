@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture import call_routing
-from ..capture.call import CROSS, is_layer
-from ..capture.call_record import CLOSED
+from ..capture.attention_of_one_module import CROSS, is_layer
+from ..capture.call_inputs_and_output import CLOSED
 from ..capture.taps import patching
 
 if TYPE_CHECKING:

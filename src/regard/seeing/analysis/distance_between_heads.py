@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.call_record import evenly_spaced
+from ..capture.call_inputs_and_output import evenly_spaced
 from .layer_stack import entry_weights, layer_stack
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.call_record import evenly_spaced
+from ..capture.call_inputs_and_output import evenly_spaced
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
 from .pattern_p_values import ROWS, p_values, random_key_sums, visible_keys

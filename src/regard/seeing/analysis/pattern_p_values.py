@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.call_record import CLOSED
+from ..capture.call_inputs_and_output import CLOSED
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

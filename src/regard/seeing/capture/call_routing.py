@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..analysis.ablation import Ablation
-    from .call_record import Record
+    from .call_inputs_and_output import Record
     from .watch import Watch
 
 watches: tuple[Watch, ...] = ()

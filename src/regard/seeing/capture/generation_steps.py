@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from ...attention import Bias, dense
 from ...attention.tensor_versions import TensorVersions
-from .call_record import fixed_of, placed, without_unfilled
+from .call_inputs_and_output import fixed_of, placed, without_unfilled
 from .interval_mask import intervals
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...attention import Mask
     from ...attention.energies.lazy_energy_matrix import EnergyMatrix
     from ...attention.energies.modifiers import Modifier
-    from .call_record import Record
+    from .call_inputs_and_output import Record
 
     Source = tuple[StorageWeakRef, int, tuple[int, ...], object]
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...atomic_write import replacing_folder
 from ...attention import Modifier, Normalizer, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
-from ...files import replacing_folder
-from .call import Call
-from .call_record import Record
+from .attention_of_one_module import Call
+from .call_inputs_and_output import Record
 from .interval_mask import Intervals
 from .recorded_calls import Seen
 

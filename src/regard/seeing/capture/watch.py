@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from . import call_routing
-from .call import Call, is_layer
-from .call_record import placed, tensors_of
+from .attention_of_one_module import Call, is_layer
+from .call_inputs_and_output import placed, tensors_of
 from .recorded_calls import Seen
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage, format_bytes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from .call_record import Record
+    from .call_inputs_and_output import Record
 
 _lock = threading.RLock()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...files import replacing_file
+from ...atomic_write import replacing_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

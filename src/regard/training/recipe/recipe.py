@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import AfterValidator, Field, model_validator, with_config
 
 from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig
-from ...models.config import SOURCES, TaskName
+from ...models.config_base import SOURCES, TaskName
 from .data_section import STRICT, Count, Data, Positive, Share, SourceSection, StrictSection, TextSource
 
 for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):

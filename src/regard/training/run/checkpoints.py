@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...files import replacing_file
+from ...atomic_write import replacing_file
 
 if TYPE_CHECKING:
     from pathlib import Path

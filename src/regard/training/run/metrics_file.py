@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from ...files import write_text
+from ...atomic_write import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

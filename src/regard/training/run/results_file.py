@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...files import write_text
+from ...atomic_write import write_text
 from ..score.bleu import LengthBin, Score
 from ..score.evaluation import TaskEvaluation
 from ..score.label_scores import LabelScore

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...files import remove_unfinished, write_text
+from ...atomic_write import remove_unfinished, write_text
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_writer import recipe_toml
 

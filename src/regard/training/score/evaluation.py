@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...data import Pair, TokenizerPair
-    from ...decoding.load_pretrained import Pretrained
-    from ...decoding.search import SearchSettings
+    from ...decoding.beam_search import SearchSettings
+    from ...decoding.load_model_and_tokenizers import Pretrained
     from ..tasks.task import Task
     from .translation_evaluation import TranslationEvaluation
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, Pair, TokenizerPair
-    from ...decoding.search import SearchSettings
-    from ...decoding.translation import Engine
+    from ...decoding.batched_translation import Engine
+    from ...decoding.beam_search import SearchSettings
     from ...seeing.alignment.word_alignment import Links
     from .bleu import LengthBin, Score
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
-    from ...models.config import TaskName
+    from ...models.config_base import TaskName
     from ...models.pretrained_model import PretrainedModel
     from ..recipe.recipe import Recipe
     from ..trainer.data_module import EpochBatches

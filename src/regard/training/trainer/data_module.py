@@ -11,11 +11,11 @@ import numpy as np
 import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
+from ...atomic_write import replacing_folder
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
 from ...data.source_reader import make_reader
-from ...files import replacing_folder
 from ..recipe.data_section import FilesData
 from .recipe_corpus import Corpus, read
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...files import remove_unfinished, replacing_folder
+from ...atomic_write import remove_unfinished, replacing_folder
 from ..run.run_folder import Run, anchored
 from ..tasks.task import recipe_task
 from .recipe_corpus import check

@@ -14,7 +14,7 @@ import torch.distributed
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
-from ...files import replacing_file
+from ...atomic_write import replacing_file
 from ...models import EncoderDecoder
 from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile

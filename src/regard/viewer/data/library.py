@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ...decoding.load_pretrained import Pretrained
+    from ...decoding.load_model_and_tokenizers import Pretrained
     from ...seeing import Seen
     from ...seeing.capture.huggingface_text_model import TextModel
 
@@ -50,7 +50,7 @@ class ModelEntry:
 
 def installed_models() -> list[ModelEntry]:
     """The models that ship with regard, and MiniLM and SmolLM2 where their packages are installed."""
-    from ...decoding.load_pretrained import SHIPPED, shipped
+    from ...decoding.load_model_and_tokenizers import SHIPPED, shipped
     from ...seeing.capture.huggingface_text_model import PACKAGES
 
     tasks = {name: _task(SHIPPED / name) for name in shipped()}
@@ -63,7 +63,7 @@ def installed_models() -> list[ModelEntry]:
 
 def model_at(place: str) -> ModelEntry:
     """The entry of a run folder, a model folder, or a model's name."""
-    from ...decoding.load_pretrained import is_own_config
+    from ...decoding.load_model_and_tokenizers import is_own_config
 
     known = next((model for model in installed_models() if model.name == place), None)
     if known is not None:
@@ -200,9 +200,9 @@ class Library:
 
 def _load(model: ModelEntry) -> Pretrained | TextModel:
     if model.ours:
-        from ...decoding import load_pretrained
+        from ...decoding import load_model_and_tokenizers
 
-        return load_pretrained.load(model.place)
+        return load_model_and_tokenizers.load(model.place)
     from ...seeing.capture.huggingface_text_model import load_text_model
 
     return load_text_model(model.place, with_head=model.task == "generate")
@@ -210,7 +210,7 @@ def _load(model: ModelEntry) -> Pretrained | TextModel:
 
 def _watch_translation(loaded: Pretrained, text: str) -> Seen:
     """Greedy translation, watched. A row of the decoder is labelled by its output token, its keys by its inputs."""
-    from ...decoding.translation import translate
+    from ...decoding.batched_translation import translate
     from ...seeing.capture.watch import watch
 
     with watch(loaded.model) as seen:

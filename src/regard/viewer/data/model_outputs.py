@@ -14,9 +14,9 @@ import torch
 
 from ...attention.weight_statistics import Cells
 from ...data.batch import BEGIN, END
+from ...decoding.batched_translation import translate
+from ...decoding.beam_hypotheses_per_step import beam_history
 from ...decoding.classification import classify
-from ...decoding.hypotheses_per_step import beam_history
-from ...decoding.translation import translate
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
 from .token_words import TokenLabels
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from ...data import Tokenizer
     from ...decoding import Translation
-    from ...decoding.load_pretrained import Pretrained
-    from ...decoding.search import SearchSettings
+    from ...decoding.beam_search import SearchSettings
+    from ...decoding.load_model_and_tokenizers import Pretrained
     from .library import Library, ModelEntry
 
 ALTERNATIVES = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...seeing.analysis import THRESHOLDS, Patterns
-from ...seeing.capture.call_record import evenly_spaced
+from ...seeing.capture.call_inputs_and_output import evenly_spaced
 from ...seeing.capture.tokenized_text import WORD_START
 from .. import limits
 from .token_words import TokenLabels

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...files import write_text
+from ...atomic_write import write_text
 from ..data.library import Library
 from ..data.tile_pyramid import Tile
 from ..data.trace_view import TraceView

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from regard.data.picture_reader import PictureReader
-from regard.decoding import load_pretrained
+from regard.decoding import load_model_and_tokenizers
+from regard.decoding.batched_translation import translate
+from regard.decoding.beam_hypotheses_per_step import beam_history
 from regard.decoding.classification import classify
-from regard.decoding.hypotheses_per_step import beam_history
-from regard.decoding.translation import translate
 from regard.viewer import limits
 from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
 from regard.viewer.data.trace_view import TraceView
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from regard.viewer.http.in_process_client import ClientResponse
 
 SENTENCE = "My sister has a small black dog."
-NAMES = [name for name in load_pretrained.shipped() if name.startswith("tatoeba-")]
+NAMES = [name for name in load_model_and_tokenizers.shipped() if name.startswith("tatoeba-")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
     app = create_app(Library(models=installed_models()))
     (told,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
-    loaded = load_pretrained.load(name)
+    loaded = load_model_and_tokenizers.load(name)
     (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True})
     assert told["translation"] == found.text
     assert (told["source"], told["target"]) == (found.source_pieces, found.pieces)
@@ -65,7 +65,7 @@ def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
 def test_a_trail_ends_in_what_the_search_finds() -> None:
     if not NAMES:
         pytest.skip("no translator ships")
-    loaded = load_pretrained.load(NAMES[0])
+    loaded = load_model_and_tokenizers.load(NAMES[0])
     (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], beams=4)
     source = torch.tensor([found.source_tokens])
     with torch.no_grad():
@@ -129,7 +129,7 @@ def test_a_text_is_named_as_the_library_names_it() -> None:
     model, text = shipped("classify"), "the soup was cold but the waiter was kind"
     app = create_app(Library(models=[model]))
     (told,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
-    loaded = load_pretrained.load(model.name)
+    loaded = load_model_and_tokenizers.load(model.name)
     (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
     assert (told["label"], told["probabilities"]) == (found.label, pytest.approx(found.probabilities))
     assert told["words"] == loaded.tokenizers.source.pieces([int(x) for x in found.numbers])
@@ -142,7 +142,7 @@ def test_a_picture_is_told_as_the_library_tells_it() -> None:
     packed = io.BytesIO()
     image.fromarray(PictureReader(256).encode(scene)).save(packed, "PNG")
     told = json_of(upload(model, "/api/caption", packed.getvalue()))
-    loaded = load_pretrained.load(model.name)
+    loaded = load_model_and_tokenizers.load(model.name)
     (found,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
     assert told["text"] == found.text  # though it was enlarged on its way
     assert told["text"].split() == told["words"]
@@ -171,8 +171,8 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     app = create_app(Library(models=[model]))
     made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
     told = json_of(get(app, f"/api/traces/{made['id']}"))
-    given = load_pretrained.load(model.name).tokenizers.target.pieces(
-        load_pretrained.load(model.name).tokenizers.target.continued("To be")
+    given = load_model_and_tokenizers.load(model.name).tokenizers.target.pieces(
+        load_model_and_tokenizers.load(model.name).tokenizers.target.continued("To be")
     )
     assert told["tokens"][0][: told["prompt"]] == given
     assert len(told["tokens"][0]) == len(given) + 6

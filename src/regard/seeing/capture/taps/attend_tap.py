@@ -9,7 +9,7 @@ from ....attention import ScaledDot, Softmax
 from ....attention.listeners import listeners, notify
 from ....attention.request import make_request
 from .. import call_routing
-from ..call_record import Record
+from ..call_inputs_and_output import Record
 from .patching import Tap
 
 if TYPE_CHECKING:

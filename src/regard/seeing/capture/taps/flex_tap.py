@@ -10,7 +10,7 @@ from torch.nn.attention import flex_attention as flex
 
 from ....attention import Mask, Modifier
 from .. import call_routing
-from ..call_record import Record, dot_energies
+from ..call_inputs_and_output import Record, dot_energies
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:

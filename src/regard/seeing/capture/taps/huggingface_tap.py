@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import call_routing
-from ..call import BUDGET, Call
-from ..call_record import Record, causal_window, dot_energies, placed
+from ..attention_of_one_module import BUDGET, Call
+from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from .flex_tap import MaskMod
 from .patching import Replacement, Tap
 from .softmax_tap import record_of_weights

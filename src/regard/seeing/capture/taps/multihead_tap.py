@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .. import call_routing
-from ..call_record import some_rows
+from ..call_inputs_and_output import some_rows
 from . import patching
 from .patching import Replacement, Tap
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..call_record import Record
+    from ..call_inputs_and_output import Record
 
 FORWARD = inspect.signature(F.multi_head_attention_forward)
 KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]

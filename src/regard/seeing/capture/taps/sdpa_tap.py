@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
 from .. import call_routing
-from ..call_record import Record, dot_energies
+from ..call_inputs_and_output import Record, dot_energies
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:

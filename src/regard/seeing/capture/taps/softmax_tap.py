@@ -16,7 +16,7 @@ from ....attention import Bias, Proportional
 from ....attention.energies.energy_forms import DotForm
 from ....attention.energies.lazy_energy_matrix import EnergyMatrix
 from .. import call_routing
-from ..call_record import Record
+from ..call_inputs_and_output import Record
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:

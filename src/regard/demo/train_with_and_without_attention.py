@@ -27,7 +27,7 @@ def sections() -> Iterator[RenderableType]:
     except ModuleNotFoundError:
         yield Text("Next, a translator would be trained: pip install 'regard[train]'", style="bold")
         return
-    from ..decoding import load_pretrained
+    from ..decoding import load_model_and_tokenizers
     from ..training import fit
     from ..training.recipe import recipe_loader
     from ..training.score.translation_evaluation import evaluate_translation
@@ -42,7 +42,7 @@ def sections() -> Iterator[RenderableType]:
             start = time.perf_counter()
             run = fit(recipe, Path(folder) / recipe_name)
             seconds = time.perf_counter() - start
-            loaded = load_pretrained.load(run.folder)
+            loaded = load_model_and_tokenizers.load(run.folder)
             unseen = list(read(recipe.data, "test"))
             scored[name] = evaluate_translation(loaded.model, loaded.tokenizers, unseen, **loaded.search)[0], seconds
     rows = table("1,000 unseen sentences", *scored)

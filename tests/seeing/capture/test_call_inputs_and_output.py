@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.seeing.capture.call_record import evenly_spaced
+from regard.seeing.capture.call_inputs_and_output import evenly_spaced
 
 
 def test_the_first_and_the_last_are_included() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .beam import NEVER, Beam, Hypothesis, Ranking
-from .search import decode_steps, limits
+from .beam_search import decode_steps, limits
+from .beam_state import NEVER, Beam, Hypothesis, Ranking
 
 if TYPE_CHECKING:
     from ..models.annotations import Annotations

@@ -15,7 +15,7 @@ import torch
 from regard import cli
 from regard.data import Tokenizer, TokenizerPair
 from regard.data.batch import BEGIN, END
-from regard.decoding import Hypothesis, Sample, Translation, load_pretrained, search, translate
+from regard.decoding import Hypothesis, Sample, Translation, load_model_and_tokenizers, search, translate
 from regard.models import (
     EncoderDecoder,
     EncoderDecoderConfig,
@@ -202,18 +202,18 @@ def folder(tokenizers: TokenizerPair, tmp_path_factory: pytest.TempPathFactory) 
 
 class TestPretrained:
     def test_a_run_brings_its_search(self, folder: Path) -> None:
-        loaded = load_pretrained.load(folder)
+        loaded = load_model_and_tokenizers.load(folder)
         assert loaded.search == {"beams": 2, "length_penalty": 0.5}
         assert (loaded.run, loaded.folder) == (folder, folder / "model")
-        assert load_pretrained.load(folder / "model").search == {}
+        assert load_model_and_tokenizers.load(folder / "model").search == {}
 
     def test_what_is_no_model_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="holds no model"):
-            load_pretrained.find(tmp_path)
+            load_model_and_tokenizers.find(tmp_path)
         with pytest.raises(ValueError, match="no model is called nonsense"):
-            load_pretrained.find("nonsense")
+            load_model_and_tokenizers.find("nonsense")
         with pytest.raises(ValueError, match="no model is called"):
-            load_pretrained.find("../recipes")
+            load_model_and_tokenizers.find("../recipes")
 
 
 def run(
@@ -240,7 +240,7 @@ class TestCommand:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         out = run(capsys, monkeypatch, "translate", "--model", str(folder), TEXTS[0], TEXTS[1])
-        loaded = load_pretrained.load(folder)
+        loaded = load_model_and_tokenizers.load(folder)
         expected = translate(loaded.model, tokenizers, TEXTS[:2], beams=2, length_penalty=0.5)
         assert out.splitlines() == [t.text for t in expected]
 

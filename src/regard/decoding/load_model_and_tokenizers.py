@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from ..data import TokenizerPair
-    from .search import SearchSettings
+    from .beam_search import SearchSettings
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
 DEFAULT = "tatoeba-transformer-en-fr"
@@ -42,7 +42,7 @@ def load(
 
     model: Any
     if engine == "ctranslate2":
-        from .ctranslate2_export import CTranslate2
+        from .ctranslate2_engine import CTranslate2
 
         folder, run = _exported(Path(name))
         tokenizers = TokenizerPair.load(folder)

@@ -7,7 +7,7 @@ import pytest
 
 from regard.data import END, Tokenizer
 from regard.decoding.classification import Classification
-from regard.decoding.vocabulary_coverage import TextWords
+from regard.decoding.words_not_in_vocabulary import TextWords
 
 
 @pytest.mark.parametrize(

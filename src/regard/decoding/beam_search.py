@@ -8,7 +8,7 @@ import torch
 
 from ..data.batch import BEGIN, PAD
 from ..models.decoders.decoder import Decoder
-from .beam import NEVER, Beam, Hypothesis, Ranking, advance
+from .beam_state import NEVER, Beam, Hypothesis, Ranking, advance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..models import EncoderDecoder
     from ..models.annotations import Annotations
     from ..models.decoders.decoder import State
-    from .beam import BeamStep
+    from .beam_state import BeamStep
     from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise

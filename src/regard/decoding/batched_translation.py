@@ -9,8 +9,8 @@ import torch
 
 from ..data.batch import END
 from ..models import EncoderDecoder
-from .beam import Hypothesis
-from .search import search
+from .beam_search import search
+from .beam_state import Hypothesis
 from .source_batches import batches, stacked, windows
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..data import TokenizerPair
-    from .search import SearchSettings
+    from .beam_search import SearchSettings
     from .source_batches import Source
 
 ON_CPU, ON_GPU = 2048, 16384  # source tokens of a batch

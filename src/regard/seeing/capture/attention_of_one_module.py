@@ -9,9 +9,9 @@ import torch
 
 from ...attention import Weights
 from ...attention.tensor_versions import ChangedInPlaceError
-from .call_record import placed
+from .call_inputs_and_output import placed
 from .generation_steps import Generation
-from .sink_weights import SinkWeights
+from .weights_with_sink import SinkWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
-    from .call_record import Record
+    from .call_inputs_and_output import Record
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
