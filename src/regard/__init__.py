@@ -53,6 +53,7 @@ __all__ = [
     "explain",
     "load_trace",
     "lookup",
+    "mask_mod",
     "note",
     "padding",
     "prefix",

@@ -42,12 +42,12 @@ def test_algebra() -> None:
 
 @pytest.mark.parametrize("name", [name for name, mask in masks().items() if mask is not None])
 def test_intervals_say_the_same_as_the_rule(name: str) -> None:
-    mask = masks()[name]
+    mask = masks()[name].resolve(5, 7)
     batch = unravel(torch.arange(6), (2, 3))
     i, j = torch.arange(5)[:, None], torch.arange(7)
     found = mask.bounds(batch, i, 7)
     if found is None:
-        assert name in ("unordered documents", "not", "dense", "dense column")
+        assert name in ("unordered documents", "not", "dense", "dense column", "mask_mod")
         return
     start, stop = found
     assert ((j >= start) & (j < stop)).expand(6, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7))
@@ -133,3 +133,78 @@ def test_a_mask_that_does_not_fit(mask, words: str) -> None:
 def test_wrong_kinds(make, words: str) -> None:
     with pytest.raises(TypeError, match=words):
         make()
+
+
+def test_causal_by_the_name_of_its_corner() -> None:
+    assert _seen(r.causal("bottom-right"), 2, 4) == _seen(r.causal(2), 2, 4) == [[1, 1, 1, 0], [1, 1, 1, 1]]
+    assert _seen(r.causal("bottom-right"), 3, 2) == [[0, 0], [1, 0], [1, 1]]
+    assert _seen(r.causal("top-left"), 2, 4) == _seen(r.causal(), 2, 4)
+    assert _seen(~r.causal("bottom-right") | r.window(1), 2, 3) == [[1, 0, 1], [0, 1, 0]]
+    assert str(r.causal("bottom-right")).splitlines() == [
+        "causal('bottom-right')", "████····", "█████···", "██████··", "███████·", "████████"
+    ]  # fmt: skip
+    q, k, v = torch.randn(2, 3, 4), torch.randn(2, 7, 4), torch.randn(2, 7, 4)
+    for mask in (r.causal("bottom-right"), r.causal("bottom-right") & r.padding([7, 7])):
+        for backend in ("auto", "reference", "fused", "sdpa", "flex"):
+            out, w = r.attend(q, k, v, mask=mask, backend=backend, weights=True)
+            torch.testing.assert_close(out, r.attend(q, k, v, mask=r.causal(4), backend="reference"))
+    assert w.energies.mask.left.causal_offset == 4
+    assert r.explain(q, q, q, mask=r.causal("bottom-right")).why.endswith("with its causal flag")
+
+
+def test_an_offset_per_batch_entry() -> None:
+    offsets = torch.tensor([0, 3])
+    mask = r.causal(offsets)
+    assert _seen(mask, 2, 4, (2,)) == [_seen(r.causal(0), 2, 4), _seen(r.causal(3), 2, 4)]
+    offsets += 1  # copied when the mask was made
+    assert repr(mask) == repr(r.causal([0, 3])) == "causal([0, 3])"
+    q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64) for n in (4, 7, 7))
+    expected = torch.stack([r.attend(q[n], k[n], v[n], mask=r.causal((0, 3)[n])) for n in range(2)])
+    for backend in ("auto", "reference", "fused", "sdpa", "flex"):
+        torch.testing.assert_close(r.attend(q, k, v, mask=mask, backend=backend), expected)
+    energy = r.Additive(4, 4, 5).double()
+    expected = torch.stack([r.attend(q[n], k[n], v[n], energy=energy, mask=r.causal((0, 3)[n])) for n in range(2)])
+    torch.testing.assert_close(r.attend(q, k, v, energy=energy, mask=mask, backend="fused"), expected)
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused", "sdpa"])
+@pytest.mark.parametrize("mask", [r.padding(queries=[2, 5]), r.padding([7, 3], queries=[2, 5]) & r.causal()], ids=repr)
+def test_padded_queries_give_zeros(mask: r.Mask, backend: str) -> None:
+    q, k, v = (torch.randn(2, 3, n, 4, dtype=torch.float64, requires_grad=True) for n in (5, 7, 7))
+    out, w = r.attend(q, k, v, mask=mask, backend=backend, weights=True)
+    assert (out[0, :, 2:] == 0).all()
+    assert (out[1] != 0).all()
+    assert (w.tile(slice(2, 5), slice(None))[0] == 0).all()
+    assert (w.dense()[0, :, 2:] == 0).all()
+    out.sum().backward()
+    assert (q.grad[0, :, 2:] == 0).all()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: r.causal("bottom"), ValueError, '"top-left", "bottom-right" or an offset, got .bottom.'),
+        (lambda: r.causal(torch.tensor([0.5])), TypeError, "causal needs whole offsets"),
+        (lambda: r.causal(0.5), TypeError, "offset is a whole number"),
+        (lambda: r.padding(), TypeError, "lengths of the keys, of the queries"),
+        (lambda: r.padding(queries=[0.5]), TypeError, "whole lengths of the queries"),
+    ],
+)
+def test_wrong_offsets_and_lengths(make, error, words: str) -> None:
+    with pytest.raises(error, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (r.causal([0, 1, 2]), r"causal has offsets of leading shape \[3\]"),
+        (r.padding(queries=[6, 1]), "from 1 to 6; there are 5 queries"),
+        (r.padding(queries=[1, 1, 1]), r"padding has lengths of queries of leading shape \[3\]"),
+    ],
+)
+def test_offsets_and_query_lengths_that_do_not_fit(mask: r.Mask, words: str) -> None:
+    q, k = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 7, 4)
+    with pytest.raises(ValueError, match=words):
+        r.attend(q, k, k, mask=mask)

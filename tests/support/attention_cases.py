@@ -77,7 +77,10 @@ def masks(queries: int = 5, keys: int = 7) -> dict[str, r.Mask | None]:
         "none": None,
         "causal": r.causal(),
         "causal with offset": r.causal(keys - queries),
+        "causal by corner": r.causal("bottom-right"),
+        "causal with an offset per entry": r.causal([-1, 4]),
         "padding": r.padding([keys, 3]),
+        "padded queries": r.padding([keys, 3], queries=[2, queries]),
         "empty entry": r.padding([0, keys - 1]),
         "causal and padding": r.causal() & r.padding([2, 4]),
         "window": r.window(2),
@@ -90,6 +93,7 @@ def masks(queries: int = 5, keys: int = 7) -> dict[str, r.Mask | None]:
         ),
         "unordered documents": r.documents(torch.arange(queries) % 2, torch.arange(keys) % 3),
         "not": ~r.window(2),
+        "mask_mod": r.mask_mod(lambda b, h, i, j: (i + j + b) % (h + 2) != 0),
         "dense": r.dense(torch.rand(2, 1, queries, keys) > 0.4),
         "dense column": r.dense(torch.rand(queries, 1) > 0.4),
     }

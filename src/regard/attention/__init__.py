@@ -5,7 +5,7 @@ from .dictionary_lookup import lookup
 from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
 from .energies.modifiers import Alibi, Bias, Modified, Modifier, SoftCap
-from .masks.mask import Mask, dense
+from .masks.mask import Mask, dense, mask_mod
 from .masks.standard_masks import causal, documents, padding, prefix, window
 from .normalizers.entmax import Entmax, Sparsemax
 from .normalizers.hard import Hard
@@ -50,6 +50,7 @@ __all__ = [
     "documents",
     "explain",
     "lookup",
+    "mask_mod",
     "padding",
     "prefix",
     "window",

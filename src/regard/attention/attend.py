@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .energies.energies import Energy
     from .energies.learned_energies import LearnedEnergy
     from .energies.modifiers import Modified
-    from .masks.mask import Mask
+    from .masks.mask import Mask, MaskFunction
     from .normalizers.normalizer import Normalizer
     from .select_backend import Backend, Plan
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     class Options(TypedDict, total=False):
         energy: AnyEnergy
         normalize: Normalizer
-        mask: Mask | Bool[Tensor, "..."] | None
+        mask: Mask | Bool[Tensor, "..."] | MaskFunction | None
         dropout: float
         backend: Backend
 
@@ -57,7 +57,7 @@ def attend(
     *,
     energy: AnyEnergy = _SCALED_DOT,
     normalize: Normalizer = _SOFTMAX,
-    mask: Mask | Bool[Tensor, "..."] | None = None,
+    mask: Mask | Bool[Tensor, "..."] | MaskFunction | None = None,
     dropout: float = 0.0,
     backend: Backend = "auto",
     weights: bool = False,
@@ -69,8 +69,8 @@ def attend(
 
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
     - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`.
-    - `mask`: `causal() & padding(lengths)`, …, or a boolean tensor, True where a query may see a key. A query that may
-      see none gets zeros.
+    - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
+      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros.
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises.
@@ -92,7 +92,7 @@ def explain(
     *,
     energy: AnyEnergy = _SCALED_DOT,
     normalize: Normalizer = _SOFTMAX,
-    mask: Mask | Tensor | None = None,
+    mask: Mask | Tensor | MaskFunction | None = None,
     dropout: float = 0.0,
     backend: Backend = "auto",
     weights: bool = False,

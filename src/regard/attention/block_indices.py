@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -53,6 +53,37 @@ def digits(index: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         parts.append(index % size)
         index = index // size
     return parts[::-1]
+
+
+def at_each_index(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    """A function of scalars at every entry of tensors that broadcast: `torch.vmap` over each of their dimensions.
+
+    FlexAttention calls `mask_mod` and `score_mod` in the same way, so what they may contain is the same.
+    """
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    if not shape:
+        return function(*tensors)
+    wide = [x.reshape(*[1] * (len(shape) - x.dim()), *x.shape) for x in tensors]
+    for dim in reversed(range(len(shape))):
+        if shape[dim] > 1:
+            function = torch.vmap(function, tuple(0 if x.shape[dim] > 1 else None for x in wide))
+    own = [x.reshape([n for n in x.shape if n > 1]) for x in wide]
+    return function(*own).reshape(shape)
+
+
+def batch_and_head(batch: Batch, like: Tensor) -> tuple[Tensor, Tensor]:
+    """FlexAttention's b and h from at most two leading indices; 0 for those that there are not."""
+    zero = torch.zeros((), dtype=like.dtype, device=like.device)
+    b, h = (*batch, *[zero] * (2 - len(batch)))
+    return b, h
+
+
+def check_batch_and_head(what: str, batch: tuple[int, ...]) -> None:
+    if len(batch) > 2:
+        raise ValueError(
+            f"{what} takes one batch index and one head index, for inputs [B, heads, T, D]; the leading shape is "
+            f"{list(batch)}. Flatten it to two dimensions"
+        )
 
 
 def pick(tensor: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:

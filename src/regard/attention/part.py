@@ -6,6 +6,7 @@ its tensors, describes itself for a trace, and is rebuilt. A subclass gets all o
 
 from __future__ import annotations
 
+import inspect
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -136,3 +137,35 @@ def positive(what: str, value: object, hint: str = "") -> None:
 def whole(what: str, value: object) -> None:
     if not isinstance(value, int):
         raise TypeError(f"{what} is a whole number, got {value!r}")
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with this many arguments by position."""
+    try:
+        # A module's own __call__ takes anything; what it passes on to says more.
+        signature = inspect.signature(getattr(function, "forward", function))
+    except ValueError:
+        return False  # written in C, without a signature
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def function_tensors(function: Callable[..., Any]) -> list[Tensor]:
+    """The tensors that a function names, in its closure or as globals, and those of functions in its closure."""
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    module = getattr(function, "__globals__", {})
+    tensors = [module[name] for name in names if isinstance(module.get(name), Tensor)]
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:
+            continue  # not assigned yet
+        for x in content if isinstance(content, tuple | list) else (content,):
+            if isinstance(x, Tensor):
+                tensors.append(x)
+            elif x is not function:
+                tensors += function_tensors(x)
+    return tensors

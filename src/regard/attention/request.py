@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
-from .masks.mask import Dense, Mask
+from .masks.mask import Dense, Mask, MaskMod
 from .normalizers.normalizer import Normalizer
+from .part import takes
 from .torch_transforms import AUTOCAST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .energies.energies import Energy
+    from .masks.mask import MaskFunction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +42,7 @@ def make_request(
     v: Tensor,
     energy: Energy | Callable[[Tensor, Tensor], Tensor],
     normalize: Normalizer,
-    mask: Mask | Tensor | None,
+    mask: Mask | Tensor | MaskFunction | None,
     dropout: float,
     weights: bool,
 ) -> Request:
@@ -84,10 +86,16 @@ def make_request(
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if isinstance(mask, Tensor):
         mask = Dense(mask)
+    elif callable(mask) and not isinstance(mask, Mask | type) and takes(mask, 4):
+        mask = MaskMod(mask)
     if isinstance(mask, Mask):
+        mask = mask.resolve(q.shape[-2], k.shape[-2])
         mask.check(batch, q.shape[-2], k.shape[-2])
     elif mask is not None:
-        raise TypeError(f"mask is {_name(mask)}; expected a mask such as causal() or a boolean tensor, True where seen")
+        raise TypeError(
+            f"mask is {_name(mask)}; expected a mask such as causal(), a boolean tensor, True where seen, or a "
+            "function of (b, h, q_idx, kv_idx)"
+        )
     modifiers = getattr(energy, "modifiers", ())
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])

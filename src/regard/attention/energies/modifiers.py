@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..block_indices import check_device, fits, pick
-from ..part import Part, positive
+from ..block_indices import at_each_index, batch_and_head, check_batch_and_head, check_device, fits, pick
+from ..part import Part, positive, takes
 from ..torch_transforms import traced
 from .lazy_energy_matrix import EnergyMatrix, split
 
@@ -184,8 +184,53 @@ class FunctionModifier(Modifier):
         return self.function(e, batch, i, j)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreMod(Modifier):
+    """FlexAttention's `score_mod`, a function of the five scalars (score, b, h, q_idx, kv_idx).
+
+    It is called as FlexAttention calls it, under `torch.vmap`. With inputs [B, T, D] h is 0, and with [T, D] b is, too.
+    """
+
+    function: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        check_batch_and_head("score_mod", batch)
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        if not e.numel():
+            return e
+        score = at_each_index(self._scalar, e, *batch_and_head(batch, i), i, j)
+        return score.contiguous()  # a score that does not depend on all indices is expanded, and cannot be written to
+
+    def _scalar(self, e: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        score = torch.as_tensor(self.function(e, b, h, i, j), device=e.device)
+        if score.dim():
+            raise ValueError(
+                f"score_mod is called with five scalars and returns one number; it returned {list(score.shape)}"
+            )
+        return score.to(e.dtype)
+
+
+def _modifier(x: Modifier | Callable[..., Tensor]) -> Modifier:
+    if isinstance(x, Modifier):
+        return x
+    if isinstance(x, type) or not callable(x):
+        raise TypeError(f"Modified takes modifiers such as SoftCap(50.0), or functions; got {x!r}")
+    if takes(x, 4):
+        return FunctionModifier(x)
+    if takes(x, 5):
+        return ScoreMod(x)
+    raise TypeError(
+        "Modified takes functions of (score, b, h, q_idx, kv_idx), FlexAttention's score_mod, or of (e, batch, i, j); "
+        f"{x!r} takes neither"
+    )
+
+
 class Modified(nn.Module):
-    """An energy followed by score modifiers: `Modifier`s or functions of (e, batch, i, j), applied in order.
+    """An energy followed by score modifiers, applied in order.
+
+    A modifier is a `Modifier`, FlexAttention's `score_mod`, a function of the scalars (score, b, h, q_idx, kv_idx), or
+    a function of blocks (e, batch, i, j).
 
     A module, so that the parameters of a learned energy are found.
     """
@@ -196,12 +241,12 @@ class Modified(nn.Module):
     def __init__(
         self,
         energy: Energy | Callable[[Tensor, Tensor], Tensor],
-        *modifiers: Modifier | Callable[[Tensor, Batch, Tensor, Tensor], Tensor],
+        *modifiers: Modifier | Callable[..., Tensor],
     ) -> None:
         super().__init__()
         if isinstance(energy, type | Modifier):
             raise TypeError(f"Modified takes an energy first, such as ScaledDot(); got {energy!r}")
-        own = tuple(x if isinstance(x, Modifier) else FunctionModifier(x) for x in modifiers)
+        own = tuple(_modifier(x) for x in modifiers)
         self.modifiers = (*getattr(energy, "modifiers", ()), *own)
         self.energy = energy.energy if isinstance(energy, Modified) else energy
         for at, modifier in enumerate(self.modifiers):

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..block_indices import brief, check_device, fits, grid, pick
-from ..part import Part
+from ..block_indices import at_each_index, batch_and_head, brief, check_batch_and_head, check_device, fits, grid, pick
+from ..part import Part, function_tensors, takes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jaxtyping import Bool
     from torch import Tensor
 
     from ..block_indices import Batch
 
     Interval = tuple[Tensor, Tensor]
+    MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    """FlexAttention's `mask_mod`: (b, h, q_idx, kv_idx) → may this query see this key, all of them scalars."""
 
 
 class Mask(Part):
@@ -40,23 +44,33 @@ class Mask(Part):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         """Raise ValueError where the mask cannot belong to a matrix of this shape."""
 
+    def resolve(self, queries: int, keys: int) -> Mask:
+        """The same rule with what depends on the numbers of queries and keys filled in."""
+        return self
+
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         """(start, stop) such that query i sees exactly the keys start ≤ j < stop; None where no interval says it."""
         return None
 
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
-        return self(*grid(batch, queries, keys, device))
+        return self.resolve(queries, keys)(*grid(batch, queries, keys, device))
 
     def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
         """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""
         return None
 
-    def __and__(self, other: Mask) -> Mask:
+    def __and__(self, other: Mask | MaskFunction) -> Mask:
         return And(self, _mask(other))
 
-    def __or__(self, other: Mask) -> Mask:
+    def __rand__(self, other: MaskFunction) -> Mask:
+        return And(_mask(other), self)
+
+    def __or__(self, other: Mask | MaskFunction) -> Mask:
         return Or(self, _mask(other))
+
+    def __ror__(self, other: MaskFunction) -> Mask:
+        return Or(_mask(other), self)
 
     def __invert__(self) -> Mask:
         return Not(self)
@@ -82,9 +96,14 @@ class Mask(Part):
 
 
 def _mask(other: object) -> Mask:
-    if not isinstance(other, Mask):
-        raise TypeError(f"masks combine with masks; wrap a boolean tensor as dense(tensor), got {type(other).__name__}")
-    return other
+    if isinstance(other, Mask):
+        return other
+    if callable(other) and takes(other, 4):
+        return MaskMod(other)
+    raise TypeError(
+        "masks combine with masks and with functions of (b, h, q_idx, kv_idx); wrap a boolean tensor as "
+        f"dense(tensor), got {type(other).__name__}"
+    )
 
 
 class _Pair(Mask):
@@ -97,6 +116,10 @@ class _Pair(Mask):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.left.check(batch, queries, keys)
         self.right.check(batch, queries, keys)
+
+    def resolve(self, queries: int, keys: int) -> Mask:
+        left, right = self.left.resolve(queries, keys), self.right.resolve(queries, keys)
+        return self if left is self.left and right is self.right else type(self)(left, right)
 
     def __repr__(self) -> str:
         return f"({self.left!r} {self.sign} {self.right!r})"
@@ -142,6 +165,10 @@ class Not(Mask):
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.inner.check(batch, queries, keys)
+
+    def resolve(self, queries: int, keys: int) -> Mask:
+        inner = self.inner.resolve(queries, keys)
+        return self if inner is self.inner else Not(inner)
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return ~self.inner(batch, i, j)
@@ -193,3 +220,57 @@ class Dense(Mask):
 def dense(seen: Bool[Tensor, "*batch q k"]) -> Mask:
     """A boolean tensor that broadcasts to [..., T_q, T_k]; True where a query may see a key."""
     return Dense(seen)
+
+
+class MaskMod(Mask):
+    """A mask given as FlexAttention's `mask_mod`, a function of the four scalars (b, h, q_idx, kv_idx)."""
+
+    def __init__(self, function: MaskFunction) -> None:
+        if isinstance(function, type) or not callable(function) or not takes(function, 4):
+            raise TypeError(f"mask_mod takes a function of (b, h, q_idx, kv_idx), got {function!r}")
+        self.function = function
+
+    def tensors(self) -> list[Tensor]:
+        return function_tensors(self.function)
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        check_batch_and_head("mask_mod", batch)
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        b, h = batch_and_head(batch, i)
+        shape = torch.broadcast_shapes(b.shape, h.shape, i.shape, j.shape)
+        if 0 in shape:
+            return torch.zeros(shape, dtype=torch.bool, device=i.device)
+        return at_each_index(self._scalar, b, h, i, j)
+
+    def _scalar(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = torch.as_tensor(self.function(b, h, i, j), device=i.device)
+        if seen.dtype != torch.bool or seen.dim():
+            raise TypeError(
+                "mask_mod is called with four scalars and returns one boolean, True where the query may see the key; "
+                f"{_function_name(self.function)} returned {seen.dtype} of shape {list(seen.shape)}"
+            )
+        return seen
+
+    def __repr__(self) -> str:
+        return f"mask_mod({_function_name(self.function)})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        # Tables of positions, such as documents, are as long as the sequence.
+        length = min([8, *(x.shape[-1] for x in self.tensors() if x.dim())])
+        return (), length, length
+
+
+def _function_name(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def mask_mod(function: MaskFunction) -> Mask:
+    """FlexAttention's `mask_mod` as a mask: query q_idx sees key kv_idx where function(b, h, q_idx, kv_idx) is True.
+
+    `attend(…, mask=function)` and `causal() & function` do the same; this is for `~mask_mod(function)` and for
+    drawing. The function is called as FlexAttention calls it: with scalars, under `torch.vmap`. With inputs [B, T, D]
+    h is 0, and with [T, D] b is, too. `Weights` raises where a tensor that the function
+    names was changed in place.
+    """
+    return MaskMod(function)

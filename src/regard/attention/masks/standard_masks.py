@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -19,26 +19,65 @@ if TYPE_CHECKING:
     from .mask import Interval
 
 
+CORNERS = "top-left", "bottom-right"
+
+
 class Causal(Mask):
     starts_at_first = True
 
-    def __init__(self, offset: int) -> None:
-        whole("causal's offset", offset)
-        self.offset = self.causal_offset = offset
+    def __init__(self, offset: int | str | Tensor) -> None:
+        if isinstance(offset, str):
+            if offset not in CORNERS:
+                raise ValueError(f'causal takes "top-left", "bottom-right" or an offset, got {offset!r}')
+        elif isinstance(offset, torch.Tensor):
+            if offset.is_floating_point() or offset.dtype == torch.bool:
+                raise TypeError(f"causal needs whole offsets, got a tensor of {offset.dtype}")
+            offset = offset.to(torch.int64, copy=True)
+        else:
+            whole("causal's offset", offset)
+            self.causal_offset = offset
+        self.offset = offset
+
+    def resolve(self, queries: int, keys: int) -> Mask:
+        if isinstance(self.offset, str):
+            return Causal(0 if self.offset == "top-left" else keys - queries)
+        return self
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        if isinstance(self.offset, torch.Tensor):
+            _check_leading("causal has offsets", tuple(self.offset.shape), batch)
+
+    def _last(self, batch: Batch, i: Tensor) -> Tensor:
+        """The last key that each query sees."""
+        if isinstance(self.offset, str):
+            raise ValueError(f"{self!r} depends on the numbers of queries and keys; call resolve(queries, keys) first")
+        return i + (_leading(self.offset, batch) if isinstance(self.offset, torch.Tensor) else self.offset)
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        return j <= i + self.offset
+        return j <= self._last(batch, i)
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
-        return torch.zeros_like(i), (i + self.offset + 1).clamp(0, keys)
+        stop = (self._last(batch, i) + 1).clamp(0, keys)
+        return torch.zeros_like(stop), stop
 
     def __repr__(self) -> str:
-        return f"causal({self.offset})" if self.offset else "causal()"
+        if isinstance(self.offset, torch.Tensor):
+            return f"causal({brief(self.offset)})"
+        return f"causal({self.offset!r})" if self.offset else "causal()"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        if isinstance(self.offset, torch.Tensor):
+            return tuple(self.offset.shape), 8, 8
+        return ((), 5, 8) if self.offset == "bottom-right" else super().example()
 
 
-def causal(offset: int = 0) -> Mask:
-    """Query i sees keys j ≤ i + offset. With a key/value cache, offset = T_k − T_q lines up the ends."""
-    return Causal(offset)
+def causal(offset: int | Literal["top-left", "bottom-right"] | list[int] | Int[Tensor, " *batch"] = 0) -> Mask:
+    """Query i sees keys j ≤ i + offset.
+
+    "bottom-right" is the offset T_k − T_q, by which the last query sees the last key (a key/value cache); "top-left" is
+    0. Offsets `[B]` belong to the first leading dimension.
+    """
+    return Causal(torch.tensor(offset) if isinstance(offset, list) else offset)
 
 
 class Window(Mask):
@@ -107,11 +146,7 @@ class Padding(Mask):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         name = type(self).__name__.lower()
         _check_leading(f"{name} has lengths", tuple(self.lengths.shape), batch)
-        # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
-        if self.lengths.device.type == "cpu" and self.lengths.numel() and not traced():
-            low, high = (int(x) for x in self.lengths.aminmax())
-            if low < 0 or high > keys:
-                raise ValueError(f"{name} has lengths from {low} to {high}; there are {keys} keys")
+        _check_lengths(name, self.lengths, keys, "keys")
 
     def length(self, batch: Batch) -> Tensor:
         return _leading(self.lengths, batch)
@@ -138,9 +173,51 @@ class Padding(Mask):
         return tuple(self.lengths.shape), max(longest, 1), max(longest, 1)
 
 
-def padding(lengths: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
-    """Keys j < length are real, the rest filling. Lengths `[B]` belong to the first leading dimension."""
-    return Padding(torch.as_tensor(lengths))
+class QueryPadding(Mask):
+    """Queries i < length are real; the rest see no key."""
+
+    starts_at_first = True
+
+    def __init__(self, lengths: Tensor) -> None:
+        if lengths.is_floating_point() or lengths.dtype == torch.bool:
+            raise TypeError(f"padding needs whole lengths of the queries, got a tensor of {lengths.dtype}")
+        self.lengths = lengths.to(torch.int64, copy=True)
+
+    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
+        _check_leading("padding has lengths of queries", tuple(self.lengths.shape), batch)
+        _check_lengths("padding", self.lengths, queries, "queries")
+
+    def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        return i < _leading(self.lengths, batch)
+
+    def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
+        stop = self(batch, i, i) * keys
+        return torch.zeros_like(stop), stop
+
+    def __repr__(self) -> str:
+        return f"padding(queries={brief(self.lengths)})"
+
+    def example(self) -> tuple[tuple[int, ...], int, int]:
+        longest = int(self.lengths.max()) if self.lengths.numel() else 0
+        return tuple(self.lengths.shape), max(longest, 8), 8
+
+
+def padding(
+    lengths: int | list[int] | Int[Tensor, " *batch"] | None = None,
+    *,
+    queries: int | list[int] | Int[Tensor, " *batch"] | None = None,
+) -> Mask:
+    """Keys j < length are real, the rest filling. Lengths `[B]` belong to the first leading dimension.
+
+    `queries` are the lengths of the queries: those from there on see no key, so that their outputs, weights and
+    gradients are zero. For queries that are not the last ones use `dense(real[..., None])`.
+    """
+    if lengths is None and queries is None:
+        raise TypeError("padding needs the lengths of the keys, of the queries (queries=…), or both")
+    if queries is None:
+        return Padding(torch.as_tensor(lengths))
+    own = QueryPadding(torch.as_tensor(queries))
+    return own if lengths is None else Padding(torch.as_tensor(lengths)) & own
 
 
 class Prefix(Padding):
@@ -218,3 +295,11 @@ def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=False)):
         raise ValueError(f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}")
+
+
+def _check_lengths(name: str, lengths: Tensor, most: int, what: str) -> None:
+    # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
+    if lengths.device.type == "cpu" and lengths.numel() and not traced():
+        low, high = (int(x) for x in lengths.aminmax())
+        if low < 0 or high > most:
+            raise ValueError(f"{name} has lengths from {low} to {high}; there are {most} {what}")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....attention import mask_mod
 from .. import call_routing
 from ..attention_of_one_module import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
-from .flex_tap import MaskMod
 from .patching import Replacement, Tap
 from .softmax_tap import record_of_weights
 
@@ -137,7 +137,7 @@ def _energies(
     scale, softcap = options.get("scaling"), options.get("softcap")
     bias = options.get("position_bias")
     if implementation == "flex_attention" and hasattr(mask, "mask_mod"):
-        mask = MaskMod(mask.mask_mod)
+        mask = mask_mod(mask.mask_mod)
     if "flash" not in implementation:
         if isinstance(mask, torch.Tensor):
             mask = mask[..., : k.shape[-2]]
