@@ -38,6 +38,8 @@ __all__ = [
     "Normalizer",
     "Plan",
     "Proportional",
+    "RelativeBias",
+    "Rotary",
     "ScaledDot",
     "Seen",
     "SoftCap",

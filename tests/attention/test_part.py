@@ -214,6 +214,8 @@ def _rule(energy: r.Energy) -> r.Normalizer:
     [
         r.SoftCap(3.0),
         r.Alibi(4, offset=2),
+        r.Alibi(torch.tensor([0.5, 0.1]), offset=2),
+        r.RelativeBias(torch.ones(8, 2), longest=20, offset=3),
         r.Bias(torch.ones(2, 2)),
         r.Softmax(0.5),
         r.Entmax(1.3),

@@ -49,6 +49,7 @@ def energies(width: int = 4, heads: int = 3, queries: int = 5, keys: int = 7) ->
         ),
         "biased": r.Modified(r.Dot(), r.Bias(torch.randn(1, keys, dtype=torch.float64)), r.Alibi(heads)),
         "modified additive": r.Modified(r.Additive(width, width, 6).double(), r.SoftCap(1.0)),
+        "rotary": r.Rotary(layout="interleaved"),
         "own function": city_block,
     }
 

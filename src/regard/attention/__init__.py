@@ -4,7 +4,7 @@ from .attend import attend, explain
 from .dictionary_lookup import lookup
 from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
-from .energies.modifiers import Alibi, Bias, Modified, Modifier, SoftCap
+from .energies.modifiers import Bias, Modified, Modifier, SoftCap
 from .masks.mask import Mask, dense, mask_mod
 from .masks.standard_masks import causal, documents, padding, prefix, window
 from .normalizers.entmax import Entmax, Sparsemax
@@ -12,6 +12,9 @@ from .normalizers.hard import Hard
 from .normalizers.normalizer import Normalizer
 from .normalizers.proportional import Proportional
 from .normalizers.softmax import Softmax
+from .positions.alibi import Alibi
+from .positions.relative_bias import RelativeBias
+from .positions.rotary import Rotary
 from .select_backend import Plan
 from .weight_statistics import Stats, Top
 from .weights import Weights
@@ -37,6 +40,8 @@ __all__ = [
     "Normalizer",
     "Plan",
     "Proportional",
+    "RelativeBias",
+    "Rotary",
     "ScaledDot",
     "SoftCap",
     "Softmax",

@@ -16,7 +16,6 @@ from torch import nn
 
 from ..block_indices import at_each_index, batch_and_head, check_batch_and_head, check_device, fits, pick
 from ..part import Part, positive, takes
-from ..torch_transforms import traced
 from .lazy_energy_matrix import EnergyMatrix, split
 
 if TYPE_CHECKING:
@@ -99,58 +98,6 @@ class Bias(Modifier):
 
     def continues(self, first: Modifier, queries: int) -> bool:
         return True
-
-
-class Alibi(Modifier):
-    """e_ij − m_h |i + offset − j|, head h's slope m_h = 2^(−8h/H) (Press, Smith & Lewis 2022).
-
-    Heads are the dimension before the queries. `offset` is the position of the first query, for key/value caches.
-    """
-
-    kernel = trace_key = "alibi"
-    opaque = False
-    additive = True
-
-    def __init__(self, heads: int, *, offset: int = 0) -> None:
-        if heads < 1:
-            raise ValueError(f"Alibi needs at least one head, got {heads}")
-        self.heads, self.offset = heads, offset
-        self.slopes = torch.tensor(_slopes(heads), dtype=torch.float32)
-        self._copies: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
-
-    def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
-        if not batch or batch[-1] != self.heads:
-            raise ValueError(
-                f"Alibi({self.heads}) needs {self.heads} heads in dimension -3, the leading shape is {list(batch)}"
-            )
-
-    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        slope = self._on(e.device)[batch[-1]]
-        return e - (slope * (i + self.offset - j).abs()).to(e.dtype)
-
-    def continues(self, first: Modifier, queries: int) -> bool:
-        return isinstance(first, Alibi) and (self.heads, self.offset) == (first.heads, first.offset + queries)
-
-    def kernel_arguments(self) -> dict[str, Any]:
-        return {"slopes": self.slopes, "offset": self.offset}
-
-    def _on(self, device: torch.device) -> Tensor:
-        if traced():
-            return self.slopes.to(device)  # FlexAttention may trace this, and a traced tensor must not be cached
-        if device not in self._copies:
-            self._copies[device] = self.slopes.to(device)
-        return self._copies[device]
-
-    def __repr__(self) -> str:
-        return f"Alibi({self.heads})"
-
-
-def _slopes(heads: int) -> list[float]:
-    power = 1 << (heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
-    # The paper's rule when H is not a power of two: every other slope of the next power.
-    more = [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * power, 2)]
-    return slopes + more[: heads - power]
 
 
 @dataclass(frozen=True, slots=True)
