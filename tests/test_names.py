@@ -22,7 +22,6 @@ TESTED_ELSEWHERE = [
     ("attention/weight_blocks.py", "attention/test_weights.py", "Weights reads all its blocks"),
     ("attention/weight_statistics.py", "attention/test_weights.py", "each statistic against the dense matrix"),
     ("attention/tensor_versions.py", "attention/test_promises.py", "inputs changed in place"),
-    ("attention/torch_transforms.py", "attention/kernels/test_custom_ops.py", "torch.func and torch.compile"),
     ("attention/listeners.py", "seeing/capture/test_watch.py", "watching is its only user"),
     ("attention/select_backend.py", "attention/backends/test_backends.py", "which backend is selected and why"),
     ("attention/dictionary_lookup.py", "attention/test_lecture_examples.py", "the lecture's look-ups"),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .torch_transforms import readable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -129,4 +131,4 @@ def as_range(indices: list[int]) -> Sequence[int]:
 
 def brief(tensor: Tensor) -> str:
     """The values of a small tensor, the type and shape of a large one."""
-    return str(tensor.tolist()) if tensor.numel() <= 8 else f"{tensor.dtype} {list(tensor.shape)}"
+    return str(tensor.tolist()) if tensor.numel() <= 8 and readable(tensor) else f"{tensor.dtype} {list(tensor.shape)}"

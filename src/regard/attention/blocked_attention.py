@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from .energies.energies import check_pairwise
-from .torch_transforms import exact, traced
+from .torch_transforms import exact, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +50,7 @@ class _Work:
         self.request, self.energies = request, energies
         # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
         learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
-        whole = traced() or any(x.requires_grad for x in learned)
+        whole = not readable(energies.a) or any(x.requires_grad for x in learned)
         self.cut = [(slice(0, energies.count), slice(0, energies.queries))]
         if not whole and energies.count:
             self.cut = [

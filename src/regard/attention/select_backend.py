@@ -96,11 +96,15 @@ def _prefers_flex(request: Request) -> bool:
 
 def make_plan(request: Request, backend: str) -> Plan:
     name = _name(select(request, backend))
+    fastest = _name(_fastest(request))
     others = {}
     for other in ("sdpa", "flex", "fused", "reference"):
         if other != name:
             reason = _module(other).refusal(request)
-            others[other] = f"cannot: {reason}" if reason is not None else _slower(other, request)
+            if reason is not None:
+                others[other] = f"cannot: {reason}"
+            else:
+                others[other] = 'can, and is what "auto" selects' if other == fastest else _slower(other, request)
     return Plan(name, _why(name, request), others)
 
 

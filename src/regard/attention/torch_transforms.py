@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._guards import detect_fake_mode
 
 
 def transformed() -> bool:
@@ -22,8 +23,10 @@ def traced() -> bool:
 
 
 def readable(x: torch.Tensor) -> bool:
-    """Whether the numbers of a tensor are there to be read: not those of a trace, a fake tensor or the meta device."""
-    return not traced() and not torch._C._len_torch_dispatch_stack() and x.device.type != "meta" and type(x) in _PLAIN
+    """Whether the numbers of a tensor are there to be read: not in a trace, of a fake tensor or on the meta device."""
+    if traced() or x.device.type == "meta":
+        return False
+    return plain(x) or detect_fake_mode((x,)) is None
 
 
 def plain(*tensors: torch.Tensor) -> bool:

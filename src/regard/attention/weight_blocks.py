@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .block_indices import positions, span
+from .torch_transforms import readable
 from .weight_statistics import Block
 
 if TYPE_CHECKING:
@@ -73,6 +74,6 @@ def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
     if energies.mask is None or energies.keys <= STEP or device.type != "cpu":  # reading a GPU's numbers waits for it
         return energies.keys
     bounds = energies.interval(positions(entries, device), positions(queries, device))
-    if bounds is None:
+    if bounds is None or not readable(bounds[1]):
         return energies.keys
     return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)

@@ -62,7 +62,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         score_mod=_score_mod(energies, temperature) if energies.modifiers else None,
         block_mask=_block_mask(energies, q.device) if energies.mask is not None else None,
         scale=scale,
-        enable_gqa=groups > 1,
+        enable_gqa=bool(groups > 1),
         return_aux=AuxRequest(lse=True),
     )
     state = aux.lse.masked_fill(aux.lse == -torch.inf, torch.inf).reshape(*batch, energies.queries)

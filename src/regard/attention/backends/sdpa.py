@@ -51,7 +51,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         state = _mark_empty(state.reshape(*batch, energies.queries), energies)
     else:
         out = scaled_dot_product_attention(
-            q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=groups > 1
+            q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
         )
     return (out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])), state
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..part import positive
-from ..torch_transforms import traced
+from ..torch_transforms import readable
 from .energy_forms import DistanceForm, DotForm, EnergyForm, EqualForm, wide
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _unit(x: Tensor) -> Tensor:
 
 def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:
     """Refuse a function whose energy of a query and a key depends on where in a block they stand."""
-    if not form.opaque or traced() or 0 in a.shape or a.shape[1] < 2:
+    if not form.opaque or not readable(a) or 0 in a.shape or a.shape[1] < 2:
         return
     a, b = wide(a[:1, :2]), wide(b[:1, :16])
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

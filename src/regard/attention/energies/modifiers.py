@@ -8,6 +8,7 @@ A modifier is called with a block of energies and the indices of that block, so 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,8 @@ class SoftCap(Modifier):
 
     def __post_init__(self) -> None:
         positive("SoftCap's cap", self.cap)
+        if self.cap == math.inf:
+            raise ValueError("SoftCap's cap is a finite number, got inf; without a cap leave SoftCap out")
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return torch.tanh(e / self.cap) * self.cap
@@ -179,11 +182,11 @@ class Modified(nn.Module):
     A modifier is a `Modifier`, FlexAttention's `score_mod`, a function of the scalars (score, b, h, q_idx, kv_idx), or
     a function of blocks (e, batch, i, j).
 
-    A module, so that the parameters of a learned energy are found.
+    A module, so that the parameters of a learned energy and of learned modifiers are found; other tensors of the
+    modifiers follow `.to()` and are not saved.
     """
 
     energy: Energy | Callable[[Tensor, Tensor], Tensor]
-    modifiers: tuple[Modifier, ...]
 
     def __init__(
         self,
@@ -194,12 +197,30 @@ class Modified(nn.Module):
         if isinstance(energy, type | Modifier):
             raise TypeError(f"Modified takes an energy first, such as ScaledDot(); got {energy!r}")
         own = tuple(_modifier(x) for x in modifiers)
-        self.modifiers = (*getattr(energy, "modifiers", ()), *own)
+        self._parts: tuple[Modifier, ...] = (*getattr(energy, "modifiers", ()), *own)
+        self._names: list[list[str]] = []  # per modifier, the names its tensors are registered under
         self.energy = energy.energy if isinstance(energy, Modified) else energy
-        for at, modifier in enumerate(self.modifiers):
+        for at, modifier in enumerate(self._parts):
+            names = []
             for n, tensor in enumerate(modifier.tensors()):
+                names.append(f"bias_{at}{f'_{n}' if n else ''}")
                 if isinstance(tensor, nn.Parameter):
-                    self.register_parameter(f"bias_{at}{f'_{n}' if n else ''}", tensor)
+                    self.register_parameter(names[-1], tensor)
+                else:
+                    self.register_buffer(names[-1], tensor, persistent=False)
+            self._names.append(names)
+
+    @property
+    def modifiers(self) -> tuple[Modifier, ...]:
+        """The modifiers with the tensors that are registered now: a module's parameters can be replaced."""
+        return tuple(map(self._with_registered, self._parts, self._names))
+
+    def _with_registered(self, modifier: Modifier, names: list[str]) -> Modifier:
+        tensors = [getattr(self, name) for name in names]
+        if all(x is y for x, y in zip(tensors, modifier.tensors(), strict=True)):
+            return modifier
+        registered = iter(tensors)
+        return modifier.map_tensors(lambda _: next(registered))
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
         return split(self.energy, q, k)

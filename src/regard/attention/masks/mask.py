@@ -9,6 +9,7 @@ import torch
 
 from ..block_indices import at_each_index, batch_and_head, brief, check_batch_and_head, check_device, fits, grid, pick
 from ..part import Part, function_tensors, takes
+from ..torch_transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     Interval = tuple[Tensor, Tensor]
     MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     """FlexAttention's `mask_mod`: (b, h, q_idx, kv_idx) → may this query see this key, all of them scalars."""
+
+BLOCK = 1 << 22
+"""Entries of a dense mask that are computed at once."""
 
 
 class Mask(Part):
@@ -54,7 +58,19 @@ class Mask(Part):
 
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
         """The mask as a boolean tensor that broadcasts to [*batch, T_q, T_k]."""
-        return self.resolve(queries, keys)(*grid(batch, queries, keys, device))
+        rule = self.resolve(queries, keys)
+        leading, i, j = grid(batch, queries, keys, device)
+        if queries * keys <= BLOCK or traced():
+            return rule(leading, i, j)
+        # A block of rows at a time: composed masks hold several tensors of what they are computed for.
+        first = rule(leading, i[:2], j)
+        if first.dim() < 2 or first.shape[-2] != 2:  # the rule is not about queries
+            return rule(leading, i, j)
+        tall = max(1, 2 * BLOCK // first.numel())
+        seen = first.new_empty(*first.shape[:-2], queries, first.shape[-1])
+        for row in range(0, queries, tall):
+            seen[..., row : row + tall, :] = rule(leading, i[row : row + tall], j)
+        return seen
 
     def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
         """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""

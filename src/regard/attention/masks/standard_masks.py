@@ -8,7 +8,7 @@ import torch
 
 from ..block_indices import brief, fits, pick
 from ..part import whole
-from ..torch_transforms import traced
+from ..torch_transforms import readable
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -102,11 +102,13 @@ class Window(Mask):
         if self.center is not None and not fits(tuple(self.center.shape), (*batch, queries)):
             raise ValueError(
                 f"window has centers of shape {list(self.center.shape)}, which do not broadcast to one per query, "
-                f"{[*batch, queries]}"
+                f"{[*batch, queries]}; they align with the last dimensions, as tensors do: for every head alike give "
+                "[B, 1, T_q]"
             )
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        return (j - self.middle(batch, i)).abs() < self.size
+        middle = self.middle(batch, i)
+        return (j > middle - self.size) & (j < middle + self.size)  # no difference of every i and j is held
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         middle = self.middle(batch, i)
@@ -118,7 +120,8 @@ class Window(Mask):
         return start.clamp(0, keys), stop.clamp(0, keys)
 
     def __repr__(self) -> str:
-        return f"window({self.size}{'' if self.center is None else ', center=…'})"
+        center = "" if self.center is None else ", center=…"
+        return f"window({self.size}{center}{f', offset={self.offset}' if self.offset else ''})"
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
         if self.center is None:
@@ -207,7 +210,10 @@ def padding(
     *,
     queries: int | list[int] | Int[Tensor, " *batch"] | None = None,
 ) -> Mask:
-    """Keys j < length are real, the rest filling. Lengths `[B]` belong to the first leading dimension.
+    """Keys j < length are real, the rest filling.
+
+    Lengths, as the ids of `documents`, belong to the first leading dimensions: `[B]` to the batch. A `dense` mask and
+    the centers of `window` align with the last, as tensors broadcast: `[B, 1, T_q, T_k]` and `[B, 1, T_q]`.
 
     `queries` are the lengths of the queries: those from there on see no key, so that their outputs, weights and
     gradients are zero. For queries that are not the last ones use `dense(real[..., None])`.
@@ -244,7 +250,7 @@ class Documents(Mask):
         self.keys = self.queries if keys is queries else keys.to(torch.int64, copy=True)
         # Ids in order make every document one interval of keys. Looked at once, here, where it costs little;
         # a compiled graph cannot look, and takes the general path.
-        self.in_order = not traced() and bool((self.keys.diff(dim=-1) >= 0).all())
+        self.in_order = readable(self.keys) and bool((self.keys.diff(dim=-1) >= 0).all())
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         for ids, length, side in ((self.queries, queries, "queries"), (self.keys, keys, "keys")):
@@ -294,12 +300,15 @@ def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor
 
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=False)):
-        raise ValueError(f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}")
+        raise ValueError(
+            f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}. They belong to its "
+            "first dimensions: [B] to the batch, [B, heads] to batch and heads"
+        )
 
 
 def _check_lengths(name: str, lengths: Tensor, most: int, what: str) -> None:
     # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
-    if lengths.device.type == "cpu" and lengths.numel() and not traced():
+    if lengths.device.type == "cpu" and lengths.numel() and readable(lengths):
         low, high = (int(x) for x in lengths.aminmax())
         if low < 0 or high > most:
             raise ValueError(f"{name} has lengths from {low} to {high}; there are {most} {what}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..torch_transforms import traced
+from ..torch_transforms import readable
 from .normalizer import Normalizer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Proportional(Normalizer):
         return self.weigh(e, self.state(e)[..., None], e)
 
     def state(self, e: Tensor) -> Tensor:
-        if not traced() and bool((e < 0).any()):
+        if readable(e) and bool((e < 0).any()):
             raise ValueError(f"Proportional needs energies ≥ 0, got {e.min().item():.4g}; use Softmax() for any energy")
         return e.sum(dim=-1)
 

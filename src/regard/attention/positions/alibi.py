@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..energies.modifiers import Modifier
-from ..torch_transforms import traced
+from ..torch_transforms import readable
 from .position import Position
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Alibi(Modifier, Position):
         return {"slopes": self.slopes.detach().float(), "offset": self.offset}
 
     def _on(self, device: torch.device) -> Tensor:
-        if traced() or not self.published:
+        if not self.published or not readable(self.slopes):
             return self.slopes.to(device)  # a traced tensor must not be cached, and a learned one changes
         if device not in self._copies:
             self._copies[device] = self.slopes.to(device)
