@@ -38,7 +38,9 @@ def test_no_temporary_is_larger_than_the_dense_mask(mask: r.Mask) -> None:
     assert allocations.largest == math.prod(seen.shape)
 
 
-@pytest.mark.parametrize("mask", [*COMPOSED, r.padding([2500, 7]), r.window(3, center=torch.rand(2, 2500) * 2500)], ids=repr)
+@pytest.mark.parametrize(
+    "mask", [*COMPOSED, r.padding([2500, 7]), r.window(3, center=torch.rand(2, 2500) * 2500)], ids=repr
+)
 def test_blocks_of_rows_make_the_whole(mask: r.Mask, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (2,), 2500, 2500, torch.device("cpu")
     blocks = mask.dense(*shape)

@@ -301,8 +301,8 @@ def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
     if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=False)):
         raise ValueError(
-            f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}. They belong to its "
-            "first dimensions: [B] to the batch, [B, heads] to batch and heads"
+            f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}. They belong to "
+            "its first dimensions: [B] to the batch, [B, heads] to batch and heads"
         )
 
 
