@@ -33,9 +33,7 @@ def replaced_by_materialisation(energy: r.Modified) -> None:
     nn.init.normal_(energy.bias_1)
 
 
-@pytest.mark.parametrize(
-    "replace", [replaced_by_assignment, replaced_by_parametrization, replaced_by_materialisation]
-)
+@pytest.mark.parametrize("replace", [replaced_by_assignment, replaced_by_parametrization, replaced_by_materialisation])
 @pytest.mark.parametrize("backend", ["reference", "fused"])
 def test_a_learned_bias_follows_its_module(replace, backend: str) -> None:
     q, k, v = inputs((2,), 5, 7)
