@@ -119,10 +119,9 @@ def test_every_way_to_attend_is_seen_as_it_was_computed(way: str) -> None:
     assert not seen.missed
     call = seen["Attention"]
     assert float((call.weights.tile(slice(None), slice(None)) - expected).abs().max()) < 1e-6
-    unseen = way.startswith("written out")
-    assert call.fidelity().faithful is (None if unseen else True)
-    assert seen.faithful is (None if unseen else True)
-    assert len(seen.unproven) == unseen
+    assert call.fidelity().faithful is True
+    assert seen.faithful is True
+    assert not seen.unproven
 
 
 def test_shared_heads_are_kept_once() -> None:

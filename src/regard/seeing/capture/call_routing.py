@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..analysis.ablation import Ablation
     from .call_inputs_and_output import Record
     from .watch import Watch
+    from .written_attention import OpenSoftmax
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
@@ -27,6 +28,10 @@ _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to
 
 
 class _ThreadState(threading.local):
+    def __init__(self) -> None:
+        self.softmaxes: list[OpenSoftmax] = []
+        """Results of softmaxes that may yet be multiplied with values."""
+
     suspended = False
     """Inside a call that is reported as a whole: the functions it is made of are not reported."""
     interface_call: InterfaceCall | None = None
@@ -132,19 +137,22 @@ def ablations_of(module: nn.Module | None) -> list[tuple[Ablation, str]]:
     """The ablations that concern this module (by default the calling one), each with the module's name in it."""
     if not ablations or thread_state.captured is not None:
         return []
-    module = module if module is not None else _calling_module()
+    module = module if module is not None else calling_module()
     thread = threading.get_ident()  # an ablation applies to its own thread only
     return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
 
 
-def report_missed(reason: str, module: nn.Module | None = None) -> None:
+def report_missed(
+    reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
+) -> None:
     """Report a call that could not be recorded."""
-    for watch, name, _ in _watches_of(module):
-        watch.add_missed(name, reason)
+    for watch, name, part in _watches_of(module):
+        if name_filter is None or name_filter(_name_and_class(watch, name, part)):
+            watch.add_missed(name, reason)
 
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
-    module = module if module is not None and _is_watched(module) else _calling_module()
+    module = module if module is not None and _is_watched(module) else calling_module()
     if module is None:
         return []
     matching = [(watch, watch.names[id(module)], module) for watch in watches if id(module) in watch.names]
@@ -159,7 +167,7 @@ def _is_watched(module: nn.Module) -> bool:
     return any(id(module) in x for x in names)
 
 
-def _calling_module() -> nn.Module | None:
+def calling_module() -> nn.Module | None:
     """The innermost watched module on the call stack, by the first argument (`self`) of each function.
 
     Walking the stack takes a few microseconds per attention call; hooks would cost time at every module, and would

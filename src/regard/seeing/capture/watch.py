@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from . import call_routing
 from .attention_of_one_module import Call, is_layer
 from .call_inputs_and_output import placed, tensors_of
+from .computed_weights import IN_ITS_OWN_CODE
 from .recorded_calls import Seen
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage, format_bytes
@@ -74,6 +75,7 @@ class Watch:
         self.thread = 0
         self.seen = Seen(type(model).__name__, storage)
         self._last_calls: dict[str, Call] = {}
+        self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._over_limit = 0
 
     def __enter__(self) -> Seen:
@@ -88,6 +90,8 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for tap in TAPS:
+            tap.on_close()
         with _lock:
             call_routing.watches = tuple(watch for watch in call_routing.watches if watch is not self)
         patching.remove()
@@ -121,6 +125,7 @@ class Watch:
         if callable(record):
             record = self._compute_now(record) if self.storage.copies else record
         if not callable(record):
+            last = self._without_written(name, record, last)
             if last is not None and self._append_step(last, record):
                 return
             tensors = (*tensors_of(record), *tensors)
@@ -128,8 +133,19 @@ class Watch:
             self._over_limit += 1
             return
         call = Call(name, record) if callable(record) else Call(name, placed(record, self.storage.store), record)
+        if not callable(record) and record.origin == IN_ITS_OWN_CODE:
+            self._last_written = name, record.out.data_ptr(), call, last
         self._last_calls[name] = call
         self.seen.calls.append(call)
+
+    def _without_written(self, name: str, record: Record, last: Call | None) -> Call | None:
+        """The last call of the module. If it noted an output that it computed by a softmax, the note replaces that."""
+        written = self._last_written
+        if written is None or record.origin == IN_ITS_OWN_CODE or written[:2] != (name, record.out.data_ptr()):
+            return last
+        self.seen.calls.remove(written[2])
+        self._last_written = None
+        return written[3]
 
     def _compute_now(self, make: Callable[[], Record]) -> Record:
         """A deferred record, computed and measured at once: the copies hold only its results, not its inputs."""

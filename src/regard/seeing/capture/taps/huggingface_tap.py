@@ -18,8 +18,8 @@ from ....attention import mask_mod
 from .. import call_routing
 from ..attention_of_one_module import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
+from ..computed_weights import record_of_weights
 from .patching import Replacement, Tap
-from .softmax_tap import record_of_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,8 +126,8 @@ def _record(
             raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
         groups = record.energies.groups
         v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
-        own = record_of_weights(weights, "eager, its own way")
-        return replace(own, v=v, out=record.out, dropout=record.dropout, cross=record.cross)
+        own = record_of_weights(weights, v, record.out, "eager, its own way", record.dropout)
+        return replace(own, cross=record.cross)
     return record
 
 

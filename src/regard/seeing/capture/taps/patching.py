@@ -26,6 +26,8 @@ class Replacement(NamedTuple):
     owner: Any
     name: str
     function: Callable[..., Any]
+    is_active: Callable[[], bool] = call_routing.is_active
+    """Whether a call made now is passed to `function`."""
 
 
 def _nothing() -> None:
@@ -42,6 +44,8 @@ class Tap:
     on_remove: Callable[[], None] = _nothing
     on_watch: Callable[[], None] = _nothing
     """Called whenever a watch opens."""
+    on_close: Callable[[], None] = _nothing
+    """Called whenever a watch closes, before its model is forgotten."""
 
 
 class _Patch(NamedTuple):
@@ -68,8 +72,8 @@ def install(model: nn.Module | None = None) -> None:
         try:
             if _install_count == 0:
                 for tap in TAPS:
-                    for owner, name, function in tap.replacements():
-                        _patch(owner, name, _wrap(getattr(owner, name), function))
+                    for owner, name, function, is_active in tap.replacements():
+                        _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
             for module in [] if model is None else _modules_of(model):
                 for name, value in list(vars(module).items()):
                     if id(value) in _replaced_by:
@@ -96,10 +100,10 @@ def remove() -> None:
                 tap.on_remove()
 
 
-def _wrap(original: Any, function: Callable[..., Any]) -> Any:
+def _wrap(original: Any, function: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
     @functools.wraps(original)
     def tapped(*args: Any, **kwargs: Any) -> Any:
-        if not call_routing.is_active():
+        if not is_active():
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 

@@ -1,6 +1,7 @@
-"""The tap of softmax, for modules that compute attention by hand: the weights are kept as a whole matrix.
+"""The tap of attention that a module writes out: a softmax, and the product with values that follows it.
 
-Such a model stores the matrix anyway. The output of attention is not seen, so fidelity is not measured.
+Names do not decide: a softmax is attention if its result is multiplied with values and summed over the same axis. The
+weights are kept as a whole matrix, which such a model stores anyway. Values and output are those of the product.
 """
 
 from __future__ import annotations
@@ -12,19 +13,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional as F
 
-from ....attention import Bias, Proportional
-from ....attention.energies.energy_forms import DotForm
-from ....attention.energies.lazy_energy_matrix import EnergyMatrix
+from ....attention.tensor_versions import ChangedInPlaceError
 from .. import call_routing
-from ..call_inputs_and_output import Record
+from ..computed_weights import record_of_weights
+from ..tensor_product import einsum_product, matmul_product
+from ..written_attention import OpenSoftmax, head_count
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
 
-ATTENTION_NAME = re.compile(r"attn|attention|\batt\b|_att\b|\batt_")
+    from ..tensor_product import TensorProduct
+
+ATTENTION_NAME = re.compile(r"(attn|attention|\batt|_att)\d*\b.* |.* \S*(attn|attention|\batt_|_att\b)")
+"""A name that ends in attention ("self_attn", not "attn_norm"), or a class whose name has it somewhere."""
+MOST = 8
+"""Softmaxes of one thread that may wait for their product at a time."""
 
 
 def _softmax(
@@ -32,31 +38,112 @@ def _softmax(
 ) -> Tensor:
     with call_routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
-    ours = sys._getframe(2).f_globals.get("__name__", "").startswith("regard.")  # attend reports its own calls
-    if input.dim() in (3, 4) and dim in (-1, input.dim() - 1) and not ours:
-        interface_call = call_routing.thread_state.interface_call
-        if interface_call is not None:
-            interface_call.weights = weights
-            return weights
-        call_routing.try_report(
-            lambda: record_of_weights(weights), name_filter=lambda name: bool(ATTENTION_NAME.search(name.lower()))
-        )
+    if not call_routing.watches or dim is None or weights.dim() < 2 or weights.is_nested:
+        return weights
+    if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
+        return weights
+    state = call_routing.thread_state
+    if state.interface_call is not None:
+        state.interface_call.weights = weights
+        return weights
+    module = call_routing.calling_module()
+    if module is not None:
+        waiting = state.softmaxes
+        for softmax in [x for x in waiting if x.pieces]:  # all of its products that there are
+            waiting.remove(softmax)
+            _report(softmax)
+        if len(waiting) == MOST:
+            _report(waiting.pop(0))
+        waiting.append(OpenSoftmax(weights, dim % weights.dim(), module))
     return weights
 
 
-def record_of_weights(weights: Tensor, origin: str = "softmax in its own code") -> Record:
-    """A record of weights without queries and keys: energies of 0, the weights as a bias, and w = w / Σw."""
-    w = weights.detach()
-    *batch, queries, keys = w.shape
-    zeros = w.new_zeros(1).expand
-    energies = EnergyMatrix(
-        zeros(*batch, queries, 1), zeros(*batch, keys, 1), DotForm(), tuple(batch), modifiers=(Bias(w),)
+def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    out = original(input, other, *args, **kwargs)
+    if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
+        _find_softmax(lambda: matmul_product(input, other, out), input, other)
+    return out
+
+
+def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
+    out = original(input, other)
+    if isinstance(other, torch.Tensor):
+        _find_softmax(lambda: matmul_product(other, input, out), other, input)
+    return out
+
+
+def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
+    out = original(*args)
+    operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+    if isinstance(args[0], str) and len(operands) == 2:
+        a, b = operands
+        _find_softmax(lambda: einsum_product(args[0], a, b, out), a, b)
+    return out
+
+
+def _find_softmax(make: Callable[[], TensorProduct | None], *operands: Tensor) -> None:
+    """Report the product if one of its operands is the result of a softmax that waits for it."""
+    waiting = call_routing.thread_state.softmaxes
+    if not any(softmax.may_be(x) for softmax in waiting for x in operands):
+        return
+    try:
+        with torch.no_grad(), call_routing.suspend_reports():
+            product = make()
+            softmax = None if product is None else next((x for x in reversed(waiting) if x.add(product)), None)
+    except ChangedInPlaceError as error:
+        call_routing.report_missed(str(error))
+        return
+    except Exception as error:  # an error of ours must not stop the model
+        call_routing.report_missed(f"the call could not be recorded: {error}")
+        return
+    if softmax is not None and softmax.complete:
+        waiting.remove(softmax)
+        _report(softmax)
+
+
+def close_softmaxes() -> None:
+    """At the end of a watch: no product will follow."""
+    waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
+    for softmax in waiting:
+        _report(softmax)
+
+
+def _report(softmax: OpenSoftmax) -> None:
+    """Report the products of a softmax. Where there are none, and the module is named attention, its weights alone."""
+    if softmax.pieces:
+        call_routing.try_report(softmax.record, softmax.module)
+        return
+    weights, heads = softmax.weights, head_count(softmax.module)
+    last, axes = weights.dim() - 1, weights.dim()
+
+    def is_attention(name: str) -> bool:
+        return bool(ATTENTION_NAME.search(name.lower()))
+
+    if softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads)):
+        call_routing.report(record_of_weights(weights), softmax.module, name_filter=is_attention)
+        return
+    call_routing.report_missed(
+        f"its softmax over {weights.shape[softmax.dim]} entries, {list(weights.shape)}, is not followed by a product "
+        "with values: weights over sampled points, or a gate",
+        softmax.module,
+        name_filter=is_attention,
     )
-    v, out = w.new_empty(*batch, keys, 0), w.new_empty(*batch, queries, 0)
-    return Record(energies, v, out, origin, normalize=Proportional())
 
 
-TAP = Tap(
-    "a softmax in an attention module",
-    lambda: [Replacement(owner, "softmax", _softmax) for owner in (F, torch, torch.Tensor)],
-)
+def _is_awaited() -> bool:
+    """Whether a product may be that of attention."""
+    return bool(call_routing.thread_state.softmaxes) and call_routing.is_active()
+
+
+def _replacements() -> Iterable[Replacement]:
+    for owner in (F, torch, torch.Tensor):
+        yield Replacement(owner, "softmax", _softmax)
+    for owner in (torch, torch.Tensor):
+        yield Replacement(owner, "matmul", _matmul, _is_awaited)
+        yield Replacement(owner, "bmm", _matmul, _is_awaited)
+    yield Replacement(torch.Tensor, "__matmul__", _matmul, _is_awaited)
+    yield Replacement(torch.Tensor, "__rmatmul__", _reflected, _is_awaited)
+    yield Replacement(torch, "einsum", _einsum, _is_awaited)
+
+
+TAP = Tap("a softmax followed by a product with values", _replacements, on_close=close_softmaxes)

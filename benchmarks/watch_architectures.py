@@ -1,0 +1,167 @@
+"""python -m benchmarks.watch_architectures [name …]: watch a tiny model of every architecture of Transformers.
+
+Each is run plainly and watched, and what is seen is compared with the weights that its own eager attention returns.
+Every architecture has a process of its own, so that none can stop the others. The results are in architectures.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import io
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import watch
+from regard.files import write_text
+from tests.support import tiny_architectures
+
+RESULTS = Path(__file__).with_name("architectures.csv")
+COLUMNS = ("architecture", "verdict", "calls", "returned", "reason")
+ALLOWED = 2e-5
+SECONDS = 120
+
+
+def weights_returned(output: Any) -> list[torch.Tensor]:
+    """Every attention matrix among the outputs of a model."""
+    if isinstance(output, dict):
+        output = list(output.items())
+        fields = [value for name, value in output if "attentions" in name or isinstance(value, dict)]
+        return [x for field in fields for x in _tensors(field)]
+    return []
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x] if x.dim() >= 3 else []
+    if isinstance(x, dict):
+        return weights_returned(x)
+    return [y for part in x for y in _tensors(part)] if isinstance(x, list | tuple) else []
+
+
+def first_tensor(output: Any) -> torch.Tensor | None:
+    values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else [output]
+    return next((x for x in values if isinstance(x, torch.Tensor)), None)
+
+
+def examine(name: str) -> dict[str, str]:
+    """One line of the table."""
+    try:
+        model, inputs = tiny_architectures.build(name)
+    except tiny_architectures.CannotBuildError as error:
+        return line(name, "not built", reason=str(error))
+    with torch.no_grad():
+        torch.manual_seed(0)
+        plain = first_tensor(model(**copy.deepcopy(inputs)))
+        torch.manual_seed(0)
+        with watch(model) as seen:
+            watched = first_tensor(model(**copy.deepcopy(inputs)))
+        reason, theirs = "", []
+        try:
+            eager = copy.deepcopy(model)
+            eager.set_attn_implementation("eager")
+            torch.manual_seed(0)
+            theirs = weights_returned(eager(**copy.deepcopy(inputs), output_attentions=True))
+        except Exception as error:
+            reason = f"no eager copy: {type(error).__name__}: {error}"
+    if plain is not None and watched is not None and not torch.equal(plain.nan_to_num(), watched.nan_to_num()):
+        return line(name, "CHANGED", len(seen), len(theirs), "the output differs when watched")
+    faithful, missed = seen.faithful, "; ".join(seen.missed)
+    unmatched = compare(seen, theirs)
+    if unmatched:
+        differs = any(x.startswith("differs") for x in unmatched)
+        verdict = "WRONG" if faithful else "wrong, doubted" if differs else "unseen"
+        return line(name, verdict, len(seen), len(theirs), "; ".join([*unmatched[:3], missed]))
+    if not len(seen):
+        has_softmax = "named" if missed else "nothing seen"
+        return line(name, has_softmax, 0, len(theirs), missed or reason)
+    if missed:
+        return line(name, "named", len(seen), len(theirs), missed)
+    if faithful is False:
+        worst = next(call for call in seen if call.fidelity().faithful is False)
+        text = f"{worst.name} ({worst.origin}): {worst.fidelity()[:3]}"
+        return line(name, "doubted", len(seen), len(theirs), text)
+    if faithful is None:
+        first = seen.unproven[0]
+        return line(name, "unproven", len(seen), len(theirs), f"{first.name}: {first.fidelity().remark}")
+    return line(name, "proved" if theirs else "proved, nothing returned", len(seen), len(theirs), reason)
+
+
+def compare(seen: Any, theirs: list[torch.Tensor]) -> list[str]:
+    """What the model returns and no call shows."""
+    ours = [call.weights.tile(slice(None), slice(None)) for call in seen if not call.fidelity().lost]
+    problems = []
+    for at, wanted in enumerate(theirs):
+        same = [w for w in ours if w.numel() == wanted.numel() and w.shape[-1] == wanted.shape[-1]]
+        errors = [float((w.reshape(wanted.shape) - wanted).abs().nan_to_num(1).max()) for w in same]
+        if not errors:
+            shapes = [list(w.shape) for w in ours[:4]]
+            problems.append(f"no call like returned {at} {list(wanted.shape)}, there are {shapes}")
+        elif min(errors) > ALLOWED:
+            problems.append(f"differs by {min(errors):.1e}: returned {at} {list(wanted.shape)}")
+    return problems
+
+
+def line(name: str, verdict: str, calls: int = 0, returned: int = 0, reason: str = "") -> dict[str, str]:
+    reason = " ".join(reason.split())[:300]
+    return {"architecture": name, "verdict": verdict, "calls": str(calls), "returned": str(returned), "reason": reason}
+
+
+def in_a_process(name: str) -> dict[str, str]:
+    """The line of an architecture, computed in a child that is stopped after SECONDS."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        sys.stderr = sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        try:
+            found = examine(name)
+        except BaseException as error:
+            found = line(name, "error", reason=f"{type(error).__name__}: {error}")
+        os.write(writer, json.dumps(found).encode())
+        os._exit(0)
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], SECONDS)
+    data = os.read(reader, 1 << 16) if ready else b""
+    os.close(reader)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return json.loads(data) if data else line(name, "error", reason="stopped: died, or took too long")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--csv", type=Path, default=RESULTS)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    import transformers  # before the fork
+
+    transformers.logging.set_verbosity_error()
+    rows, start = [], time.monotonic()
+    for name in chosen.names or tiny_architectures.names():
+        rows.append(in_a_process(name))
+        print(*rows[-1].values(), sep="\t", flush=True)
+    counts = Counter(row["verdict"] for row in rows)
+    summary = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
+    print(f"{summary} ({time.monotonic() - start:.0f} s)")
+    if not chosen.names:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(chosen.csv, text.getvalue())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Attention that a module writes out, in any order of axes: the weights it used, proved by the product with values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard import load_trace, note, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from regard import Seen
+
+B, H, Q, K, D = 2, 3, 5, 7, 4
+
+
+class Block(nn.Module):
+    """A module whose name says nothing."""
+
+    def __init__(self, function: Callable[..., Tensor], heads: int | None = None) -> None:
+        super().__init__()
+        self.function = function
+        if heads is not None:
+            self.num_heads = heads
+
+    def forward(self, *x: Tensor) -> Tensor:
+        return self.function(*x)
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, D)
+
+
+def seen_of(function: Callable[..., Tensor], *x: Tensor, heads: int | None = None, training: bool = False) -> Seen:
+    model = Block(function, heads).train(training)
+    with torch.no_grad(), watch(model) as seen:
+        model(*(x or inputs()))
+    return seen
+
+
+def softmax(q: Tensor, k: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, -1)
+
+
+def merged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.bmm(softmax(q, k).view(B * H, Q, K), v.reshape(B * H, K, D))
+
+
+def merged_before(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    return torch.bmm(torch.bmm(q, k.mT).softmax(-1), v)
+
+
+def transposed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return v.mT @ softmax(q, k).mT
+
+
+def over_first_axis(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("bhkq,bhkd->bqhd", torch.softmax(k @ q.mT, dim=2), v)
+
+
+def heads_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = torch.einsum("bhqd,bhkd->bqkh", q, k).softmax(2)
+    return torch.einsum("bqkh,bhkd->bqhd", weights, v)
+
+
+def in_pieces(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    weights = softmax(q, k)
+    return weights[..., :3] @ v[:, :, :3] + weights[..., 3:] @ v[:, :, 3:]
+
+
+def copied(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return softmax(q, k).double().contiguous() @ v.double()
+
+
+def ellipsis_(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.einsum("...qk,...kd->...qd", softmax(q, k), v)
+
+
+WAYS: dict[str, Callable[..., Tensor]] = {
+    "product": lambda q, k, v: softmax(q, k) @ v,
+    "matmul": lambda q, k, v: torch.matmul(softmax(q, k), v),
+    "method": lambda q, k, v: softmax(q, k).matmul(v),
+    "dropout, not training": lambda q, k, v: nn.functional.dropout(softmax(q, k), 0.5, False) @ v,
+    "heads merged": merged,
+    "heads merged before": merged_before,
+    "transposed": transposed,
+    "over the third axis": over_first_axis,
+    "heads last": heads_last,
+    "in pieces": in_pieces,
+    "copied": copied,
+    "ellipsis": ellipsis_,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_softmax_followed_by_a_product_with_values_is_attention_and_proved(way: str) -> None:
+    q, k, v = inputs()
+    seen = seen_of(WAYS[way], q, k, v, heads=H)
+    (call,) = seen
+    assert call.shape == (B, H, Q, K)
+    torch.testing.assert_close(call.weights.tile(slice(None), slice(None)).float(), softmax(q, k))
+    assert call.fidelity().error is not None
+    assert seen.faithful is True, seen
+
+
+def test_blocks_of_five_axes_are_shown_with_five_axes() -> None:
+    q, k, v = torch.randn(B, H, 6, Q, D), torch.randn(B, H, 6, K, D), torch.randn(B, H, 6, K, D)
+    seen = seen_of(lambda q, k, v: softmax(q, k) @ v, q, k, v, heads=H)
+    assert seen[0].shape == (B, H, 6, Q, K)
+    assert seen.faithful is True
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), softmax(q, k))
+
+
+def test_a_sink_that_is_left_out_takes_its_share() -> None:
+    def with_sink(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        e = torch.cat([q @ k.mT, torch.ones(B, H, Q, 1)], dim=-1)
+        return e.softmax(-1)[..., :-1] @ v
+
+    q, k, v = inputs()
+    seen = seen_of(with_sink, q, k, v)
+    assert seen.faithful is True
+    wanted = torch.cat([q @ k.mT, torch.ones(B, H, Q, 1)], dim=-1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), wanted)
+
+
+def test_weights_are_those_before_dropout() -> None:
+    q, k, v = inputs()
+    seen = seen_of(lambda q, k, v: nn.functional.dropout(softmax(q, k), 0.25, True) @ v, q, k, v, training=True)
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), softmax(q, k))
+    assert seen[0].record.dropout == pytest.approx(0.25)
+    assert seen.faithful is None
+
+
+def gate(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return q.softmax(-1) * q
+
+
+def over_queries(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, dim=-2) @ v
+
+
+def with_other_weights(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    softmax(q, k)
+    return torch.rand(B, H, Q, K) @ v
+
+
+@pytest.mark.parametrize("function", [gate, over_queries, with_other_weights])
+def test_a_softmax_without_such_a_product_is_no_attention(function: Callable[..., Tensor]) -> None:
+    assert not len(seen_of(function))
+
+
+def test_an_attention_module_whose_softmax_has_no_product_is_named() -> None:
+    class GatedAttention(Block):
+        """The softmax is that of a gate."""
+
+    model = GatedAttention(gate, heads=2)
+    with watch(model) as seen:
+        model(*inputs())
+    assert "GatedAttention: its softmax over 4 entries" in seen.missed[0]
+    assert seen.faithful is False
+
+
+def test_a_module_called_twice_is_not_one_generation() -> None:
+    """The numbers of keys fit, and the values are others."""
+    model = Block(lambda q, k, v: softmax(q, k) @ v)
+    q, k, v = inputs()
+    with watch(model) as seen:
+        model(q[..., :1, :], k[..., :6, :], v[..., :6, :])
+        model(q[..., 1:2, :], k, v + 1)
+    assert [call.shape[-2:] for call in seen] == [(1, 6), (1, 7)]
+
+
+def test_a_growing_cache_is_one_generation() -> None:
+    model = Block(lambda q, k, v: softmax(q, k) @ v)
+    q, k, v = inputs()
+    with watch(model) as seen:
+        model(q[..., :2, :], k[..., :5, :], v[..., :5, :])
+        model(q[..., 2:3, :], k[..., :6, :], v[..., :6, :])
+        model(q[..., 3:4, :], k, v)
+    (call,) = seen
+    assert call.steps == [2, 1, 1]
+    assert seen.faithful is True
+    wanted = torch.zeros(B, H, 4, K)
+    for rows, keys in ((slice(0, 2), 5), (slice(2, 3), 6), (slice(3, 4), 7)):
+        wanted[:, :, rows, :keys] = softmax(q[:, :, rows], k[:, :, :keys])
+    torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), wanted)
+
+
+def test_a_note_replaces_the_softmax_it_describes() -> None:
+    def noted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.softmax(q @ k.mT / D**0.5, -1) @ v
+        note(q, k, v, out)
+        return out
+
+    q, k, v = inputs()
+    model = Block(noted)
+    with watch(model) as seen:
+        model(q[..., :2, :], k[..., :6, :], v[..., :6, :])
+        model(q[..., 2:3, :], k, v)
+    (call,) = seen
+    assert call.origin == "regard.attend"
+    assert call.steps == [2, 1]
+
+
+def test_a_trace_keeps_weights_that_do_not_sum_to_one(tmp_path: Path) -> None:
+    seen = seen_of(lambda q, k, v: softmax(q, k)[..., :-1] @ v[..., :-1, :])
+    seen.save(tmp_path / "trace")
+    (back,) = load_trace(tmp_path / "trace")
+    torch.testing.assert_close(
+        back.weights.tile(slice(None), slice(None)), seen[0].weights.tile(slice(None), slice(None))
+    )
+    assert back.fidelity().faithful

@@ -1,0 +1,221 @@
+"""A tiny random model of every architecture in Transformers' model mapping, and inputs that it takes.
+
+Sizes are found by the names of a configuration's fields; what cannot be built or fed this way says why.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+VOCABULARY = 120
+TEXT = 12
+PICTURE = 64
+LARGEST = 60_000_000
+"""Parameters of a model at most."""
+
+WIDTH, HEADS, HEAD_WIDTH = 64, 4, 16
+
+SIZES: list[tuple[str, int]] = [
+    (r"(num_)?(hidden_|encoder_|decoder_)?(layers|n_layer|n_layers|depth|num_layers|num_blocks)", 2),
+    (r"(num|n)_?(hidden|encoder|decoder|text|vision|audio|fusion|cross)?_?layers?|.*_num_hidden_layers", 2),
+    (r"(num_|n_)?(attention_|encoder_attention_|decoder_attention_|decoder_num_attention_)?heads?", HEADS),
+    (r"linear_num_(key|value)_heads|mamba_n_heads|index_n_heads|encoder_num_heads|decoder_num_heads", HEADS),
+    (r"num_key_value_heads|num_kv_heads", 2),
+    (r"head_dim|attention_head_dim|d_kv|v_head_dim|linear_(key|value)_head_dim|index_head_dim|kv_channels", HEAD_WIDTH),
+    (r"mamba_d_head|mamba_headdim", 32),
+    (r"qk_(rope|nope)_head_dim", 8),
+    (r"[qko]v?_lora_rank", 16),
+    (r"hidden_size|d_model|n_embd|dim|embed_dim|hidden_dim|embedding_size|word_embed_proj_dim|n_embed", WIDTH),
+    (r"(encoder|decoder|out|pooler_output|output|projection)_(hidden_)?(size|dim)|projection_dim|lru_width", WIDTH),
+    (r".*intermediate_size|.*ffn_dim|d_ff|mlp_dim|n_inner|ffn_hidden_size|dff|d_inner|hidden_mlp_dim", 48),
+    (r"(num_|n_)?(local_|routed_)?experts|moe_num_experts", 4),
+    (r"num_experts_per_tok|moe_topk|top_k|moe_top_k|num_selected_experts", 2),
+    (r"n_group|topk_group|n_shared_experts|num_shared_experts", 1),
+    (r"first_k_dense_replace|max_window_layers|attn_layer_offset", 1),
+    (r"attn_layer_period|full_attn_interval|full_attention_interval", 2),
+    (r"vocab_size|.*_vocab_size|padded_vocab_size", VOCABULARY),
+    (r"sliding_window|local_attention|attention_window", 6),
+    (r"image_size|img_size|pretrain_image_size", PICTURE),
+    (r"mamba_d_state|state_size|ssm_state_size", 8),
+]
+LAYERS = [SIZES[0], SIZES[1], (r"vocab_size|.*_vocab_size|padded_vocab_size", VOCABULARY)]
+
+
+STAGES = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices")
+"""Fields that follow from others."""
+
+
+QUERIES_AND_KEYS = re.compile(r"(^|[._])(q|k|query|key|qkv|c_attn|query_key_value|q_proj|k_proj)([._]|$)")
+
+
+class CannotBuildError(Exception):
+    """This architecture has no tiny model here; the text says why."""
+
+
+def names() -> list[str]:
+    """The architectures of Transformers' model mapping."""
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return list(MODEL_MAPPING_NAMES)
+
+
+def build(name: str) -> tuple[nn.Module, dict[str, Any]]:
+    """A tiny model of the architecture, and inputs with which it runs."""
+    reasons: list[str] = []
+    for sizes in (SIZES, [*LAYERS, *(x for x in SIZES if x[1] in (PICTURE,))], LAYERS):
+        try:
+            model = _model(name, sizes)
+        except Exception as error:
+            reasons.append(f"{type(error).__name__}: {error}")
+            continue
+        for inputs in _inputs(model):
+            try:
+                with torch.no_grad():
+                    model(**copy.deepcopy(inputs))
+            except Exception as error:
+                reasons.append(f"given {', '.join(inputs)}: {type(error).__name__}: {error}")
+                continue
+            return model, inputs
+    # The first reason is that of the smallest model with the first inputs.
+    raise CannotBuildError(reasons[0].split("\n")[0][:160] if reasons else "no inputs are known for it")
+
+
+def _model(name: str, sizes: list[tuple[str, int]]) -> nn.Module:
+    from transformers import AutoConfig, AutoModel
+
+    default = AutoConfig.for_model(name)
+    config = type(default).from_dict(_shrunk(default.to_dict(), sizes))
+    with torch.device("meta"):
+        count = sum(x.numel() for x in AutoModel.from_config(copy.deepcopy(config)).parameters())
+    if count > LARGEST:
+        raise CannotBuildError(f"{count:,} parameters")
+    torch.manual_seed(0)
+    model: nn.Module = AutoModel.from_config(config).eval()
+    with torch.no_grad():
+        for part, x in model.named_parameters():
+            # Small random weights attend to all keys alike, and a wrong mask would hardly show.
+            if x.dim() > 1 and QUERIES_AND_KEYS.search(part):
+                x.mul_(4)
+    return model
+
+
+def _shrunk(fields: dict[str, Any], sizes: list[tuple[str, int]]) -> dict[str, Any]:
+    """The fields of a configuration with small numbers, and lists of one entry for each layer cut to match."""
+    counts = [fields.get(x) for x in ("num_hidden_layers", "num_layers", "n_layer")]
+    layers = next((x for x in counts if isinstance(x, int)), 0)
+    kept = _kept_layers(fields.get("layer_types"), layers)
+    small: dict[str, Any] = {}
+    for key, value in fields.items():
+        if key in STAGES:
+            continue
+        if isinstance(value, dict):
+            small[key] = _shrunk(value, sizes) if key not in ("id2label", "label2id") else value
+        elif isinstance(value, list) and layers > 2 and len(value) == layers:
+            small[key] = [value[at] for at in kept]
+        elif key == "depths" and isinstance(value, list):
+            small[key] = [1 for _ in value]
+        elif key == "mrope_section":
+            small[key] = [4, 2, 2] if len(sizes) > 5 else value
+        elif key == "num_key_value_heads" and fields.get("kv_lora_rank") and len(sizes) > 5:
+            small[key] = HEADS
+        elif key == "head_dim" and "qk_rope_head_dim" in fields and len(sizes) > 5:
+            small[key] = 8  # the part with rotary positions
+        elif isinstance(value, int) and not isinstance(value, bool):
+            small[key] = _number(key, value, sizes, len(kept))
+        else:
+            small[key] = value
+    return small
+
+
+def _kept_layers(types: Any, layers: int) -> list[int]:
+    """One layer of each type, at least two."""
+    first = sorted({types.index(x) for x in types}) if isinstance(types, list) and types else []
+    more = [at for at in range(layers) if at not in first]
+    return sorted([*first, *more[: max(2 - len(first), 0)]])
+
+
+def _number(key: str, value: int, sizes: list[tuple[str, int]], layers: int) -> int:
+    if re.fullmatch(r".*token_id|.*token_index", key):
+        return value if value < VOCABULARY else 3 + sum(map(ord, key)) % 90
+    for pattern, size in sizes:
+        if re.fullmatch(pattern, key):
+            if size == 2 and key == "num_hidden_layers":
+                return min(value, max(layers, 2))
+            return min(value, size)
+    return value
+
+
+def _inputs(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """What the model may take, likeliest first."""
+    known = inspect.signature(model.forward).parameters
+    wanted = [getattr(model, "main_input_name", "input_ids"), "input_ids", "pixel_values", "input_values"]
+    wanted += ["input_features", "pixel_values_videos"]
+    for main in dict.fromkeys(x for x in wanted if x in known):
+        for value in _values(main, model):
+            inputs: dict[str, Any] = {main: value}
+            if main == "input_ids":
+                inputs["attention_mask"] = torch.ones_like(value)
+            yield {x: y for x, y in inputs.items() if x in known or x == main}
+            extra = _extras(known, model, main)
+            if extra:
+                yield inputs | extra
+
+
+def _extras(known: Any, model: nn.Module, main: str) -> dict[str, Any]:
+    """Further inputs that some architectures need."""
+    ids = _ids()
+    made = {
+        "decoder_input_ids": ids[:, :5],
+        "input_ids": ids,
+        "bbox": torch.tensor([1, 2, 3, 4]).expand(2, TEXT, 4),
+        "visual_feats": torch.randn(2, 5, getattr(model.config, "visual_feat_dim", 2048) or 2048),  # type: ignore[union-attr]
+        "visual_pos": torch.rand(2, 5, 4),
+        "pixel_values": next(_values("pixel_values", model), None) if main != "pixel_values" else None,
+        "input_points": torch.rand(2, 1, 2, 2) if main != "input_ids" else None,
+        "token_type_ids": torch.zeros_like(ids) if "ids" in main else None,
+    }
+    return {key: value for key, value in made.items() if key in known and key != main and value is not None}
+
+
+def _ids() -> Tensor:
+    return torch.randint(95, VOCABULARY, (2, TEXT), generator=torch.Generator().manual_seed(1))
+
+
+def _values(name: str, model: nn.Module) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    config: Any = model.config
+    if name == "input_ids":
+        yield _ids()
+    elif name.startswith("pixel_values"):
+        vision = getattr(config, "vision_config", config)
+        channels = getattr(vision, "num_channels", 3) or 3
+        size = getattr(vision, "image_size", PICTURE) or PICTURE
+        height, width = size if isinstance(size, list | tuple) else (size, size)
+        frames = getattr(vision, "num_frames", 2) or 2
+        if isinstance(channels, int) and isinstance(height, int) and height <= 512:
+            yield torch.randn(2, channels, height, width, generator=generator)
+            yield torch.randn(2, frames, channels, height, width, generator=generator)
+        yield torch.randn(1, 3, 224, 224, generator=generator)
+    elif name == "input_values":
+        yield torch.randn(2, 4000, generator=generator)
+        yield torch.randn(2, 1, 4000, generator=generator)
+        yield torch.randn(2, 1024, 128, generator=generator)
+    else:
+        mels = getattr(config, "num_mel_bins", None) or getattr(config, "input_feat_per_channel", None) or 80
+        positions = getattr(config, "max_source_positions", 100) or 100
+        yield torch.randn(2, mels, 2 * min(positions, 3000), generator=generator)
+        yield torch.randn(2, 100, mels, generator=generator)
+        yield torch.randn(2, 100, 160, generator=generator)
