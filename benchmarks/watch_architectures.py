@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from regard.files import write_text
 
 from regard import watch
-from regard.files import write_text
 from tests.support import tiny_architectures
 
 RESULTS = Path(__file__).with_name("architectures.csv")
