@@ -47,6 +47,7 @@ __all__ = [
     "Sparsemax",
     "Stats",
     "Top",
+    "Unnormalized",
     "Weights",
     "attend",
     "causal",

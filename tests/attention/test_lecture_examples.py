@@ -96,3 +96,45 @@ def test_kernel_regression() -> None:
     at = torch.tensor([[0.37]], dtype=torch.float64)
     kernel = torch.exp(-((at - x.T) ** 2) / (2 * 0.1**2))
     torch.testing.assert_close(attend(at, x, y, energy=r.Gaussian(0.1)), kernel @ y / kernel.sum())
+
+
+def test_the_sum_over_equal_keys_as_the_lecture_writes_it() -> None:
+    """z = Σ_j 1(q = k_j) v_j: a key that occurs twice contributes both of its values."""
+    q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [5.0, 5.0]])
+    k = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 2.0]])
+    v = torch.tensor([[10.0], [20.0], [30.0], [40.0]])
+    z, w = attend(q, k, v, energy=r.Exact(), normalize=r.Unnormalized(), weights=True)
+    assert z.tolist() == [[40.0], [20.0], [0.0]]
+    assert w.dense().tolist() == [[1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 0]]
+    average = attend(q, k, v, energy=r.Exact(), normalize=r.Proportional())
+    assert average.tolist() == [[20.0], [20.0], [0.0]]
+
+
+def test_the_sum_of_similarities_as_the_lecture_writes_it() -> None:
+    """z = Σ_j similarity(q, k_j) v_j, for one query q [D]."""
+    q, k, v = (torch.randn(*size, dtype=torch.float64) for size in ((4,), (6, 4), (6, 3)))
+    z, w = attend(q, k, v, energy=r.Dot(), normalize=r.Unnormalized(), weights=True)
+    torch.testing.assert_close(z, sum((q @ k[j]) * v[j] for j in range(6)))
+    torch.testing.assert_close(w.dense(), torch.stack([q @ k[j] for j in range(6)]))
+
+
+def test_look_up_of_a_key_that_occurs_twice() -> None:
+    ledger = [("rent", -900), ("wages", 2000), ("food", -80), ("rent", -50), ("food", -40.5)]
+    assert r.lookup("rent", ledger, normalize=r.Unnormalized()) == -950
+    assert r.lookup("rent", ledger) == -475  # proportional: the average
+    assert r.lookup("wages", ledger, normalize=r.Unnormalized()) == 2000
+    assert r.lookup(
+        2.0, [(1.0, [1.0, 0.0]), (2.0, [3.0, 4.0]), (2.0, [5.0, 6.0])], normalize=r.Unnormalized()
+    ).tolist() == [8, 10]
+    assert r.lookup(3.0, {1.0: 10.0, 2.0: 20.0}, energy=r.Dot(), normalize=r.Unnormalized()) == 3 * 10 + 6 * 20
+    with pytest.raises(
+        TypeError, match="'Bob' matches several keys, whose values are added up, and these are not numbers"
+    ):
+        r.lookup("Bob", [("Bob", "555"), ("Bob", "556")])
+    with pytest.raises(TypeError, match=r"pairs \(key, value\); got an entry 'rent'"):
+        r.lookup("rent", ["rent", "food"])
+
+
+def test_nested_look_up() -> None:
+    record = {"name": {"given": "Jane", "family": "Doe"}, "address": {"city": {"name": "Pittsburgh", "zip": "15213"}}}
+    assert r.lookup("zip", r.lookup("city", r.lookup("address", record))) == "15213"

@@ -12,6 +12,7 @@ from .normalizers.hard import Hard
 from .normalizers.normalizer import Normalizer
 from .normalizers.proportional import Proportional
 from .normalizers.softmax import Softmax
+from .normalizers.unnormalized import Unnormalized
 from .positions.alibi import Alibi
 from .positions.relative_bias import RelativeBias
 from .positions.rotary import Rotary
@@ -48,6 +49,7 @@ __all__ = [
     "Sparsemax",
     "Stats",
     "Top",
+    "Unnormalized",
     "Weights",
     "attend",
     "causal",

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 
+    AnyNormalizer = Normalizer | Callable[[Tensor], Tensor] | Callable[[Tensor, Tensor], Tensor]
+
     class Options(TypedDict, total=False):
         energy: AnyEnergy
-        normalize: Normalizer
+        normalize: AnyNormalizer
         mask: Mask | Bool[Tensor, "..."] | MaskFunction | None
         dropout: float
         backend: Backend
@@ -56,7 +58,7 @@ def attend(
     v: Float[Tensor, "*batch k d_v"],
     *,
     energy: AnyEnergy = _SCALED_DOT,
-    normalize: Normalizer = _SOFTMAX,
+    normalize: AnyNormalizer = _SOFTMAX,
     mask: Mask | Bool[Tensor, "..."] | MaskFunction | None = None,
     dropout: float = 0.0,
     backend: Backend = "auto",
@@ -65,10 +67,12 @@ def attend(
     """z_i = Σ_j w_ij v_j with w_i = normalize(energy(q_i, k_·)) over the keys the mask lets query i see.
 
     q [..., T_q, D_q], k [..., T_k, D_k], v [..., T_k, D_v] → [..., T_q, D_v]. Leading dimensions broadcast; with
-    [B, heads, T, D], fewer key/value heads than query heads are shared among them (grouped-query attention).
+    [B, heads, T, D], fewer key/value heads than query heads are shared among them (grouped-query attention). One query
+    may be a vector q [D]: then the output is [..., D_v], and the weights are [..., T_k].
 
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
-    - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`.
+    - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Unnormalized()`, or any function
+      of (energies) or (energies, mask) that gives weights along the last dimension.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
       `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros.
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
@@ -80,8 +84,10 @@ def attend(
     output, state = select(request, backend).run(request)
     if listeners:
         notify(request, output, state)
+    if request.vector:
+        output = output.squeeze(-2)
     if weights:
-        return output, Weights(request.energies, normalize, state)
+        return output, Weights(request.energies, request.normalize, state, vector=request.vector)
     return output  # type: ignore[no-any-return]
 
 
@@ -91,7 +97,7 @@ def explain(
     v: Tensor,
     *,
     energy: AnyEnergy = _SCALED_DOT,
-    normalize: Normalizer = _SOFTMAX,
+    normalize: AnyNormalizer = _SOFTMAX,
     mask: Mask | Tensor | MaskFunction | None = None,
     dropout: float = 0.0,
     backend: Backend = "auto",

@@ -11,10 +11,9 @@ from .energies.energies import Exact
 from .normalizers.proportional import Proportional
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from .attend import AnyEnergy
-    from .normalizers.normalizer import Normalizer
+    from .attend import AnyEnergy, AnyNormalizer
 
 _MISSING = object()
 _EXACT, _PROPORTIONAL = Exact(), Proportional()
@@ -22,10 +21,10 @@ _EXACT, _PROPORTIONAL = Exact(), Proportional()
 
 def lookup(
     query: Any,
-    table: Mapping[Any, Any],
+    table: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
     *,
     energy: AnyEnergy = _EXACT,
-    normalize: Normalizer = _PROPORTIONAL,
+    normalize: AnyNormalizer = _PROPORTIONAL,
     default: Any = _MISSING,
 ) -> Any:
     """z = Σ_j w_j v_j over the entries (k_j, v_j) of a table, w = normalize(energy(query, k_j)).
@@ -33,11 +32,15 @@ def lookup(
     With `Exact` energies, the default, this is a dictionary: keys and values may be anything, and a key that is not
     there raises KeyError or gives `default`. With any other energy keys and values are numbers or vectors, and the
     answer is the weighted average: `lookup(360, {300: 30, 400: 40}, energy=InverseDistance())` is 36.0.
+
+    A table may be pairs (key, value), in which a key may occur more than once: its values are averaged, and with
+    `normalize=Unnormalized()` added up.
     """
-    if not table:
+    entries = _entries(table)
+    if not entries:
         raise ValueError("lookup needs a table with at least one entry, got an empty one")
     labelled = getattr(energy, "matches_labels", False)
-    keys, values = list(table), list(table.values())
+    keys, values = [key for key, _ in entries], [value for _, value in entries]
     try:
         labels = list(dict.fromkeys((*keys, query))) if labelled else None
     except TypeError:
@@ -57,15 +60,27 @@ def lookup(
         if default is _MISSING:
             raise KeyError(f"{query!r} matches no key of the table; pass default=… to get that instead")
         return default
-    if labelled:
-        return values[int(weights.argmax())]
+    if labelled and int((weights == weights.max()).sum()) == 1:
+        return values[int(weights.argmax())]  # one key: its value, which may be anything
     try:
         answer = weights @ _vectors(values)
     except (TypeError, ValueError):
-        raise TypeError(
-            f"{type(energy).__name__} averages values, and these are not numbers: {values[0]!r}; use Exact()"
-        ) from None
+        cause, hint = f"{type(energy).__name__} averages values", "; use Exact()"
+        if labelled:
+            cause, hint = f"{query!r} matches several keys, whose values are added up", ""
+        raise TypeError(f"{cause}, and these are not numbers: {values[0]!r}{hint}") from None
     return float(answer) if answer.numel() == 1 else answer
+
+
+def _entries(table: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    pairs = getattr(table, "items", None)
+    if pairs is not None:
+        return list(pairs())
+    entries = list(table)
+    for entry in entries:
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise TypeError(f"lookup takes a dictionary or pairs (key, value); got an entry {entry!r}")
+    return [(key, value) for key, value in entries]
 
 
 def _vectors(items: list[Any]) -> torch.Tensor:

@@ -10,7 +10,7 @@ import inspect
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -154,7 +154,12 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def function_tensors(function: Callable[..., Any]) -> list[Tensor]:
-    """The tensors that a function names, in its closure or as globals, and those of functions in its closure."""
+    """The tensors that a function names, in its closure or as globals, and those of functions in its closure.
+
+    Of a module, its parameters and buffers.
+    """
+    if isinstance(function, nn.Module):
+        return [*function.parameters(), *function.buffers()]
     names = getattr(getattr(function, "__code__", None), "co_names", ())
     module = getattr(function, "__globals__", {})
     tensors = [module[name] for name in names if isinstance(module.get(name), Tensor)]

@@ -13,6 +13,7 @@ from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
 from .masks.mask import Dense, Mask, MaskMod
+from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
 from .part import takes
 from .torch_transforms import AUTOCAST
@@ -34,6 +35,8 @@ class Request:
     dropout: float
     weights: bool
     """Whether the row state is returned beside the output."""
+    vector: bool = False
+    """Whether the query was one vector [D], so that the output is one, too."""
 
 
 def make_request(
@@ -41,7 +44,7 @@ def make_request(
     k: Tensor,
     v: Tensor,
     energy: Energy | Callable[[Tensor, Tensor], Tensor],
-    normalize: Normalizer,
+    normalize: Normalizer | Callable[..., Tensor],
     mask: Mask | Tensor | MaskFunction | None,
     dropout: float,
     weights: bool,
@@ -60,6 +63,9 @@ def make_request(
         raise TypeError(f"attend needs q, k and v of one dtype: {types}")
     if not q.device == k.device == v.device:
         raise ValueError(f"attend needs q, k and v on one device: q is on {q.device}, k on {k.device}, v on {v.device}")
+    vector = q.dim() == 1 and k.dim() > 1 and v.dim() > 1
+    if vector:
+        q = q[None]
     if q.dim() < 2 or k.dim() < 2 or v.dim() < 2:
         raise ValueError(f"attend needs at least [T, D]: {_shapes(q, k, v)}")
     if k.shape[-2] != v.shape[-2]:
@@ -81,7 +87,7 @@ def make_request(
             if parameter.device != q.device:
                 check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
     if not isinstance(normalize, Normalizer):
-        raise TypeError(f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax()")
+        normalize = _function_normalizer(normalize)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if isinstance(mask, Tensor):
@@ -100,7 +106,7 @@ def make_request(
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
     a, b, form = split(energy, q, k)
-    return Request(EnergyMatrix(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights)
+    return Request(EnergyMatrix(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights, vector)
 
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -131,10 +137,19 @@ def _batch(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
         ) from None
 
 
+def _function_normalizer(normalize: object) -> Normalizer:
+    if isinstance(normalize, type) or not callable(normalize) or not (takes(normalize, 1) or takes(normalize, 2)):
+        raise TypeError(
+            f"normalize is {_name(normalize)}; expected a normalizer such as Softmax() or Sparsemax(), or a "
+            "function of (energies) or (energies, mask)"
+        )
+    return FunctionNormalizer(normalize)
+
+
 def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
     return (
         f"given q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}; "
-        "expected q [..., T_q, D_q], k [..., T_k, D_k], v [..., T_k, D_v]"
+        "expected q [..., T_q, D_q] or [D_q], k [..., T_k, D_k], v [..., T_k, D_v]"
     )
 
 

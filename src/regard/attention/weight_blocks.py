@@ -41,9 +41,12 @@ def row_state(weights: Weights) -> Float[Tensor, "n rows"]:
 def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
     """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
 
+    Where weights may be negative there are always all keys: the zeros of masked keys can be the largest.
+
     A block is valid until the next one: it is computed in the same memory.
     """
     energies, normalize, state = weights.flat(), weights.normalize, weights.row_state()
+    whole = whole or not normalize.nonnegative
     j = torch.arange(energies.keys, device=weights.device)
     # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
     first = energies.a.new_empty(0, dtype=energies.precision)

@@ -182,14 +182,14 @@ class Cells:
         """Cells of one size; the last may be smaller."""
         return cls([*range(0, length, size), length], device)
 
-    def pool(self, x: Tensor, dim: Literal[-1, -2], pool: str, empty: float = 0.0) -> Tensor:
-        """The maximum ("max") or the sum of every cell; `empty` fills up a smaller last cell."""
+    def pool(self, x: Tensor, dim: Literal[-1, -2], pool: str, empty: float = -torch.inf) -> Tensor:
+        """The maximum ("max") or the sum of every cell."""
         if self._size == 1:
             return x
         if self._size:
             if self._missing:
                 padding = (0, self._missing) if dim == -1 else (0, 0, 0, self._missing)
-                x = torch.nn.functional.pad(x, padding, value=empty)
+                x = torch.nn.functional.pad(x, padding, value=-torch.inf if pool == "max" else 0.0)
             x = x.unflatten(dim, (self.count, self._size))
         else:
             shape = (*x.shape[:dim], self.count, self._largest, *x.shape[dim:][1:])
@@ -209,8 +209,7 @@ class Map:
         height, width = (torch.tensor(edges, device=like.device).diff() for edges in (rows, cols))
         self.cell = torch.arange(size[0], device=like.device).repeat_interleave(height)  # the cell of each row
         self.area = height[:, None] * width
-        # Weights are ≥ 0, so a maximum can start at zero, too.
-        self.cells = like.new_zeros(count, *size)
+        self.cells = like.new_full((count, *size), -torch.inf if pool == "max" else 0.0)
 
     def add(self, block: Block) -> None:
         pooled = self.cols.pool(block.w, -1, self.pool)
@@ -243,7 +242,10 @@ def flat_outputs(
     weights: Weights, v: Float[Tensor, "*batch k d"], out: Float[Tensor, "*batch q d"]
 ) -> tuple[Float[Tensor, "n k d"], Float[Tensor, "n rows d"]]:
     """Values and outputs of the selected matrices and queries, with one leading dimension, for `Fidelity`."""
-    energies, (*lead, queries, keys) = weights.energies, weights.shape
+    energies, lead = weights.energies, weights.leading_shape
+    queries, keys = len(weights.queries), energies.keys
+    if weights.shape == (*lead, keys):  # the query was one vector
+        out = out[..., None, :]
     if energies.groups > 1 and v.dim() >= 3 and v.shape[-3] * energies.groups == energies.batch[-1]:
         v = energies.per_query_head(v)
         if tuple(lead) != energies.batch:  # v has all heads: take those of the selected matrices

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from .weight_statistics import Statistic
 
 
+PER_QUERY = frozenset({"entropy", "top", "offsets", "on"})
+"""The statistics that have a dimension for queries."""
+
+
 class Weights:
     """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
 
@@ -52,7 +56,9 @@ class Weights:
     sinks: Float[Tensor, " n"] | None = None
     """The energy of each matrix's attention sink, where the model has one."""
 
-    def __init__(self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None) -> None:
+    def __init__(
+        self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None, *, vector: bool = False
+    ) -> None:
         self.energies = energies
         self.normalize = normalize.map_tensors(lambda x: x.detach().clone() if x.requires_grad else x)
         """The normalizer as it was: learned tensors are copied, because an optimizer changes them in place."""
@@ -66,16 +72,23 @@ class Weights:
         """Which queries are selected."""
         learned = [*energies.learned(), *normalize.tensors()]
         self._live_normalize = normalize
-        self._fixed = TensorVersions([*energies.references(), *(x for x in learned if not x.requires_grad)])
+        used = [*energies.references(), *self.detached.learned(), *self.normalize.tensors()]
+        self._fixed = TensorVersions(used)
         self._learned = TensorVersions([x for x in learned if x.requires_grad])
         self._flat: EnergyMatrix | None = None
         self._own: Tensor | None = None  # the state of the selected rows
         self._shape = energies.batch
+        self._vector = vector  # one query, given as a vector: results have no dimension for queries
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[*batch, T_q, T_k]"""
-        return (*self._shape, len(self.queries), self.energies.keys)
+        """[*batch, T_q, T_k], and [*batch, T_k] where the query was one vector."""
+        return (*self._shape, *(() if self._vector else (len(self.queries),)), self.energies.keys)
+
+    @property
+    def leading_shape(self) -> tuple[int, ...]:
+        """[*batch]"""
+        return self._shape
 
     def __repr__(self) -> str:
         return f"Weights({list(self.shape)}, {type(self.normalize).__name__}, keeps {self.nbytes:,} bytes)"
@@ -108,7 +121,7 @@ class Weights:
     def rows(self, queries: int | slice | Sequence[int]) -> Weights:
         """Only these queries; one query stays a row: shape [*batch, 1, T_k]."""
         part = self._part()
-        part.queries = select(queries, self.queries, "query")
+        part.queries, part._vector = select(queries, self.queries, "query"), False
         return part
 
     def _part(self) -> Weights:
@@ -146,8 +159,14 @@ class Weights:
         w = statistics_gpu.tile(part, keys)
         if w is None:
             j = span(keys, self.device)
-            e = self.flat().block(*part._index(), j, self.normalize.absent)
-            w = self.normalize.weigh(e, part.row_state()[..., None], positions(j, self.device))
+            if self.normalize.pointwise:
+                e = self.flat().block(*part._index(), j, self.normalize.absent)
+                w = self.normalize.weigh(e, part.row_state()[..., None], positions(j, self.device))
+            else:
+                like = torch.empty(0, dtype=self.energies.precision, device=self.device)
+                w = like.new_empty(len(part.entries), len(part.queries), len(keys))
+                for block in blocks(part, with_log=False, whole=True):
+                    w[block.n, block.rows] = block.w[..., j]
         return w.reshape(*self._shape, len(part.queries), len(keys))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
@@ -167,13 +186,17 @@ class Weights:
     # Statistics
 
     def entropy(self) -> Float[Tensor, "*batch q"]:
-        """−Σ_j w_ij log w_ij in nats: 0 looks at one key, log T_k at all alike."""
+        """−Σ_j w_ij log w_ij in nats: 0 looks at one key, log T_k at all alike.
+
+        Defined for weights that are a distribution; NaN for a row with a weight < 0 (`Unnormalized`).
+        """
         return self.stats(entropy=True).entropy  # type: ignore[return-value]
 
     def top(self, k: int) -> Top:
         """The k largest weights of every row, `(values, indices)`, largest first.
 
-        Where a row has fewer than k weights that are not zero, the rest are zeros at keys of no meaning.
+        Where a row has fewer than k weights that are not zero, the rest are zeros at keys of no meaning. Masked keys
+        weigh 0, which is more than a negative weight (`Unnormalized`).
         """
         return self.stats(top=k).top  # type: ignore[return-value]
 
@@ -249,7 +272,7 @@ class Weights:
                 for statistic in every:
                     statistic.add(block)
             results = {name: statistic.result for name, statistic in statistics.items()}
-        return Stats(**{name: self._shaped(result) for name, result in results.items()})  # type: ignore[arg-type]
+        return Stats(**{name: self._shaped(name, result) for name, result in results.items()})  # type: ignore[arg-type]
 
     # For kernels, traces and the viewer
 
@@ -309,10 +332,12 @@ class Weights:
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:
         return span(self.entries, self.device), span(self.queries, self.device)
 
-    def _shaped(self, result: Tensor | Top) -> Tensor | Top:
+    def _shaped(self, name: str, result: Tensor | Top) -> Tensor | Top:
+        """A result [n, ...] with the leading dimensions, and without that of the queries where there is one vector."""
         if isinstance(result, Top):
-            return Top(*(x.reshape((*self._shape, *x.shape[1:])) for x in result))
-        return result.reshape((*self._shape, *result.shape[1:]))
+            return Top(*(self._shaped(name, x) for x in result))  # type: ignore[arg-type]
+        own = result.shape[2 if self._vector and name in PER_QUERY else 1 :]
+        return result.reshape((*self._shape, *own))
 
     def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
         """Chosen columns as a boolean [n or 1, T_k]."""

@@ -31,6 +31,10 @@ class Normalizer(Part):
     energy_scale: float = 1.0
     samples: bool = False
     """Whether it draws random numbers now."""
+    nonnegative: bool = True
+    """Whether no weight is less than 0, so that masked keys, which weigh 0, can be left out of a maximum."""
+    pointwise: bool = True
+    """Whether `weigh` takes any columns of a row; else it takes all of them."""
     selects_key: bool = False
     """Whether its state is the index of one key per row, −1 for none."""
 

@@ -145,6 +145,7 @@ class Generation:
             and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
             and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
             and type(record.normalize) is type(self.first.normalize)
+            and record.normalize.settings() == self.first.normalize.settings()
             and record.after is None
             and record.measured is None
         )

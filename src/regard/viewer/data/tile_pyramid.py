@@ -108,6 +108,8 @@ class TilePyramid:
     @torch.no_grad()
     def weights(self, rows: range, cols: range) -> Float[Tensor, "rows cols"]:
         """The weights of a rectangle."""
+        if not self._normalize.pointwise:
+            return self._weights.tile(_slice(rows), _slice(cols)).float()
         e = self._energy_block(rows, cols)
         return self._normalize.weigh(e, self._states(rows)[:, None], self._positions(cols)).float()
 
