@@ -50,6 +50,7 @@ __all__ = [
     "Unnormalized",
     "Weights",
     "attend",
+    "attend_packed",
     "causal",
     "dense",
     "documents",

@@ -13,6 +13,7 @@ from .normalizers.normalizer import Normalizer
 from .normalizers.proportional import Proportional
 from .normalizers.softmax import Softmax
 from .normalizers.unnormalized import Unnormalized
+from .packed_sequences import attend_packed
 from .positions.alibi import Alibi
 from .positions.relative_bias import RelativeBias
 from .positions.rotary import Rotary
@@ -52,6 +53,7 @@ __all__ = [
     "Unnormalized",
     "Weights",
     "attend",
+    "attend_packed",
     "causal",
     "dense",
     "documents",

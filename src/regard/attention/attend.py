@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from .energies.energies import ScaledDot
+from .jagged_sequences import JaggedBatch, any_nested
 from .listeners import listeners, notify
 from .normalizers.softmax import Softmax
 from .request import make_request
-from .select_backend import make_plan, select
+from .select_backend import Plan, make_plan, select
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .energies.modifiers import Modified
     from .masks.mask import Mask, MaskFunction
     from .normalizers.normalizer import Normalizer
-    from .select_backend import Backend, Plan
+    from .select_backend import Backend
 
     AnyEnergy = Energy | LearnedEnergy | Modified | Callable[[Tensor, Tensor], Tensor]
 
@@ -70,6 +71,10 @@ def attend(
     [B, heads, T, D], fewer key/value heads than query heads are shared among them (grouped-query attention). One query
     may be a vector q [D]: then the output is [..., D_v], and the weights are [..., T_k].
 
+    Sequences of different lengths are nested tensors of layout torch.jagged, [B, T, D] or [B, heads, T, D]; the output
+    is one, too. Masks and positions count from the start of each sequence. The weights are those of the longest
+    sequences, zero after the end of the others. `attend_packed` takes cumulative lengths.
+
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
     - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Unnormalized()`, or any function
       of (energies) or (energies, mask) that gives weights along the last dimension.
@@ -80,6 +85,8 @@ def attend(
       selects that backend, or raises.
     - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
+    if any_nested(q, k, v):
+        return _attend_jagged(q, k, v, energy, normalize, mask, dropout, backend, weights)
     request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = select(request, backend).run(request)
     if listeners:
@@ -89,6 +96,31 @@ def attend(
     if weights:
         return output, Weights(request.energies, request.normalize, state, vector=request.vector)
     return output  # type: ignore[no-any-return]
+
+
+def _attend_jagged(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    energy: AnyEnergy,
+    normalize: AnyNormalizer,
+    mask: Mask | Tensor | MaskFunction | None,
+    dropout: float,
+    backend: Backend,
+    weights: bool,
+) -> Tensor | tuple[Tensor, Weights]:
+    batch = JaggedBatch.of(q, k, v)
+    every_row = weights or bool(listeners)
+    if backend in ("auto", "sdpa") and not every_row:
+        scale = batch.kernel_scale(energy, normalize, mask, dropout)
+        if scale is not None:
+            return batch.kernel_output(scale, mask, dropout)
+    q, k, v, mask, nested = batch.padded(mask, every_row)
+    options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
+    if weights:
+        output, w = attend(q, k, v, weights=True, **options)
+        return nested(output), w
+    return nested(attend(q, k, v, **options))
 
 
 def explain(
@@ -104,4 +136,10 @@ def explain(
     weights: bool = False,
 ) -> Plan:
     """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
+    if any_nested(q, k, v):
+        batch = JaggedBatch.of(q, k, v)
+        scale = batch.kernel_scale(energy, normalize, mask, dropout)
+        if scale is not None and backend in ("auto", "sdpa") and not weights:
+            return Plan("sdpa", "softmax over dot products: PyTorch's kernel for variable lengths")
+        q, k, v, mask, _ = batch.padded(mask, weights)
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)

@@ -48,8 +48,8 @@ class Mask(Part):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         """Raise ValueError where the mask cannot belong to a matrix of this shape."""
 
-    def resolve(self, queries: int, keys: int) -> Mask:
-        """The same rule with what depends on the numbers of queries and keys filled in."""
+    def resolve(self, queries: int | Tensor, keys: int | Tensor) -> Mask:
+        """The same rule with what depends on the numbers of queries and keys filled in; [B] where sequences differ."""
         return self
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
@@ -133,7 +133,7 @@ class _Pair(Mask):
         self.left.check(batch, queries, keys)
         self.right.check(batch, queries, keys)
 
-    def resolve(self, queries: int, keys: int) -> Mask:
+    def resolve(self, queries: int | Tensor, keys: int | Tensor) -> Mask:
         left, right = self.left.resolve(queries, keys), self.right.resolve(queries, keys)
         return self if left is self.left and right is self.right else type(self)(left, right)
 
@@ -182,7 +182,7 @@ class Not(Mask):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         self.inner.check(batch, queries, keys)
 
-    def resolve(self, queries: int, keys: int) -> Mask:
+    def resolve(self, queries: int | Tensor, keys: int | Tensor) -> Mask:
         inner = self.inner.resolve(queries, keys)
         return self if inner is self.inner else Not(inner)
 

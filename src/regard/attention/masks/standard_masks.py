@@ -38,7 +38,7 @@ class Causal(Mask):
             self.causal_offset = offset
         self.offset = offset
 
-    def resolve(self, queries: int, keys: int) -> Mask:
+    def resolve(self, queries: int | Tensor, keys: int | Tensor) -> Mask:
         if isinstance(self.offset, str):
             return Causal(0 if self.offset == "top-left" else keys - queries)
         return self

@@ -1,0 +1,96 @@
+"""Packed sequences: the vectors of all sequences in a row, with cumulative lengths, as FlashAttention takes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Unpack, overload
+
+import torch
+
+from .attend import attend
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+    from torch import Tensor
+
+    from .attend import Options
+    from .weights import Weights
+
+
+@overload
+def attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    weights: Literal[False] = ...,
+    **options: Unpack[Options],
+) -> Float[Tensor, "total_q *heads d_v"]: ...
+
+
+@overload
+def attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None = None,
+    *,
+    weights: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Float[Tensor, "total_q *heads d_v"], Weights]: ...
+
+
+def attend_packed(
+    q: Float[Tensor, "total_q *heads d_q"],
+    k: Float[Tensor, "total_k *key_heads d_k"],
+    v: Float[Tensor, "total_k *key_heads d_v"],
+    cu_seqlens_q: Int[Tensor, " b_and_one"],
+    cu_seqlens_k: Int[Tensor, " b_and_one"] | None = None,
+    *,
+    weights: bool = False,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Weights]:
+    """`attend` for each sequence of a packed batch: q [total, D] or [total, heads, D], as FlashAttention packs them.
+
+    Sequence b has the rows cu_seqlens_q[b] up to cu_seqlens_q[b + 1] of q, and by cu_seqlens_k those of k and v (the
+    same without it). The options are those of `attend`. Masks and positions count from the start of each sequence:
+    `mask=causal("bottom-right")` is FlashAttention's `causal=True`.
+
+    The weights are [B, heads, longest T_q, longest T_k], zero after the end of a sequence; `w[b]` are those of one.
+    """
+    if cu_seqlens_k is None:
+        cu_seqlens_k = cu_seqlens_q
+    offsets = _offsets("cu_seqlens_q", cu_seqlens_q, q)
+    offsets_k = offsets if cu_seqlens_k is cu_seqlens_q else _offsets("cu_seqlens_k", cu_seqlens_k, k)
+    nested = (_nested(x, at, name) for x, at, name in ((q, offsets, "q"), (k, offsets_k, "k"), (v, offsets_k, "v")))
+    if weights:
+        z, w = attend(*nested, weights=True, **options)
+        return _packed(z), w
+    return _packed(attend(*nested, **options))
+
+
+def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_one"]:
+    if cu_seqlens.dim() != 1 or not len(cu_seqlens) or cu_seqlens.is_floating_point() or cu_seqlens.is_complex():
+        kind = f"{cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
+        raise ValueError(f"{name} has the whole numbers 0, n_1, n_1 + n_2, …, one more than sequences; got {kind}")
+    offsets = cu_seqlens.to(device=x.device, dtype=torch.int64)
+    if cu_seqlens.device.type == "cpu":  # reading them from a GPU would wait for it
+        first, last, backwards = int(offsets[0]), int(offsets[-1]), bool((offsets.diff() < 0).any())
+        if first or last != x.shape[0] or backwards:
+            raise ValueError(
+                f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {cu_seqlens.tolist()[:8]}"
+            )
+    return offsets
+
+
+def _nested(x: Tensor, offsets: Tensor, name: str) -> Tensor:
+    if x.dim() not in (2, 3):
+        raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
+    nested = torch.nested.nested_tensor_from_jagged(x, offsets)  # [B, T, (heads,) D]
+    return nested.transpose(1, 2) if x.dim() == 3 else nested
+
+
+def _packed(x: Tensor) -> Tensor:
+    return (x.transpose(1, 2) if x.dim() == 4 else x).values()
