@@ -81,7 +81,7 @@ class ModelEngine:
         self.model.eval()
         try:
             with torch.no_grad():
-                annotations = self.model.encode(padded.to(device), lengths.to(device))
+                annotations = self.model.encoder(padded.to(device), lengths.to(device))
             return search(self.model, annotations, **how)
         finally:
             self.model.train(training)

@@ -8,7 +8,7 @@ import torch
 
 from ..data.batch import BEGIN, PAD
 from ..models.decoders.decoder import Decoder
-from .beam_state import NEVER, Beam, Hypothesis, Ranking, advance
+from .beam_state import Beam, History, Hypothesis, Ranking, advance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,6 @@ def search(
     What a sentence gets does not depend on the others in the batch. The model must be in evaluation mode.
     """
     decoder: Decoder[Any] = model if isinstance(model, Decoder) else model.decoder
-    ranking = Ranking(length_penalty, coverage_penalty)
     if beams < 1 or not 1 <= best <= beams:
         raise ValueError(f"a search needs beams ≥ 1 and 1 ≤ best ≤ beams, got beams={beams} and best={best}")
     if decoder.training:
@@ -73,10 +72,11 @@ def search(
     most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
     if coverage_penalty:
         places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
+    ranking = Ranking(length_penalty, coverage_penalty)
     beam = Beam.start(most, beams, best, places, apart=sample is not None)
     steps = int(most.max()) + 1  # </s> is a step too
-    state = decoder.start(annotations, beams=beams, steps=steps)
     history = History(steps, len(most), beams, device)
+    state = decoder.start(annotations, beams=beams, steps=steps)
     generator = None if sample is None else sample.generator(device)
     for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
         history.write(at, alive, advanced)
@@ -136,47 +136,6 @@ def decode_steps(
         if beams > 1 and sample is None:
             first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
             state = state.reorder((first + parents).flatten())
-
-
-class History:
-    """Every token of every step and the hypothesis it was added to; hypotheses are read from it backwards."""
-
-    def __init__(self, steps: int, batch: int, beams: int, device: torch.device) -> None:
-        shape = (steps, batch, beams)
-        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.parents = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.logprobs = torch.zeros(shape, device=device)
-        self.ended = torch.full(shape, NEVER, device=device)
-
-    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: BeamStep) -> None:
-        self.tokens[at, alive] = advanced.tokens
-        self.parents[at, alive] = advanced.parents
-        self.logprobs[at, alive] = advanced.logprobs
-        self.ended[at, alive] = advanced.ended
-
-    def best(self, count: int) -> list[list[Hypothesis]]:
-        """The `count` best of every sentence that ended, fewer where fewer did."""
-        steps, batch, beams = self.ended.shape
-        scores, which = self.ended.transpose(0, 1).flatten(1).topk(count)  # [batch, count]
-        if bool((scores[:, 0] == NEVER).any()):
-            raise ValueError("no hypothesis has a finite score: the model's logits are NaN or infinite")
-        ends, column = (which // beams).cpu(), (which % beams).cpu()
-        logprobs = self.logprobs.transpose(0, 1).flatten(1).gather(1, which).tolist()
-        all_tokens, all_parents = self.tokens.cpu(), self.parents.cpu()
-        tokens = torch.zeros(batch, count, steps, dtype=torch.int64)
-        for step in range(int(ends.max()), -1, -1):
-            taken = all_tokens[step].gather(1, column)  # [batch, count]
-            before = all_parents[step].gather(1, column)
-            tokens[..., step] = taken
-            column = torch.where(step <= ends, before, column)
-        return [
-            [
-                Hypothesis(row[:end], score, logprob)
-                for row, end, score, logprob in zip(*sentence, strict=True)
-                if score > NEVER
-            ]
-            for sentence in zip(tokens.tolist(), ends.tolist(), scores.tolist(), logprobs, strict=True)
-        ]
 
 
 def _mean(weights: Float[Tensor, "rows maps places"] | None) -> Float[Tensor, "rows places"]:

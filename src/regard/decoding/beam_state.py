@@ -1,4 +1,4 @@
-"""The beam: the live hypotheses of every sentence of a batch, and their extension by one token."""
+"""The beam: the live hypotheses of every sentence of a batch, their extension by one token, and their history."""
 
 from __future__ import annotations
 
@@ -206,6 +206,47 @@ def _best(
         coverage=coverage,
     )
     return BeamStep(after, parents, tokens, logprobs, ended)
+
+
+class History:
+    """Every token of every step and the hypothesis it was added to; hypotheses are read from it backwards."""
+
+    def __init__(self, steps: int, batch: int, beams: int, device: torch.device) -> None:
+        shape = (steps, batch, beams)
+        self.tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.parents = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(shape, device=device)
+        self.ended = torch.full(shape, NEVER, device=device)
+
+    def write(self, at: Int[Tensor, "1"], alive: Int[Tensor, "rows"], advanced: BeamStep) -> None:
+        self.tokens[at, alive] = advanced.tokens
+        self.parents[at, alive] = advanced.parents
+        self.logprobs[at, alive] = advanced.logprobs
+        self.ended[at, alive] = advanced.ended
+
+    def best(self, count: int) -> list[list[Hypothesis]]:
+        """The `count` best of every sentence that ended, fewer where fewer did."""
+        steps, batch, beams = self.ended.shape
+        scores, which = self.ended.transpose(0, 1).flatten(1).topk(count)  # [batch, count]
+        if bool((scores[:, 0] == NEVER).any()):
+            raise ValueError("no hypothesis has a finite score: the model's logits are NaN or infinite")
+        ends, column = (which // beams).cpu(), (which % beams).cpu()
+        logprobs = self.logprobs.transpose(0, 1).flatten(1).gather(1, which).tolist()
+        all_tokens, all_parents = self.tokens.cpu(), self.parents.cpu()
+        tokens = torch.zeros(batch, count, steps, dtype=torch.int64)
+        for step in range(int(ends.max()), -1, -1):
+            taken = all_tokens[step].gather(1, column)  # [batch, count]
+            before = all_parents[step].gather(1, column)
+            tokens[..., step] = taken
+            column = torch.where(step <= ends, before, column)
+        return [
+            [
+                Hypothesis(row[:end], score, logprob)
+                for row, end, score, logprob in zip(*sentence, strict=True)
+                if score > NEVER
+            ]
+            for sentence in zip(tokens.tolist(), ends.tolist(), scores.tolist(), logprobs, strict=True)
+        ]
 
 
 def topk(x: Float[Tensor, "*rows n"], count: int) -> tuple[Float[Tensor, "*rows count"], Int[Tensor, "*rows count"]]:

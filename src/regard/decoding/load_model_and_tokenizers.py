@@ -40,21 +40,20 @@ def load(
     from ..data.tokenizer_pair import TokenizerPair
     from ..models import load as load_model
 
+    exported = engine == "ctranslate2"
+    folder, run = _exported(Path(name)) if exported else find(name)
+    search, tokenizers = _search(run), TokenizerPair.load(folder)
     model: Any
-    if engine == "ctranslate2":
+    if exported:
         from .ctranslate2_engine import CTranslate2
 
-        folder, run = _exported(Path(name))
-        tokenizers = TokenizerPair.load(folder)
         model = CTranslate2(folder, tokenizers, device)
     else:
-        folder, run = find(name)
-        tokenizers = TokenizerPair.load(folder)
         model = load_model(folder).to(device)
     if wanted and model.task not in wanted:
         command = COMMANDS.get(model.task, model.task)
         raise ValueError(f"{name} is a model for `regard {command}`; give one that can {' or '.join(wanted)}")
-    return Pretrained(model, tokenizers, folder, run, _search(run))
+    return Pretrained(model, tokenizers, folder, run, search)
 
 
 def find(name: str | Path) -> tuple[Path, Path | None]:

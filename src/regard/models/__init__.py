@@ -25,6 +25,6 @@ from .encoders.lstmn_encoder import LSTMNEncoderConfig as LSTMNEncoderConfig
 from .encoders.no_encoder import NoEncoderConfig as NoEncoderConfig
 from .encoders.recurrent_encoder import RecurrentEncoderConfig as RecurrentEncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig as TransformerEncoderConfig
-from .load_model import load as load
+from .pretrained_model import load as load
 from .registry import DECODERS as DECODERS
 from .registry import ENCODERS as ENCODERS

@@ -53,19 +53,19 @@ class EncoderDecoderConfig(Config):
         encoder, decoder = self.encoder, self.decoder
         if wrong := super().problems():
             return wrong
-        wrong = decoder.encoder_problems(encoder)
-        if encoder.kind != "none" and not encoder.annotation_width:
+        wrong = self._tying_problems()
+        if encoder.kind != "none" and not encoder.width:
             wrong.append("encoder.width = 0 means the number of classes, for classifiers; set it")
         if encoder.reads == "text" and not self.source_vocabulary:
             wrong.append("an encoder that reads text needs a vocabulary; source_vocabulary is 0")
-        return wrong + self._tying_problems()
+        return wrong + decoder.encoder_problems(encoder)
 
     def _tying_problems(self) -> list[str]:
         encoder, decoder, tied = self.encoder, self.decoder, f'tied = "{self.tied}"'
         if self.tied == "none":
             return []
         wrong = []
-        if decoder.output_width != decoder.embedding_width:
+        if decoder.embedding_width != decoder.output_width:
             wrong.append(
                 f"{tied} shares the decoder's embeddings with its output, {decoder.embedding_width} and "
                 f"{decoder.output_width} wide; make them equally wide, or tie nothing"
@@ -113,7 +113,7 @@ class EncoderDecoder(PretrainedModel):
         weights: bool = False,
     ) -> DecoderOutput:
         """Features at every target position, teacher-forced; `readout` turns them into logits."""
-        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights)
+        decoded: DecoderOutput = self.decoder(target, self.encoder(source, lengths), weights=weights)
         return decoded
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:

@@ -21,24 +21,29 @@ if TYPE_CHECKING:
     from .encoders.encoder import Encoder
 
 
+MODEL_TYPES: dict[str, type[PretrainedModel]] = {}
+"""The classes by the model_type in config.json. Each class that declares one enters itself."""
+
+
 class PretrainedModel(nn.Module):
     """A model that its configuration describes completely. `config_class` reads that from config.json."""
 
     model_type: ClassVar[str]
     config_class: ClassVar[type[Config]]
     config: Any
+    task: TaskName
+    """What it is for: translate, write, classify, caption or spell."""
     encoder: Encoder
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "model_type" in cls.__dict__:  # not a user's subclass of a model
+            MODEL_TYPES[cls.model_type] = cls
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         config.check()
-        self.config = config
-
-    @property
-    def task(self) -> TaskName:
-        """What it is for: translate, write, classify, caption or spell."""
-        task: TaskName = self.config.task
-        return task
+        self.config, self.task = config, config.task
 
     def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
         annotations: Annotations = self.encoder(source, lengths)
@@ -79,6 +84,15 @@ class PretrainedModel(nn.Module):
         except Exception as error:
             raise ValueError(f"{weights} does not hold the weights that config.json describes: {error}") from error
         return model.eval()
+
+
+def load(folder: str | Path) -> PretrainedModel:
+    """What `save_pretrained` wrote, on the CPU and in evaluation mode; config.json says which class it is."""
+    kind, _ = read(folder)
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
+        known = ", ".join(sorted(MODEL_TYPES))
+        raise ValueError(f"{folder}/config.json is of model_type {kind!r:.60}; known are {known}")
+    return MODEL_TYPES[kind].from_pretrained(folder)
 
 
 def read(folder: str | Path) -> tuple[object, dict[str, Any]]:

@@ -118,28 +118,26 @@ def test_a_tape_has_an_end() -> None:
 def test_triton_scores_read_a_tape_that_has_room_left() -> None:
     skip_without_triton()
     with interpreted():
-        from regard.attention.kernels.additive import additive_step_energies_triton
+        from regard.layers.recurrent import loop_additive_triton
 
         torch.manual_seed(1)
         room, sums = torch.randn(3, 9, 20), torch.zeros(3, 9, 20)
         q, w, g, sum_w = torch.randn(3, 20), torch.randn(20), torch.randn(3, 5), torch.zeros(3, 20)
         whole = room[:, :5].clone()
         torch.testing.assert_close(
-            additive_step_energies_triton.energies(q, room[:, :5], w),
+            loop_additive_triton.energies(q, room[:, :5], w),
             torch.tanh(q[:, None] + whole) @ w,
             rtol=1e-5,
             atol=1e-5,
         )
         other, other_w = torch.zeros(3, 5, 20), torch.zeros(3, 20)
-        into_q = additive_step_energies_triton.add_gradients(g, q, whole, w, other, other_w)
-        torch.testing.assert_close(
-            additive_step_energies_triton.add_gradients(g, q, room[:, :5], w, sums[:, :5], sum_w), into_q
-        )
+        into_q = loop_additive_triton.add_gradients(g, q, whole, w, other, other_w)
+        torch.testing.assert_close(loop_additive_triton.add_gradients(g, q, room[:, :5], w, sums[:, :5], sum_w), into_q)
         torch.testing.assert_close(sums[:, :5], other)
         torch.testing.assert_close(sum_w, other_w)
         assert sums[:, 5:].abs().max() == 0
         with pytest.raises(ValueError, match="they must be equal"):
-            additive_step_energies_triton.add_gradients(g, q, room[:, :5], w, other, sum_w)
+            loop_additive_triton.add_gradients(g, q, room[:, :5], w, other, sum_w)
 
 
 def annotations(width: int, tape: bool) -> Annotations:

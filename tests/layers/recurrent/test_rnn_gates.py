@@ -19,8 +19,7 @@ def test_gates_have_the_right_gradients() -> None:
 def test_triton_gates_and_scores_follow_the_formula(dtype: torch.dtype) -> None:
     skip_without_triton()
     with interpreted():
-        from regard.attention.kernels.additive import additive_step_energies_triton
-        from regard.layers.recurrent import rnn_gates_triton
+        from regard.layers.recurrent import loop_additive_triton, rnn_gates_triton
 
         torch.manual_seed(1)
         given, recalled, h, g = (torch.randn(5, n).to(dtype) for n in (21, 21, 7, 7))
@@ -43,14 +42,14 @@ def test_triton_gates_and_scores_follow_the_formula(dtype: torch.dtype) -> None:
             torch.testing.assert_close(mine.double(), other, rtol=8 * rounding, atol=8 * rounding)
 
         q, keys, w, ge = (torch.randn(*shape).to(dtype) for shape in ((3, 20), (3, 19, 20), (20,), (3, 19)))
-        e = additive_step_energies_triton.energies(q, keys, w)
+        e = loop_additive_triton.energies(q, keys, w)
         q64, k64, w64 = (x.double().requires_grad_() for x in (q, keys, w))
         want = torch.tanh(q64[:, None] + k64) @ w64
         torch.testing.assert_close(e.double(), want, rtol=1e-5, atol=1e-5)
         sums, sum_w = torch.zeros(3, 19, 20), torch.zeros(3, 20)
-        to_q = additive_step_energies_triton.add_gradients(ge, q, keys, w, sums, sum_w)
+        to_q = loop_additive_triton.add_gradients(ge, q, keys, w, sums, sum_w)
         # A second step adds to the same sums.
-        to_q = additive_step_energies_triton.add_gradients(ge, q, keys, w, sums, sum_w)
+        to_q = loop_additive_triton.add_gradients(ge, q, keys, w, sums, sum_w)
         wanted = grads((want * ge).sum(), q64, k64, w64)
         torch.testing.assert_close(to_q.double(), wanted[0], rtol=8 * rounding, atol=8 * rounding)
         torch.testing.assert_close((sums * w).double(), 2 * wanted[1], rtol=1e-4, atol=1e-4)

@@ -40,7 +40,7 @@ class EncoderMemory:
         self._energies: LoopAdditive | DeferredLinear = (
             LoopAdditive(keys, form.weight.to(keys.dtype)) if isinstance(form, TanhForm) else DeferredLinear(keys)
         )
-        self._mix = DeferredLinear(values.mT)  # [batch, width, places]: p ↦ p V
+        self.mix = DeferredLinear(values.mT)  # p ↦ p V: Σ_j p_j v_j
         self.places = torch.arange(keys.shape[1], device=keys.device)
         # −∞ on padding, added to the energies.
         self._closed = torch.zeros(keys.shape[:2], device=keys.device).masked_fill_(
@@ -69,10 +69,6 @@ class EncoderMemory:
         """energy(q, k), −∞ on padding; `closed` (0 or −∞) is added."""
         return self._energies(q) + (self._closed if closed is None else self._closed + closed)
 
-    def mix(self, weights: Float[Tensor, "batch queries places"]) -> Float[Tensor, "batch queries width"]:
-        """Σ_j w_j v_j."""
-        return self._mix(weights)
-
     def attend(
         self,
         q: Float[Tensor, "batch queries d"],
@@ -86,7 +82,7 @@ class EncoderMemory:
         if scale is not None:
             p = p * scale
         z = self.mix(p)
-        if scale is None:  # scaled weights do not sum to one: no normalizer describes them
+        if listeners and scale is None:  # scaled weights do not sum to one: no normalizer describes them
             self.notify(q, z, closed=closed)
         return z, p
 
@@ -99,9 +95,7 @@ class EncoderMemory:
         normalize: Normalizer | None = None,
         state: Float[Tensor, "batch queries"] | None = None,
     ) -> None:
-        """Report a step to the listeners."""
-        if not listeners:
-            return
+        """Report a step to the listeners of `attend`."""
         mask = padding(self.lengths) if bool((self.lengths < len(self.places)).any()) else None
         if closed is not None:
             window = dense(closed == 0)

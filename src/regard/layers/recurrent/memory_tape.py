@@ -9,10 +9,9 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...attention.energies.energy_forms import TanhForm
-from ...attention.kernels.additive.additive_step_energies import add_step_gradients, step_energies
 from ...attention.listeners import listeners, notify_step
 from ...attention.torch_transforms import exact
-from .loop_additive import AdditiveGradients
+from .loop_additive import AdditiveGradients, add_step_gradients, step_energies
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int

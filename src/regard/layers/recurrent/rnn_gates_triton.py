@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ...attention.kernels.additive.additive_step_energies_triton import tanh
+from .loop_additive_triton import tanh
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ...attention import Hard
+from ...attention.listeners import listeners
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -47,7 +48,8 @@ class SoftHardAttention(nn.Module):
         weights, picked = self.hard.both(e)
         if not self.training:
             z = memory.mix(weights)
-            memory.notify(q, z, normalize=self.hard, state=picked)
+            if listeners:
+                memory.notify(q, z, normalize=self.hard, state=picked)
             return SoftHardOutput(z, weights)
         log_alpha = torch.log_softmax(e, dim=-1)
         alpha = log_alpha.exp()

@@ -80,6 +80,8 @@ class Decoder(nn.Module, ABC, Generic[S]):
 
     embedding: nn.Embedding
     output: nn.Linear
+    most_steps: int | None = None
+    """The number of positions it has; None where they are unlimited."""
 
     @abstractmethod
     def forward(
@@ -111,11 +113,6 @@ class Decoder(nn.Module, ABC, Generic[S]):
 
     def updated(self) -> None:
         """Called after each update of the weights in training; most decoders ignore it."""
-
-    @property
-    def most_steps(self) -> int | None:
-        """The number of positions it has; None where they are unlimited."""
-        return None
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits over the target vocabulary."""

@@ -56,9 +56,11 @@ class RecurrentDecoderConfig(DecoderConfig):
         return wrong
 
     def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
-        if self.attends and encoder.kind == "none":
+        if self.attention == "none":
+            return []
+        if encoder.kind == "none":
             return [f'decoder.attention = "{self.attention}" has nothing to attend to; set it to "none"']
-        if self.attends and self.energy == "dot" and self.width != encoder.annotation_width:
+        if self.energy == "dot" and self.width != encoder.annotation_width:
             return [
                 f'decoder.energy = "dot" needs a decoder as wide as the annotations: decoder.width is {self.width}, '
                 f'and they are {encoder.annotation_width} wide; change one, or use "general"'
@@ -179,10 +181,10 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         return features, replace(state, last=after, position=state.position + 1), maps
 
     def _start(self, annotations: Annotations) -> tuple[RecurrentLoop, RecurrentStep]:
+        project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
         vectors = annotations.vectors
         dtype = loop_dtype(vectors if vectors.shape[-1] else self.output.weight)
         vectors = vectors.to(dtype)
-        project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
         loop = RecurrentLoop(
             # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
             cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],

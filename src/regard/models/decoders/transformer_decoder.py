@@ -65,7 +65,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
 
     def __init__(self, config: TransformerDecoderConfig, vocabulary: int, memory: int, longest: int) -> None:
         super().__init__()
-        self.config, self._longest = config, longest
+        self.config, self.most_steps = config, longest if config.positions == "learned" else None
         self.embedding = token_embedding(vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
@@ -73,10 +73,6 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         self.layers = cast("list[DecoderLayer]", nn.ModuleList(layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.output = output_matrix(config.width, vocabulary)
-
-    @property
-    def most_steps(self) -> int | None:
-        return self._longest if self.config.positions == "learned" else None
 
     def _embed(self, tokens: Tensor, first: int) -> Tensor:
         x = self.embedding(tokens) * math.sqrt(self.config.width)

@@ -12,7 +12,7 @@ from .source_embedding import token_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Int
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class BagEncoderConfig(EncoderConfig):
     dropout: float = 0.0
 
     def build(self, vocabulary: int, longest: int) -> BagEncoder:
-        return BagEncoder(self, token_embedding(vocabulary, self.width))
+        return BagEncoder(self, vocabulary)
 
 
 class BagEncoder(Encoder):
@@ -37,10 +37,10 @@ class BagEncoder(Encoder):
     static weights and learned values.
     """
 
-    def __init__(self, config: BagEncoderConfig, embedding: nn.Embedding) -> None:
+    def __init__(self, config: BagEncoderConfig, vocabulary: int) -> None:
         super().__init__()
-        self.width = embedding.embedding_dim
-        self.embedding = embedding
+        self.width = config.width
+        self.embedding = token_embedding(vocabulary, config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, source: Int[Tensor, "batch places"], lengths: Int[Tensor, "batch"]) -> Annotations:

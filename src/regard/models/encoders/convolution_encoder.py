@@ -41,7 +41,7 @@ class ConvolutionEncoderConfig(EncoderConfig):
         return self.stride == 1
 
     def build(self, vocabulary: int, longest: int) -> ConvolutionEncoder:
-        return ConvolutionEncoder(self, source_embedding(self.reads, vocabulary, self.embedding))
+        return ConvolutionEncoder(self, vocabulary)
 
 
 class WindowConvolution(nn.Module):
@@ -75,10 +75,10 @@ class ConvolutionEncoder(Encoder):
     depend on each other.
     """
 
-    def __init__(self, config: ConvolutionEncoderConfig, embedding: nn.Module) -> None:
+    def __init__(self, config: ConvolutionEncoderConfig, vocabulary: int) -> None:
         super().__init__()
         self.width = config.annotation_width
-        self.embedding = embedding
+        self.embedding = source_embedding(config.reads, vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         widths = [config.embedding, *[self.width] * (config.layers - 1)]
         layers = (WindowConvolution(width, config.width, config.windows, config.stride) for width in widths)

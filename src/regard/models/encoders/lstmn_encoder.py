@@ -30,16 +30,16 @@ class LSTMNEncoderConfig(EncoderConfig):
     dropout: float = 0.2
 
     def build(self, vocabulary: int, longest: int) -> LSTMNEncoder:
-        return LSTMNEncoder(self, source_embedding(self.reads, vocabulary, self.embedding))
+        return LSTMNEncoder(self, vocabulary)
 
 
 class LSTMNEncoder(Encoder):
     """h_1 … h_n of an LSTMN, from left to right, and its memory tape (Cheng, Dong and Lapata 2016, section 3.1)."""
 
-    def __init__(self, config: LSTMNEncoderConfig, embedding: nn.Module) -> None:
+    def __init__(self, config: LSTMNEncoderConfig, vocabulary: int) -> None:
         super().__init__()
         self.width = config.width
-        self.embedding = embedding
+        self.embedding = source_embedding(config.reads, vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             LSTMN(config.width if layer else config.embedding, config.width) for layer in range(config.layers)

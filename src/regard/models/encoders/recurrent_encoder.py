@@ -36,16 +36,16 @@ class RecurrentEncoderConfig(EncoderConfig):
         return self.width * (2 if self.bidirectional else 1)
 
     def build(self, vocabulary: int, longest: int) -> RecurrentEncoder:
-        return RecurrentEncoder(self, source_embedding(self.reads, vocabulary, self.embedding))
+        return RecurrentEncoder(self, vocabulary)
 
 
 class RecurrentEncoder(Encoder):
     """h_j = [→h_j; ←h_j]: a GRU or LSTM in both directions (Bahdanau et al. 2015, 3.2) or one (Luong et al. 2015)."""
 
-    def __init__(self, config: RecurrentEncoderConfig, embedding: nn.Module) -> None:
+    def __init__(self, config: RecurrentEncoderConfig, vocabulary: int) -> None:
         super().__init__()
         self.width = config.annotation_width
-        self.embedding = embedding
+        self.embedding = source_embedding(config.reads, vocabulary, config.embedding)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(
             RecurrentLayer(

@@ -62,16 +62,16 @@ class TransformerEncoderConfig(TransformerConfig, EncoderConfig):
     reads: SequenceSource = "text"
 
     def build(self, vocabulary: int, longest: int) -> TransformerEncoder:
-        return TransformerEncoder(self, source_embedding(self.reads, vocabulary, self.width), longest)
+        return TransformerEncoder(self, vocabulary, longest)
 
 
 class TransformerEncoder(Encoder):
     """Layers of self-attention and feed-forward (Vaswani et al. 2017, section 3.1)."""
 
-    def __init__(self, config: TransformerEncoderConfig, embedding: nn.Module, longest: int) -> None:
+    def __init__(self, config: TransformerEncoderConfig, vocabulary: int, longest: int) -> None:
         super().__init__()
         self.width = config.width
-        self.embedding = embedding
+        self.embedding = source_embedding(config.reads, vocabulary, config.width)
         self.positions = absolute_positions(config.positions, config.width, longest)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(**config.layer_options()) for _ in range(config.layers))

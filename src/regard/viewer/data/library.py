@@ -79,13 +79,12 @@ def model_at(place: str) -> ModelEntry:
 
 def _task(folder: Path) -> str:
     """The page's task for a model of regard, from its configuration alone: loading the model takes longer."""
-    from ...models.load_model import KINDS
-    from ...models.pretrained_model import read
+    from ...models.pretrained_model import MODEL_TYPES, read
 
     kind, values = read(folder)
-    if kind not in KINDS:
-        raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(KINDS))}")
-    config: Any = KINDS[kind].config_class.from_dict(values)
+    if kind not in MODEL_TYPES:
+        raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(MODEL_TYPES))}")
+    config: Any = MODEL_TYPES[kind].config_class.from_dict(values)
     return "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
 
 
