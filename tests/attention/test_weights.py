@@ -225,3 +225,52 @@ def test_keys_that_nobody_sees_are_left_out_and_change_nothing() -> None:
         assert torch.allclose(stats.on, dense[..., [0, 900]].sum(-1))  # type: ignore[arg-type]
         assert torch.allclose(stats.offsets[..., 1], dense.diagonal(0, -2, -1))  # type: ignore[index]
         assert float(stats.fidelity.max()) < 1e-12  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("backend", ["auto", "reference", "fused"])
+@pytest.mark.parametrize("magnitude", [1e4, 1e6, 1e8, 1e30])
+@pytest.mark.parametrize("normalize", [r.Softmax(), r.Softmax(0.1), r.Sparsemax(), r.Entmax(1.5)], ids=repr)
+def test_rows_of_large_energies(magnitude: float, normalize: r.Normalizer, backend: str) -> None:
+    """One number per row cannot hold them: at energies of 1e8 weights were 0 or 1, and off by 0.6 % at 1e6."""
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 6, 8), torch.randn(1, 9, 8)
+    k[:, 4] = k[:, 2]  # two keys alike: the row has a tie
+    _, w = attend(magnitude * q, k, k, normalize=normalize, weights=True, backend=backend)  # type: ignore[call-overload]
+    whole = w.dense()
+    torch.testing.assert_close(whole.sum(-1), torch.ones(1, 6))
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(w.tile(slice(None), slice(None)), whole, **close)
+    torch.testing.assert_close(w.tile(slice(None), [4, 2, 8]), whole[..., [4, 2, 8]], **close)
+    torch.testing.assert_close(w.received(), whole.sum(-2), **close)
+    torch.testing.assert_close(w.top(9).values, whole.sort(-1, descending=True).values, **close)
+    torch.testing.assert_close(w.map((6, 9)), whole, **close)
+    torch.testing.assert_close(w.entropy(), -torch.xlogy(whole, whole).sum(-1), **close)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_the_least_number(dtype: torch.dtype) -> None:
+    """Masks that are added close keys with finfo.min. A row of nothing else is uniform: its energies round to that."""
+    q = torch.randn(1, 4, 8, dtype=dtype)
+    bias = torch.zeros(4, 4, dtype=dtype)
+    bias[2] = torch.finfo(dtype).min
+    z, w = attend(q, q, q, energy=r.Modified(r.ScaledDot(), r.Bias(bias)), weights=True)
+    whole = w.dense()
+    assert whole[0, 2].tolist() == [0.25] * 4
+    torch.testing.assert_close(w.tile(slice(None), slice(None)), whole)
+    torch.testing.assert_close(w.received(), whole.sum(-2))
+    torch.testing.assert_close(w.entropy(), -torch.xlogy(whole, whole).sum(-1))
+    torch.testing.assert_close(w.map((4, 4), "mean"), whole)
+    assert float(w.fidelity(q, z)) < 4 * torch.finfo(dtype).eps
+
+
+def test_a_row_of_the_least_float16() -> None:
+    """−65,504 in float16: energies are held in float32, where they do not round to it. Nothing is lost of them."""
+    q = torch.randn(1, 4, 8, dtype=torch.float16)
+    bias = torch.zeros(4, 4, dtype=torch.float16)
+    bias[2] = torch.finfo(torch.float16).min
+    z, w = attend(q, q, q, energy=r.Modified(r.ScaledDot(), r.Bias(bias)), weights=True)
+    whole = w.dense()
+    torch.testing.assert_close(whole.sum(-1), torch.ones(1, 4))
+    torch.testing.assert_close(w.tile(slice(None), slice(None)), whole)
+    torch.testing.assert_close(w.received(), whole.sum(-2))
+    assert float(w.fidelity(q, z)) < 4 * torch.finfo(torch.float16).eps

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from .block_indices import positions, span
+from .normalizers.normalizer import RowState
 from .torch_transforms import readable
 from .weight_statistics import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from jaxtyping import Float
-    from torch import Tensor
 
     from .block_indices import Index
     from .energies.lazy_energy_matrix import EnergyMatrix
@@ -28,14 +26,18 @@ STEP = 512
 
 
 @torch.no_grad()
-def row_state(weights: Weights) -> Float[Tensor, "n rows"]:
+def row_state(weights: Weights) -> RowState:
     """The state of the selected rows, from their energies."""
     energies, normalize = weights.flat(), weights.normalize
-    state = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
+    rest = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
+    anchor, anchored = torch.empty_like(rest), False
     for n, rows, entries, queries in _parts(weights, energies):
         e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
-        state[n, rows] = normalize.state(e)
-    return state
+        own = normalize.row_state(e)
+        rest[n, rows] = own.rest
+        if own.anchor is not None:
+            anchor[n, rows], anchored = own.anchor, True
+    return normalize.joined(RowState(rest, anchor if anchored else None))
 
 
 def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
@@ -46,7 +48,8 @@ def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False
     A block is valid until the next one: it is computed in the same memory.
     """
     energies, normalize, state = weights.flat(), weights.normalize, weights.row_state()
-    whole = whole or not normalize.nonnegative
+    # A matrix product of other keys may round energies otherwise than that which the anchors come from.
+    whole = whole or not normalize.nonnegative or state.anchor is not None
     j = torch.arange(energies.keys, device=weights.device)
     # Two buffers for all blocks: a fresh 4 MiB tensor per operation costs more in page faults than in work.
     first = energies.a.new_empty(0, dtype=energies.precision)
@@ -54,12 +57,12 @@ def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False
     for n, rows, entries, queries in _parts(weights, energies):
         last = energies.keys if whole else max(least, _reach(energies, entries, queries))
         e = energies.block(entries, queries, slice(0, last), normalize.absent, first)
-        own_state = state[n, rows, None]
-        log = None if normalize.opaque else normalize.log_weigh_(e, own_state)
+        own_state = state.map(lambda x, n=n, rows=rows: x[n, rows])  # type: ignore[misc]
+        log = normalize.log_weigh_rows(e, own_state)
         if log is not None:
             w = torch.exp(log, out=second.resize_(log.shape)) if with_log else log.exp_()
         else:
-            w = normalize.weigh(e, own_state, j[:last])
+            w = normalize.weigh_rows(e, own_state, j[:last])
             log = w.log() if with_log else None
         yield Block(w, log, n, rows, positions(queries, weights.device))
 

@@ -2,17 +2,21 @@
 
 A normalizer leaves one number per row, after which any weight is a pointwise function of its energy; for softmax
 w_ij = exp(e_ij − lse_i). So keeping q, k and that number is keeping the matrix, in O(T) memory instead of O(T²).
+In floating point one number cannot hold a row of large energies, where lse = max + log Σ exp(e − max) loses the second
+term: such rows have two (`RowState`), computed from the energies when weights are read.
 """
 
 from __future__ import annotations
 
 from copy import copy
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from .block_indices import as_range, positions, select, span
-from .kernels.statistics import statistics_gpu
+from .kernels.statistics import kernel_row_state, statistics_gpu
+from .normalizers.normalizer import RowState
 from .tensor_versions import ChangedInPlaceError, TensorVersions
 from .weight_blocks import blocks, row_state
 from .weight_statistics import (
@@ -65,7 +69,8 @@ class Weights:
         self.detached = energies.detached()
         """The energies that weights are computed from: no graph, learned tensors copied."""
         self.kernel_state = None if state is None else state.detach().reshape(energies.count, energies.queries)
-        """The row state [n, T_q] that the kernel left, for all matrices and queries."""
+        """The state [n, T_q] that the kernel left, one number per row, for all matrices and queries."""
+        self._kernel = None if self.kernel_state is None else _KernelState(self.kernel_state, normalize)
         self.entries: Sequence[int] = range(energies.count)
         """Which matrices are selected, counted over the flattened batch."""
         self.queries: Sequence[int] = range(energies.queries)
@@ -76,7 +81,7 @@ class Weights:
         self._fixed = TensorVersions(used)
         self._learned = TensorVersions([x for x in learned if x.requires_grad])
         self._flat: EnergyMatrix | None = None
-        self._own: Tensor | None = None  # the state of the selected rows
+        self._own: RowState | None = None  # the state of the selected rows
         self._shape = energies.batch
         self._vector = vector  # one query, given as a vector: results have no dimension for queries
 
@@ -95,10 +100,9 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes kept: queries, keys and one number per row. The matrix would take 4 · T_q · T_k per head in float32."""
-        state = self._own if self.kernel_state is None else self.kernel_state
-        kept = (self.energies.a, self.energies.b, *(() if state is None else (state,)))
-        return sum(x.numel() * x.element_size() for x in kept)
+        """Bytes kept: queries, keys and the row state. The matrix would take 4 · T_q · T_k per head in float32."""
+        state = self._own or () if self.kernel_state is None else (self.kernel_state,)
+        return sum(x.numel() * x.element_size() for x in (self.energies.a, self.energies.b, *state) if x is not None)
 
     # Selection
 
@@ -135,7 +139,7 @@ class Weights:
         """The whole matrix, differentiable. The only method that takes O(T²) memory."""
         e = self._live().block(*self._index(), slice(0, self.energies.keys), self.normalize.absent)
         if self.normalize.selects_key:  # the keys that were selected, not new ones
-            w = self.normalize.weigh(e, self.row_state()[..., None], torch.arange(e.shape[-1], device=e.device))
+            w = self.normalize.weigh_rows(e, self.row_state(), torch.arange(e.shape[-1], device=e.device))
         else:
             w = self._live_normalize(e)
         return w.reshape(self.shape)
@@ -158,15 +162,8 @@ class Weights:
             return part._pooled(keys, size, pool)
         w = statistics_gpu.tile(part, keys)
         if w is None:
-            j = span(keys, self.device)
-            if self.normalize.pointwise:
-                e = self.flat().block(*part._index(), j, self.normalize.absent)
-                w = self.normalize.weigh(e, part.row_state()[..., None], positions(j, self.device))
-            else:
-                like = torch.empty(0, dtype=self.energies.precision, device=self.device)
-                w = like.new_empty(len(part.entries), len(part.queries), len(keys))
-                for block in blocks(part, with_log=False, whole=True):
-                    w[block.n, block.rows] = block.w[..., j]
+            parts = self.normalize.pointwise and part.row_state().anchor is None
+            w = part._block(keys) if parts else part._columns_of_rows(keys)
         return w.reshape(*self._shape, len(part.queries), len(keys))
 
     def log_prob(self) -> Float[Tensor, "*batch q"]:
@@ -177,7 +174,7 @@ class Weights:
                 'Use attend(..., normalize=Hard("reinforce"))'
             )
         e = self._live().block(*self._index(), slice(0, self.energies.keys), -torch.inf)
-        key = self.row_state()
+        key = self.row_state().rest
         empty = key < 0
         chosen = e.gather(-1, key.clamp_min(0)[..., None]).squeeze(-1)
         total = e.masked_fill(empty[..., None], 0).logsumexp(-1)
@@ -287,21 +284,45 @@ class Weights:
             self._flat = self.detached.flat()
         return self._flat
 
-    def row_state(self) -> Float[Tensor, "n rows"]:
-        """One number per selected row: the one the kernel left, or computed now by one pass over the rows."""
+    def row_state(self) -> RowState:
+        """The state of the selected rows, [n, rows]: what the kernel left, or computed now by one pass over them."""
         if self._own is None:
-            self._own = self.compute_state()
+            self._own = self._compute_state()
         return self._own
 
-    def compute_state(self) -> Float[Tensor, "n rows"]:
-        self.flat()  # raises where the inputs were changed
-        if self.kernel_state is not None:
-            entries, rows = self._index()
-            return self.kernel_state[entries][:, rows]
-        state = statistics_gpu.row_state(self)
-        return row_state(self) if state is None else state
+    def completed(self, state: RowState, unit: float = 1.0) -> RowState:
+        """The state of the selected rows from that of their energies, which are anchor · `unit` and so on.
+
+        For subclasses whose rows share their weights with something that is no key.
+        """
+        return state
 
     # Private
+
+    def _compute_state(self) -> RowState:
+        self.flat()  # raises where the inputs were changed
+        state = None
+        if self._kernel is not None and self._kernel.holds:
+            entries, rows = self._index()
+            state = RowState(self._kernel.state[entries][:, rows])
+        if state is None:
+            state = kernel_row_state.row_state(self)
+        return self.completed(row_state(self) if state is None else state)
+
+    def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
+        j = span(keys, self.device)
+        e = self.flat().block(*self._index(), j, self.normalize.absent)
+        return self.normalize.weigh_rows(e, self.row_state(), positions(j, self.device))
+
+    def _columns_of_rows(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
+        """The same from whole rows: where energies are large, those of single blocks may be rounded otherwise."""
+        j = span(keys, self.device)
+        w = torch.empty(
+            len(self.entries), len(self.queries), len(keys), dtype=self.energies.precision, device=self.device
+        )
+        for block in blocks(self, with_log=False, whole=True):
+            w[block.n, block.rows] = block.w[..., j]
+        return w
 
     def _pooled(self, cols: Sequence[int], size: tuple[int, int], pool: Literal["max", "mean"]) -> Tensor:
         rows, columns = self._size(size, pool)
@@ -361,3 +382,15 @@ class Weights:
         if pool not in ("max", "mean"):
             raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
         return min(rows, len(self.queries)), min(cols, self.energies.keys)
+
+
+class _KernelState:
+    """The state that the kernel left, shared by all selections of one `Weights`."""
+
+    def __init__(self, state: Float[Tensor, "n q"], normalize: Normalizer) -> None:
+        self.state, self._normalize = state, normalize
+
+    @cached_property
+    def holds(self) -> bool:
+        """Whether one number per row is enough for these rows; else the state is computed from the energies."""
+        return self._normalize.holds(self.state)

@@ -167,3 +167,35 @@ def test_log_prob_needs_a_sampler() -> None:
 def test_settings_out_of_range(make, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    "normalize", [r.Entmax(3.0), r.Entmax(1.1), r.Sparsemax(), r.Softmax(0.1), r.Softmax()], ids=repr
+)
+def test_energies_at_the_ends_of_float32(normalize: r.Normalizer) -> None:
+    """2 · 3e38 and 3e38 / 0.1 overflow: rows are moved before they are scaled."""
+    e = torch.tensor([[3e38, -3e38, 0.0], [3e38, 3e38, -3e38], [-3e38, -3e38, -3e38]])
+    third = 1 / 3
+    expected = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [third, third, third]])
+    torch.testing.assert_close(normalize(e), expected)
+
+
+def test_proportional_at_the_ends_of_float32() -> None:
+    e = torch.tensor([[3e38, 3e38, 0.0], [1e-45, 1e-45, 0.0], [2.0, 6.0, 0.0]])
+    assert r.Proportional()(e).tolist() == [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.25, 0.75, 0.0]]
+
+
+@pytest.mark.parametrize("normalize", [r.Entmax(3.0), r.Entmax(1.5), r.Sparsemax(), r.Softmax()], ids=repr)
+def test_many_keys_in_half_precision(normalize: r.Normalizer) -> None:
+    """float16 ends at 65,504, before the rank of the last key; its weight is 1.4e-5, below what it rounds to 1e-2."""
+    w = normalize(torch.zeros(1, 70_000, dtype=torch.float16))
+    assert w.dtype == torch.float16
+    torch.testing.assert_close(w.double(), torch.full((1, 70_000), 1 / 70_000).double(), rtol=5e-3, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 3.0])
+def test_the_threshold_of_many_keys_has_all_its_digits(alpha: float) -> None:
+    """Weights by way of the row state are not divided by their sum."""
+    normalize, e = r.Entmax(alpha), 1e-4 * torch.randn(2, 20_000)
+    w = normalize.weigh(e, normalize.state(e)[..., None], torch.arange(20_000))
+    torch.testing.assert_close(w.double(), normalize(e.double()), rtol=1e-4, atol=1e-9)

@@ -10,6 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from ..block_indices import digits
+from ..normalizers.normalizer import mark_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +66,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         enable_gqa=bool(groups > 1),
         return_aux=AuxRequest(lse=True),
     )
-    state = aux.lse.masked_fill(aux.lse == -torch.inf, torch.inf).reshape(*batch, energies.queries)
+    state = mark_empty(aux.lse).reshape(*batch, energies.queries)
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
     return out.reshape(*batch, *out.shape[-2:]), state if energies.a.dtype == kind else None
 

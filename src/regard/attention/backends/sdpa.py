@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from ..block_indices import grid
+from ..normalizers.normalizer import mark_empty
 from ..torch_transforms import traced
 
 if TYPE_CHECKING:
@@ -139,7 +140,8 @@ def _with_state(
 
 
 def _mark_empty(state: Tensor, energies: EnergyMatrix) -> Tensor:
-    """+∞ for rows that see no key; the kernel leaves something else there."""
+    """+∞ for rows that see no key, where the kernel leaves something else, and for no others."""
+    state = mark_empty(state)
     if energies.mask is None or energies.mask.is_causal:
         return state  # every query sees the first key
     mask = energies.mask.dense(energies.batch, energies.queries, energies.keys, state.device)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..torch_transforms import readable
-from .normalizer import Normalizer, empty_rows
+from .normalizer import RowState, ShiftInvariant, empty_rows, largest
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
 
-class _Thresholded(Normalizer):
+class _Thresholded(ShiftInvariant):
     """w_ij = max(x_ij − τ_i, 0) ** power with x = energy_scale · e, and τ such that the row sums to one."""
 
     def scaled(self, e: Tensor) -> Tensor:
-        return e if self.energy_scale == 1 else e * self.energy_scale
+        return e
 
     def threshold(self, x: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch 1"]:
+        """τ of rows whose largest x is 0."""
         raise NotImplementedError
 
     def raised(self, excess: Tensor) -> Tensor:
@@ -29,19 +31,21 @@ class _Thresholded(Normalizer):
         return x if self.power == 1 else x.pow(self.power)
 
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        empty = empty_rows(e)
-        x = self.scaled(e.masked_fill(empty, 0))
-        # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at energies of 1e4.
-        x = x - x.detach().amax(dim=-1, keepdim=True)
-        return self.weights(x).masked_fill(empty, 0)
+        kind, empty = e.dtype, empty_rows(e)
+        e = e.masked_fill(empty, 0).to(torch.promote_types(kind, torch.float32))  # float16 has no 70,000, the rank
+        # Moving a row moves its τ along: near zero, where floats are dense, nothing is lost at any energy. Before it is
+        # scaled, since large energies would overflow.
+        return self.weights(self.scaled(e - largest(e))).masked_fill(empty, 0).to(kind)
 
     def weights(self, x: Tensor) -> Tensor:
         """Rows of weights from rows of scaled energies, differentiable."""
         return self.raised(x - self.threshold(x))
 
     def state(self, e: Tensor) -> Tensor:
-        empty = empty_rows(e)
-        return self.threshold(self.scaled(e.masked_fill(empty, 0))).masked_fill(empty, torch.inf).squeeze(-1)
+        empty, top = empty_rows(e), largest(e)
+        threshold = self.threshold(self.scaled(e.masked_fill(empty, 0) - top))
+        state = self.one_number(RowState(threshold, top))
+        return state.masked_fill(empty, torch.inf).squeeze(-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return self.raised(self.scaled(e) - state)
@@ -56,12 +60,11 @@ class Sparsemax(_Thresholded):
 
     def threshold(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            shifted = x - x.amax(dim=-1, keepdim=True)
-            ordered, _ = shifted.sort(dim=-1, descending=True)
+            ordered, _ = x.sort(dim=-1, descending=True)
             rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
             kept = 1 + rank * ordered > ordered.cumsum(dim=-1)
             last = kept.sum(dim=-1, keepdim=True)  # the support is the first `last` keys in order
-            support = shifted >= ordered.gather(-1, (last - 1).clamp_min(0))
+            support = x >= ordered.gather(-1, (last - 1).clamp_min(0))
         # With the support known, τ is linear in the energies, so autograd gives the exact gradient.
         inside = x.where(support, 0)
         return (inside.sum(dim=-1, keepdim=True) - 1) / support.sum(dim=-1, keepdim=True)
@@ -109,14 +112,20 @@ class Entmax(_Thresholded):
         return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
 
     def threshold(self, x: Tensor) -> Tensor:
-        top = x.amax(dim=-1, keepdim=True)
-        low, high = top - 1, top - x.shape[-1] ** (1 - self.alpha)  # Σ ≥ 1 at low, ≤ 1 at high
-        for _ in range(_bits(x.dtype) + 2):
-            middle = (low + high) / 2
-            heavy = self.raised(x - middle).sum(dim=-1, keepdim=True) >= 1
-            low, high = middle.where(heavy, low), high.where(heavy, middle)
-        tau: Tensor = (low + high) / 2
-        return tau
+        # τ = −s with 1 ≥ s ≥ T^(1−α): Σ ≥ 1 at the first, ≤ 1 at the other. Bisected by the geometric mean, since among
+        # many keys s is small, and its digits are the weights'.
+        keys, tiny = max(1, x.shape[-1]), torch.finfo(x.dtype).tiny
+        high: Tensor = x.new_ones(*x.shape[:-1], 1)
+        low: Tensor = (high * keys ** (1 - self.alpha)).clamp_min(tiny)
+        span = -math.log(tiny)  # of the logarithm of s; a learned α may not be readable
+        if not isinstance(self.alpha, torch.Tensor):
+            span = min(span, (self.alpha - 1) * math.log(keys))
+        for _ in range(_bits(x.dtype) + 2 + math.ceil(math.log2(1 + span))):
+            middle = high.sqrt() * low.sqrt()
+            heavy = self.raised(x + middle).sum(dim=-1, keepdim=True) >= 1
+            high, low = middle.where(heavy, high), low.where(heavy, middle)
+        s: Tensor = high.sqrt() * low.sqrt()
+        return -s
 
 
 class _EntmaxWeights(torch.autograd.Function):

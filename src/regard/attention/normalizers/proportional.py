@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..torch_transforms import readable
-from .normalizer import Normalizer
+from .normalizer import Normalizer, RowState, largest
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -25,6 +26,7 @@ class Proportional(Normalizer):
     opaque = False
 
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        e = e / _power_of_two(e)
         return self.weigh(e, self.state(e)[..., None], e)
 
     def state(self, e: Tensor) -> Tensor:
@@ -35,3 +37,27 @@ class Proportional(Normalizer):
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         nothing = state == 0
         return (e / state.masked_fill(nothing, 1)).masked_fill(nothing, 0)
+
+    def anchor(self, e: Tensor) -> Tensor | None:
+        return None if self.opaque else _power_of_two(e)
+
+    def relative_(self, e: Tensor, anchor: Tensor) -> Tensor:
+        return e.div_(anchor)
+
+    def one_number(self, state: RowState) -> Tensor:
+        assert state.anchor is not None
+        return state.rest * state.anchor
+
+    def is_enough(self, state: Tensor) -> Tensor:
+        return state.isfinite()
+
+
+def _power_of_two(e: Tensor) -> Tensor:
+    """One within a factor of 2 of the largest energy of each row: dividing by it rounds nothing, and no sum overflows.
+
+    1 for a row of zeros, and for one that is not finite.
+    """
+    top = largest(e)
+    _, exponent = torch.frexp(top)
+    power = torch.ldexp(torch.ones_like(top), exponent - 1)
+    return torch.where(top.isfinite() & (top > 0), power, 1)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..part import positive
-from .normalizer import Normalizer, empty_rows
+from .normalizer import ShiftInvariant, empty_rows, largest, mark_empty
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Softmax(Normalizer):
+class Softmax(ShiftInvariant):
     """w_ij = exp(e_ij / T) / Σ_j exp(e_ij / T). State: log Σ_j exp(e_ij / T), +∞ for an empty row."""
 
     temperature: float = 1.0
@@ -28,14 +28,19 @@ class Softmax(Normalizer):
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         empty = empty_rows(e)
         # Filled before the softmax, not only after it: NaN would come back through the gradient.
-        return torch.softmax(e.masked_fill(empty, 0) / self.temperature, dim=-1).masked_fill(empty, 0)
+        e = e.masked_fill(empty, 0)
+        if self.temperature != 1:
+            e = self.scaled(e - largest(e))  # moved first: large energies would overflow
+        return torch.softmax(e, dim=-1).masked_fill(empty, 0)
+
+    def scaled(self, e: Tensor) -> Tensor:
+        return e if self.temperature == 1 else e / self.temperature
 
     def state(self, e: Tensor) -> Tensor:
-        total = torch.logsumexp(e / self.temperature, dim=-1)
-        return total.masked_fill(total == -torch.inf, torch.inf)
+        return mark_empty(torch.logsumexp(self.scaled(e), dim=-1))
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
-        return torch.exp(e / self.temperature - state)
+        return torch.exp(self.scaled(e) - state)
 
     def log_weigh_(self, e: Tensor, state: Tensor) -> Tensor | None:
         return (e if self.temperature == 1 else e.div_(self.temperature)).sub_(state)

@@ -113,5 +113,4 @@ def pair_weights(weights: Weights, i: Int[Tensor, " pairs"], j: Int[Tensor, " pa
     a, b = (x[entries][:, at].to(scores.precision) for x, at in ((scores.a, i), (scores.b, j)))
     e = ((a * b).sum(-1) * scores.form.scale)[..., None]  # [n, pairs, 1]: as a block of one column each
     e = scores.finished(e, entries, i, j[:, None], normalize.absent)
-    state = weights.row_state()[:, i, None]
-    return normalize.weigh(e, state, j)[..., 0]
+    return normalize.weigh_rows(e, weights.row_state().map(lambda x: x[:, i]), j)[..., 0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...attention import Softmax, Weights
+from ...attention.normalizers.normalizer import RowState
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -18,19 +19,22 @@ if TYPE_CHECKING:
 class SinkWeights(Weights):
     """w_ij = exp(e_ij) / (exp(s_h) + Σ_j exp(e_ij)): rows sum to less than one (gpt-oss; Agarwal et al. 2025).
 
-    The sink changes the row state from lse to log(exp(lse) + exp(s_h)); every weight follows from that.
+    The sink changes the log-sum-exp of a row from lse to log(exp(lse) + exp(s_h)); every weight follows from that.
     """
 
     def __init__(self, energies: EnergyMatrix, sinks: Float[Tensor, " heads"], state: Tensor | None = None) -> None:
         super().__init__(energies, Softmax(), state)
         self.sinks = sinks.detach().to(energies.precision).expand(energies.batch).reshape(-1)
 
-    def compute_state(self) -> Float[Tensor, "n rows"]:
-        lse = super().compute_state()
+    def completed(self, state: RowState, unit: float = 1.0) -> RowState:
         assert self.sinks is not None
-        sinks = self.sinks[torch.as_tensor(list(self.entries), device=lse.device)]
-        # The state of an empty row is +∞, and stays so: the sink gives no weight to any key.
-        return torch.logaddexp(lse, sinks[:, None])
+        sinks = self.sinks[torch.as_tensor(list(self.entries), device=state.rest.device), None]  # [n, 1]
+        # The rest of an empty row is +∞, and stays so: the sink gives no weight to any key.
+        if state.anchor is None:
+            return RowState(torch.logaddexp(state.rest, sinks))
+        anchor = torch.maximum(state.anchor, sinks / unit)
+        keys = state.rest + (state.anchor - anchor) * unit
+        return RowState(torch.logaddexp(keys, sinks - anchor * unit), anchor)
 
     def dense(self) -> Float[Tensor, "*batch q k"]:
         """The whole matrix, without a graph for gradients."""

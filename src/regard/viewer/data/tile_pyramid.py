@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ...attention import Softmax
+from ...attention.normalizers.normalizer import RowState, largest, mark_empty
 from ...attention.weight_statistics import Cells
 
 if TYPE_CHECKING:
@@ -88,8 +89,10 @@ class TilePyramid:
         self._state = torch.zeros(self.queries, dtype=self._energies.precision, device=self._device)
         # Which rows have a state. A state may be NaN, where the model computed NaN.
         self._has_state = torch.zeros(self.queries, dtype=torch.bool)
+        # Rows of energies too large for one number. `Weights` computes them, from whole rows.
+        self._is_large = torch.zeros(self.queries, dtype=torch.bool)
         if weights.kernel_state is not None:  # the kernel stored it
-            self._set_state(range(self.queries), weights.row_state()[0])
+            self._set_state(range(self.queries), weights.row_state().map(lambda x: x[0]))
         self.block = 1
         while max(self.queries, self.keys) > BASE * self.block:
             self.block *= 2
@@ -101,17 +104,19 @@ class TilePyramid:
 
     @property
     def nbytes(self) -> int:
-        return self._state.nbytes + self._has_state.nbytes + sum(x.nbytes for x in self._base.values())
+        state = self._state.nbytes + self._has_state.nbytes + self._is_large.nbytes
+        return state + sum(x.nbytes for x in self._base.values())
 
     # Weights
 
     @torch.no_grad()
     def weights(self, rows: range, cols: range) -> Float[Tensor, "rows cols"]:
         """The weights of a rectangle."""
-        if not self._normalize.pointwise:
+        state = self._states(rows)
+        if state is None or not self._normalize.pointwise:
             return self._weights.tile(_slice(rows), _slice(cols)).float()
         e = self._energy_block(rows, cols)
-        return self._normalize.weigh(e, self._states(rows)[:, None], self._positions(cols)).float()
+        return self._normalize.weigh(e, state[:, None], self._positions(cols)).float()
 
     def _positions(self, x: range) -> Tensor:
         return torch.arange(x.start, x.stop, device=self._device)
@@ -120,23 +125,35 @@ class TilePyramid:
         energies = self._energies if self._any_masked(rows, cols) else self._unmasked
         return energies.block(self._entry, _slice(rows), _slice(cols), self._normalize.absent, buffer)[0]
 
-    def _states(self, rows: range) -> Float[Tensor, " rows"]:
-        if not bool(self._has_state[_slice(rows)].all()):
-            state = self._logsumexp(rows) if self._one_pass else self._weights.rows(_slice(rows)).row_state()[0]
+    def _states(self, rows: range) -> Float[Tensor, " rows"] | None:
+        """One number per row; None where that is not enough for some of them."""
+        some = _slice(rows)
+        if not bool(self._has_state[some].all()):
+            if self._one_pass:
+                state = self._softmax_state(rows)
+            else:
+                state = self._weights.rows(some).row_state().map(lambda x: x[0])
             self._set_state(rows, state)
-        return self._state[_slice(rows)]
+        return None if bool(self._is_large[some].any()) else self._state[some]
 
-    def _set_state(self, rows: range, state: Float[Tensor, " rows"]) -> None:
-        self._state[_slice(rows)] = state.to(self._state.dtype)
+    def _set_state(self, rows: range, state: RowState) -> None:
+        state = self._normalize.joined(state)
+        self._state[_slice(rows)] = state.rest.to(self._state.dtype)
+        self._is_large[_slice(rows)] = state.anchor is not None
         self._has_state[_slice(rows)] = True
 
-    def _logsumexp(self, rows: range) -> Float[Tensor, " rows"]:
-        """log Σ_j exp(e_ij), some keys at a time: a few rows of 131,072 keys would not stay in cache."""
+    def _softmax_state(self, rows: range) -> RowState:
+        """max_j e_ij and log Σ_j exp(e_ij − max), some keys at a time: a few rows of 131,072 keys would leave cache."""
         wide = max(1, CHUNK // len(rows))
         spans = [range(start, min(start + wide, self.keys)) for start in range(0, self.keys, wide)]
-        parts = [self._energy_block(rows, cols).logsumexp(-1) for cols in spans if not self._all_masked(rows, cols)]
-        total = torch.stack(parts).logsumexp(0) if parts else self._state.new_full((len(rows),), -torch.inf)
-        return total.masked_fill(total == -torch.inf, torch.inf)
+        parts = [
+            self._normalize.row_state(self._energy_block(rows, cols))
+            for cols in spans
+            if not self._all_masked(rows, cols)
+        ]
+        if not parts:
+            return RowState(self._state.new_full((len(rows),), torch.inf))
+        return _joined_rows(parts)
 
     def _visible(self, rows: range) -> tuple[Tensor, Tensor] | None:
         """The first visible key of each query and the one after the last; None where the mask is no interval."""
@@ -212,12 +229,12 @@ class TilePyramid:
         """The largest weight and the sum of each `block` of keys, for every query; sets the row states.
 
         One pass: in each chunk of keys the sums are of exp(e − m) with the chunk's own maximum m. After the last chunk
-        log Σ exp(e) of the row is known and rescales them (Milakov & Gimelshein 2018).
+        the row state is known and rescales them (Milakov & Gimelshein 2018).
         """
         width = -(-self.keys // self.block)
         wide = self.block * max(1, CHUNK // (len(rows) * self.block))
         maxima = torch.full((len(rows), width), -torch.inf, device=self._device)
-        sums, chunk_maxima, chunks = torch.zeros(len(rows), width, device=self._device), [], []
+        sums, parts, chunks = torch.zeros(len(rows), width, device=self._device), [], []
         buffer = self._state.new_empty(0)
         for start in range(0, self.keys, wide):
             cols = range(start, min(start + wide, self.keys))
@@ -226,20 +243,21 @@ class TilePyramid:
             e = self._energy_block(rows, cols, buffer)
             chunk, blocks = _slice(cols, self.block), Cells.blocks(len(cols), self.block, self._device)
             maxima[:, chunk] = blocks.pool(e, -1, "max", empty=-torch.inf)
-            m = maxima[:, chunk].amax(-1, keepdim=True).clamp_min(-1e30)  # a row that sees nothing here: exp(−∞) is 0
+            m = largest(maxima[:, chunk])
             sums[:, chunk] = blocks.pool(e.sub_(m).exp_(), -1, "mean")
-            chunk_maxima.append(m)
+            parts.append(RowState(mark_empty(sums[:, chunk].sum(-1).log()), m[:, 0]))
             chunks.append(chunk)
         if not chunks:
-            self._set_state(rows, self._state.new_full((len(rows),), torch.inf))
+            self._set_state(rows, RowState(self._state.new_full((len(rows),), torch.inf)))
             return maxima.exp_(), sums
-        totals = torch.stack([sums[:, chunk].sum(-1).log() for chunk in chunks]) + torch.stack(chunk_maxima)[..., 0]
-        state = totals.logsumexp(0)  # [rows]
-        state = state.masked_fill(state <= -1e29, torch.inf)
-        for chunk, m in zip(chunks, chunk_maxima, strict=True):
-            sums[:, chunk] *= (m - state[:, None]).exp()
+        state = _joined_rows(parts)
+        assert state.anchor is not None
+        anchor, rest = state.anchor[:, None], state.rest[:, None]
+        for chunk, part in zip(chunks, parts, strict=True):
+            assert part.anchor is not None
+            sums[:, chunk] *= ((part.anchor[:, None] - anchor) - rest).exp()
         self._set_state(rows, state)
-        return maxima.sub_(state[:, None]).exp_(), sums
+        return maxima.sub_(anchor).sub_(rest).exp_(), sums
 
     # Tiles
 
@@ -295,6 +313,17 @@ class TilePyramid:
         aligned = all(x % self.block == 0 for edges in tile.edges for x in edges[:-1]) and cell >= self.block
         heavy = len(tile.rows) * len(tile.cols) > 2 * BAND and cell >= 2 * self.block
         return self.block > 1 and (aligned or heavy)
+
+
+def _joined_rows(parts: list[RowState]) -> RowState:
+    """The softmax state of rows from those of their chunks of keys, each with its own maximum as the anchor."""
+    rest = torch.stack([part.rest for part in parts])  # [chunks, rows]
+    anchors = torch.stack([part.anchor for part in parts if part.anchor is not None])
+    seen = rest != torch.inf
+    anchor = anchors.masked_fill(~seen, -torch.inf).amax(0)
+    anchor = anchor.masked_fill(anchor == -torch.inf, 0)
+    total = (rest + (anchors - anchor)).masked_fill(~seen, -torch.inf).logsumexp(0)
+    return RowState(mark_empty(total), anchor)
 
 
 def _slice(x: range, block: int = 1) -> slice:

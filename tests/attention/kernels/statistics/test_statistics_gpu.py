@@ -218,10 +218,13 @@ def _check(case: Case, device: str) -> None:
     part = w[-1, 1:].rows(slice(0, None, 2))
     _close("part", part.entropy(), *(-torch.xlogy(x, x).sum(-1)[-1, 1:, ::2] for x in (theirs, truth)), energy)
     if isinstance(w.normalize, r.Softmax | r.Proportional):
-        state = Weights(w.energies, w.normalize).row_state()
-        seen = w.row_state().isfinite()
-        assert torch.equal(state.isfinite(), seen)
-        torch.testing.assert_close(state[seen], w.row_state()[seen], rtol=2e-6, atol=2e-6)
+        state, expected = Weights(w.energies, w.normalize).row_state(), w.row_state()
+        assert (state.anchor is None) == (expected.anchor is None) == (energy < 256)
+        for ours, theirs in zip(state, expected, strict=True):
+            if ours is not None:
+                seen = theirs.isfinite()
+                assert torch.equal(ours.isfinite(), seen)
+                torch.testing.assert_close(ours[seen], theirs[seen], rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.skipif(GPU, reason="interpreted only where there is no GPU")
@@ -275,6 +278,26 @@ def test_rows_of_equal_energies_and_of_nan_keep_to_themselves(device: str) -> No
     assert torch.equal(w.tile(slice(18, 23), slice(0, 9)).isnan().any(-1), row[None, 18:23] == 20)
     assert torch.equal(values[0, row != 20], clean.top(8).values[0, row != 20])
     assert torch.equal(indices[0, row != 20], clean.top(8).indices[0, row != 20])
+
+
+@pytest.mark.parametrize(
+    "normalize", [r.Softmax(), r.Softmax(0.3), r.Sparsemax(), r.Entmax(1.5), r.Proportional()], ids=repr
+)
+def test_rows_of_large_energies(normalize: r.Normalizer, device: str) -> None:
+    """Whole numbers times a power of two: every energy is exact, and many are equal, whoever computes them."""
+    q, k = (torch.randint(-3, 4, (1, 2, t, 16), device=device).float() for t in (35, 70))
+    size = 2.0**100
+    if isinstance(normalize, r.Proportional):
+        q, k, size = q.abs(), k.abs(), 2.0**120  # sums overflow
+    out, w = r.attend(size * q, k, k, normalize=normalize, mask=r.causal(20), weights=True, backend="reference")
+    assert w.row_state().anchor is not None
+    dense = w.dense()
+    for asked in _ask(w, k, out).values():
+        ours = w.stats(**asked)
+        for key, value in _of_dense(dense, asked, k, out).items():
+            answer = getattr(ours, key)
+            torch.testing.assert_close(answer.values if key == "top" else answer, value, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(w.tile(slice(5, 33), slice(10, 60)), dense[..., 5:33, 10:60], rtol=1e-5, atol=2e-6)
 
 
 def _twice(device: str, queries: int, heads: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...normalizers.normalizer import Normalizer
     from ...weights import Weights
 
-_KIND = {"softmax": 0, "proportional": 1, "threshold": 2, "hard": 3}  # as weight_functions_triton has them
+KIND = {"softmax": 0, "proportional": 1, "threshold": 2, "hard": 3}  # as weight_functions_triton has them
 _MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "alibi"])
 
 
@@ -44,7 +44,7 @@ def refusal(energies: EnergyMatrix, normalize: Normalizer) -> str | None:
         return f"queries are {energies.a.shape[-1]} wide; the kernels hold up to 256"
     if not energies.form.scale > 0:
         return "the scale is not positive, so the best key is not the one of the largest dot product"
-    if normalize.kernel not in _KIND:
+    if normalize.kernel not in KIND:
         return f"no kernel for {type(normalize).__name__}"
     if [x.kernel for x in energies.modifiers] not in _MODIFIERS:
         return f"no kernel for modifiers {', '.join(type(x).__name__ for x in energies.modifiers)}"
@@ -77,7 +77,10 @@ class MatrixRegion:
     power: float
     scale: float
     c: float
+    unit: float
+    """What the kernels take for energies, times this, are the energies: without modifiers they take dot products."""
     ratio: float
+    """The c of energies, over that of the formula: what a state is multiplied by where c multiplies the energies."""
     cap: float
     alibi: bool
     lag: int
@@ -91,14 +94,6 @@ class MatrixRegion:
     @property
     def keys(self) -> int:
         return self.b.shape[-2]
-
-    def state(self, state: Float[Tensor, "n q"]) -> Tensor:
-        """The row state as `weigh` takes it: times `ratio`, inverted for proportional, whole for hard."""
-        if self.kind == _KIND["softmax"]:
-            return (state.double() * self.ratio).float().contiguous()
-        if self.kind == _KIND["proportional"]:
-            return torch.where(state == 0, 0, 1 / state).float().contiguous()
-        return state.to(torch.int32 if self.kind == _KIND["hard"] else torch.float32).contiguous()
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of every kernel."""
@@ -176,7 +171,8 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
         slopes = modifiers["slopes"].expand(energies.batch).reshape(-1)[list(entries)].to(device)
     # What energies are multiplied by before the row state is subtracted; the kernels take exp2.
     after = math.log2(math.e) / normalize.temperature if normalize.kernel == "softmax" else normalize.energy_scale
-    c = _float32(after if energies.modifiers else after * energies.form.scale)
+    unit = 1.0 if energies.modifiers else energies.form.scale
+    c = _float32(after * unit)
     return MatrixRegion(
         a=a,
         b=b,
@@ -188,12 +184,13 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
         slopes=slopes,
         start=start,
         stop=stop,
-        kind=_KIND[normalize.kernel or ""],
+        kind=KIND[normalize.kernel or ""],
         power=normalize.power,
         scale=energies.form.scale,
         c=c,
+        unit=unit,
         # c is rounded; scaling the state by the same rounded number makes the two cancel where a weight is large.
-        ratio=c / (1.0 if energies.modifiers else energies.form.scale) * normalize.temperature,
+        ratio=c / unit * normalize.temperature,
         cap=modifiers.get("cap", 0.0),
         alibi="slopes" in modifiers,
         lag=lag,

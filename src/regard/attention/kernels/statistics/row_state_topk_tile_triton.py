@@ -27,9 +27,9 @@ def block_of(
 
 @triton.jit
 def rows_of(
-    q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
-    KIND: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, STATED: tl.constexpr, D: tl.constexpr,
-    BD: tl.constexpr, BM: tl.constexpr, ALIGN: tl.constexpr,
+    q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
+    KIND: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, STATED: tl.constexpr, ANCHORED: tl.constexpr,
+    D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """What a program needs to know about its own rows."""
     n = tl.program_id(1).to(tl.int64)
@@ -41,6 +41,10 @@ def rows_of(
         own_state = tl.load(state + n * queries + i, mask=real, other=none)
     else:
         own_state = tl.zeros((BM,), tl.float32)
+    if ANCHORED:
+        own_anchor = tl.load(anchor + n * queries + i, mask=real, other=1.0)
+    else:
+        own_anchor = tl.zeros((BM,), tl.float32)
     slope = tl.load(slopes + n) if ALIBI else 0.0
     i_place = tl.load(place + i, mask=real, other=0) if ALIBI else i
     if BOUNDED:
@@ -52,47 +56,54 @@ def rows_of(
         low = tl.zeros((BM,), tl.int32)
         high = tl.where(real, keys, 0)
         since, until = keys * 0, keys
-    return n, i, real, q_tile, own_state, slope, i_place, low, high, since, until, tl.load(k_at + n)
+    return n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, tl.load(k_at + n)
 
 
 @triton.jit
 def row_state(
-    q, k, q_at, k_at, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale, c, cap,
+    q, k, q_at, k_at, place, slopes, start, stop, anchor, rest, queries, keys, q_row, k_row, bound_n, key0, scale, c,
+    cap,
     KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, PRECISION: tl.constexpr,
     D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """log₂ Σ_j 2^(c e_ij) of softmax, +∞ for an empty row; Σ_j c e_ij of proportional. → out [n, q]"""
-    n, i, real, q_tile, none, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, q, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, False, D, BD, BM, ALIGN,
+    """The largest energy of a row and the sum beside it → anchor and rest [n, q].
+
+    softmax log₂ Σ_j 2^(c (e_ij − anchor_i)), proportional Σ_j e_ij / anchor_i; for thresholds the largest energy alone.
+    An empty row has the anchor 0 and the rest +∞, for proportional the anchor 1 and the rest 0.
+    """
+    n, i, real, q_tile, none, _, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, q, q, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, False, False, D, BD, BM, ALIGN,
     )  # fmt: skip
-    most = tl.full((BM,), float("-inf"), tl.float32)
-    total = tl.zeros((BM,), tl.float32)
     hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL else float("-inf")
+    most = tl.full((BM,), hidden, tl.float32)
+    total = tl.zeros((BM,), tl.float32)
     for at in range(since, until, BN):
         e = block_of(
             q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, none, scale, cap, slope, key0,
             hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
+        more = tl.maximum(most, tl.max(e, axis=1))
         if KIND == PROPORTIONAL:
-            total += tl.sum(e, axis=1)
-        else:
-            more = tl.maximum(most, tl.max(e, axis=1))
-            safe = tl.where(more == float("-inf"), 0.0, more)  # no key seen so far: ∞ − ∞ would be NaN
+            safe = tl.where(more == 0, 1.0, more)  # no key seen so far: 0 / 0 would be NaN
+            total = total * (most / safe) + tl.sum(e / safe[:, None], axis=1)
+        elif KIND == SOFTMAX:
+            safe = tl.where(more == float("-inf"), 0.0, more)  # and so would ∞ − ∞
             total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
-            most = more
-    if KIND == PROPORTIONAL:
-        state_out = total * c
-    else:
-        state_out = tl.where(most == float("-inf"), float("inf"), most * c + tl.log2(total))
-    tl.store(out + n * queries + i, state_out, mask=real)
+        most = more
+    empty = most == hidden
+    tl.store(anchor + n * queries + i, tl.where(empty, 1.0 if KIND == PROPORTIONAL else 0.0, most), mask=real)
+    if KIND == SOFTMAX:
+        total = tl.where(empty, float("inf"), tl.log2(total))
+    tl.store(rest + n * queries + i, total, mask=real)
 
 
 @triton.jit
 def top(
-    q, k, q_at, k_at, state, place, slopes, start, stop, values, indices, queries, keys, q_row, k_row, bound_n, key0,
-    scale, c, cap, count,
-    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, values, indices, queries, keys, q_row, k_row, bound_n,
+    key0, scale, c, cap, count,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
     SLOTS: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -100,9 +111,9 @@ def top(
 
     A row keeps its best so far. A block of keys is searched only as often as some row finds a better one in it.
     """
-    n, i, real, q_tile, own_state, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
     )  # fmt: skip
     slots = tl.arange(0, SLOTS)
     # Slots past `count` hold +∞, which nothing replaces.
@@ -142,16 +153,17 @@ def top(
         extra = rank - (high - low)
         key = tl.where(extra < 0, key, tl.where(extra < low, extra, tl.maximum(high, low) + extra - low))
         key = tl.where(lost, rank, key)
-        w = weigh(tl.where(lost, 0.0, most), own_state, c, KIND, POWER)
+        w = weigh(tl.where(lost, 0.0, most), own_anchor, own_state, c, KIND, POWER, ANCHORED)
         tl.store(values + out + rank, tl.where((extra < 0) | lost, w, 0.0), mask=real)
         tl.store(indices + out + rank, key.to(tl.int64), mask=real)
 
 
 @triton.jit
 def single_weights(
-    q, k, q_at, k_at, state, place, slopes, start, stop, shifts, best, edges, values, indices, queries, keys, q_row,
-    k_row, bound_n, key0, scale, c, cap, count,
-    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, shifts, best, edges, values, indices, queries, keys,
+    q_row, k_row, bound_n, key0, scale, c, cap, count,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
     BEST: tl.constexpr, CANDIDATES: tl.constexpr, APART: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
@@ -163,6 +175,7 @@ def single_weights(
     real = i < queries
     q_tile = matrix(q, tl.load(q_at + n), i, q_row, queries, D, BD, ALIGN).to(tl.float32)
     own_state = tl.load(state + n * queries + i, mask=real, other=0)
+    own_anchor = tl.load(anchor + n * queries + i, mask=real, other=1.0) if ANCHORED else 0.0
     slope = tl.load(slopes + n) if ALIBI else 0.0
     i_place = tl.load(place + i, mask=real, other=0)
     from_k = tl.load(k_at + n)
@@ -193,29 +206,30 @@ def single_weights(
             better = seen & (e > top_e)
             top_e, top_j = tl.where(better, e, top_e), tl.where(better, j, top_j)
         else:
-            w = tl.where(seen, weigh(e, own_state, c, KIND, POWER), 0.0)
+            w = tl.where(seen, weigh(e, own_anchor, own_state, c, KIND, POWER, ANCHORED), 0.0)
             tl.store(values + row * count + at, w, mask=real)
     if BEST:
         # The value is the walk's own maximum: the candidates' energies only say which key it was.
         bits = (packed >> 32).to(tl.int32)
         most = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
-        w = tl.where(looked & (most > float("-inf")), weigh(most, own_state, c, KIND, POWER), 0.0)
+        w = tl.where(looked & (most > float("-inf")), weigh(most, own_anchor, own_state, c, KIND, POWER, ANCHORED), 0.0)
         tl.store(values + row, w, mask=real)
         tl.store(indices + row, top_j.to(tl.int64), mask=real)
 
 
 @triton.jit
 def tile(
-    q, k, q_at, k_at, state, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale, c,
-    cap,
-    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale,
+    c, cap,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     ALIGN: tl.constexpr,
 ):  # fmt: skip
     """The weights themselves: out [n, q, k]."""
-    n, i, real, q_tile, own_state, slope, i_place, low, high, _, _, from_k = rows_of(
-        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, _, _, from_k = rows_of(
+        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
     )  # fmt: skip
     j = tl.program_id(2) * BN + tl.arange(0, BN)
     hidden: tl.constexpr = float("-inf") if KIND == SOFTMAX else 0.0
@@ -223,7 +237,7 @@ def tile(
         q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
         hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
     )  # fmt: skip
-    w = weigh(e, own_state[:, None], c, KIND, POWER)
+    w = weigh(e, own_anchor[:, None], own_state[:, None], c, KIND, POWER, ANCHORED)
     w = tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), w, 0.0)
     there = out + (n * queries + i.to(tl.int64))[:, None] * keys + j[None, :]
     tl.store(there, w, mask=real[:, None] & (j < keys)[None, :])
@@ -231,16 +245,17 @@ def tile(
 
 @triton.jit
 def fidelity(
-    q, k, v, z, q_at, k_at, v_at, z_at, state, place, slopes, start, stop, error, norm, queries, keys, q_row, k_row,
-    v_row, z_row, bound_n, key0, scale, c, cap,
-    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    q, k, v, z, q_at, k_at, v_at, z_at, state, anchor, place, slopes, start, stop, error, norm, queries, keys, q_row,
+    k_row, v_row, z_row, bound_n, key0, scale, c, cap,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Σ |W v − z|² and Σ |z|² over a block of rows: error and norm [n, row blocks]."""
-    n, i, _, q_tile, own_state, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, D, BD, BM, ALIGN,
+    n, i, _, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
     )  # fmt: skip
     from_v = tl.load(v_at + n)
     hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf")
@@ -251,7 +266,7 @@ def fidelity(
             q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
             hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
-        w = weigh(e, own_state[:, None], c, KIND, POWER)
+        w = weigh(e, own_anchor[:, None], own_state[:, None], c, KIND, POWER, ANCHORED)
         v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, 1)
         # Two half-precision terms carry the 16 leading bits of a weight, so that rounding it is not what is measured.
         near = w.to(v_tile.dtype)

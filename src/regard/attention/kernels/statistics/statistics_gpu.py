@@ -11,6 +11,7 @@ import torch
 from ...weight_statistics import Top
 from .. import ceil
 from ..fast_triton_launch import with_descriptors
+from .kernel_row_state import KernelRowState, kernel_row_state
 from .key_block_visibility import KeyBlocks, edges_of, key_blocks, ranges_of
 from .matrix_region import MatrixRegion, Sizes, matrix_region, sizes, waves
 
@@ -48,7 +49,7 @@ def stats(
     r = matrix_region(w, w.queries)
     if r is None or (fidelity is not None and fidelity[0].shape[-1] > 256):
         return None
-    state = r.state(w.row_state())
+    state = kernel_row_state(w, r)
     chosen = None if columns is None else columns.float()
     best = top == 1
     results = _walk(r, state, entropy, chosen, received, size if pool == "max" else None, best)
@@ -75,9 +76,9 @@ def tile(w: Weights, cols: Sequence[int]) -> Tensor | None:
     out = r.a.new_empty(r.count, r.queries, r.keys, dtype=torch.float32)
     cut = sizes(r, "tile")
     grid = (ceil(r.queries, cut.queries), r.count, ceil(r.keys, cut.keys))
-    state = r.state(w.row_state())
+    state = kernel_row_state(w, r)
     row_state_topk_tile_triton.tile[grid](
-        **r.arguments(), **r.precision(), **cut.options(), state=state, out=out, POWER=r.power
+        **r.arguments(), **r.precision(), **cut.options(), **state.arguments(), out=out, POWER=r.power
     )
     return out
 
@@ -89,27 +90,10 @@ def pooled(w: Weights, cols: Sequence[int], size: tuple[int, int], pool: str) ->
     r = matrix_region(w, w.queries, cols)
     if r is None:
         return None
-    state = r.state(w.row_state())
+    state = kernel_row_state(w, r)
     if pool == "mean":
         return _mean(r, state, size)
     return _walk(r, state, False, None, False, size, False)["map"]  # type: ignore[return-value]
-
-
-def row_state(w: Weights) -> Tensor | None:
-    """The state of the chosen rows by one pass over the keys; None where the kernels do not apply."""
-    if w.normalize.kernel not in ("softmax", "proportional"):
-        return None
-    r = matrix_region(w, w.queries)
-    if r is None:
-        return None
-    from . import row_state_topk_tile_triton
-
-    out = r.a.new_empty(r.count, r.queries, dtype=torch.float32)
-    cut = sizes(r, "state")
-    row_state_topk_tile_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
-        **r.arguments(), **r.precision(), **cut.options(), out=out
-    )
-    return (out.double() / r.ratio).float() if w.normalize.kernel == "softmax" else out
 
 
 # How it is run
@@ -117,7 +101,7 @@ def row_state(w: Weights) -> Tensor | None:
 
 def _walk(
     r: MatrixRegion,
-    state: Tensor,
+    state: KernelRowState,
     entropy: bool,
     chosen: Float[Tensor, "n_or_1 k"] | None,
     received: bool,
@@ -190,7 +174,7 @@ def _row_cells(queries: int, cells: int, device: torch.device) -> Int[Tensor, " 
 
 def _launch(
     r: MatrixRegion,
-    state: Tensor,
+    state: KernelRowState,
     cut: Sizes,
     plan: KeyBlocks,
     grid: tuple[int, int, int],
@@ -200,7 +184,7 @@ def _launch(
     from . import whole_matrix_statistics_triton
 
     edges, ranges = ranges_of(r, plan, cut.queries)
-    unused = own.get("entropy", state)
+    unused = own.get("entropy", state.rest)
     flags = dict.fromkeys(("ENTROPY", "ON", "MASS", "RECEIVED", "BEST", "MAP"), False)
     spare = dict.fromkeys(("entropy", "on", "mass", "received", "best", "cells", "row_cells", "chosen"), unused)
     counts = {"chosen_n": 0, "map_rows": 1, "map_cols": 1, "GROUP": 1}
@@ -209,7 +193,7 @@ def _launch(
     start = partial(
         whole_matrix_statistics_triton.walk[grid],
         **options,
-        state=state,
+        **state.arguments(),
         edges=edges,
         ranges=ranges,
         range_n=0 if ranges.shape[0] == 1 else 4 * plan.blocks,
@@ -226,7 +210,7 @@ def _launch(
     with_descriptors(r.a.device, start)
 
 
-def _mean(r: MatrixRegion, state: Tensor, size: tuple[int, int]) -> Float[Tensor, "n rows cols"]:
+def _mean(r: MatrixRegion, state: KernelRowState, size: tuple[int, int]) -> Float[Tensor, "n rows cols"]:
     """Mean weight per cell: what every row gives to a column of cells, as many columns at a time as there is room."""
     (rows, cols), cut = size, sizes(r, "walk")
     plan = key_blocks(r.keys, cols, cut.keys, alone=True)
@@ -265,19 +249,19 @@ def _segments(x: Float[Tensor, "n s q"], edges: Int[Tensor, " cells_1"]) -> Floa
     return (x[..., at.clamp_max(x.shape[-1] - 1)] * (at < edges[1:, None])).sum(-1)
 
 
-def _which(r: MatrixRegion, state: Tensor, codes: Tensor, plan: KeyBlocks) -> Top:
+def _which(r: MatrixRegion, state: KernelRowState, codes: Tensor, plan: KeyBlocks) -> Top:
     values, indices = _single(r, state, 1, best=codes, plan=plan)
     return Top(values, indices)
 
 
-def _offsets(r: MatrixRegion, state: Tensor, offsets: list[int]) -> Float[Tensor, "n q offsets"]:
+def _offsets(r: MatrixRegion, state: KernelRowState, offsets: list[int]) -> Float[Tensor, "n q offsets"]:
     shifts = torch.tensor([n - r.lag for n in offsets], dtype=torch.int32, device=r.a.device)
     return _single(r, state, len(offsets), shifts=shifts)[0]
 
 
 def _single(
     r: MatrixRegion,
-    state: Tensor,
+    state: KernelRowState,
     count: int,
     best: Tensor | None = None,
     plan: KeyBlocks | None = None,
@@ -291,7 +275,7 @@ def _single(
     candidates = min(CANDIDATES, width // 2)
     row_state_topk_tile_triton.single_weights[(ceil(r.queries, 32), r.count)](
         **r.arguments(),
-        state=state,
+        **state.arguments(),
         shifts=r.place if shifts is None else shifts,
         best=r.place if best is None else best,
         edges=r.place if plan is None else edges_of(plan, r.a.device),
@@ -308,7 +292,7 @@ def _single(
     return values, indices
 
 
-def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
+def _top(r: MatrixRegion, state: KernelRowState, count: int) -> Top:
     from . import row_state_topk_tile_triton
 
     values = torch.empty(r.count, r.queries, count, device=r.a.device)
@@ -318,7 +302,7 @@ def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
         **r.arguments(),
         **r.precision(),
         **cut.options(),
-        state=state,
+        **state.arguments(),
         values=values,
         indices=indices,
         count=count,
@@ -328,7 +312,7 @@ def _top(r: MatrixRegion, state: Tensor, count: int) -> Top:
     return Top(values, indices)
 
 
-def _fidelity(r: MatrixRegion, state: Tensor, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
+def _fidelity(r: MatrixRegion, state: KernelRowState, v: Float[Tensor, "n k d"], out: Float[Tensor, "n q d"]) -> Tensor:
     from . import row_state_topk_tile_triton
 
     cut = sizes(r, "fidelity")
@@ -343,7 +327,7 @@ def _fidelity(r: MatrixRegion, state: Tensor, v: Float[Tensor, "n k d"], out: Fl
         z=out,
         v_at=torch.arange(r.count, device=r.a.device) * v.stride(0),
         z_at=torch.arange(r.count, device=r.a.device) * out.stride(0),
-        state=state,
+        **state.arguments(),
         error=error,
         norm=norm,
         v_row=v.stride(1),

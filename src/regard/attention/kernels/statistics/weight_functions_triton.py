@@ -35,20 +35,29 @@ def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.cons
 
 
 @triton.jit
-def log2_weigh(e, state, c):
+def log2_weigh(e, anchor, state, c, ANCHORED: tl.constexpr):
     """log₂ w of softmax; the clamp keeps −∞ out of w · log w, and lets NaN through."""
-    return tl.maximum(e * c - state, -1e30, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(_relative(e, anchor, c, ANCHORED) - state, -1e30, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def weigh(e, state, c, KIND: tl.constexpr, POWER: tl.constexpr):
-    """w from energies and row state, as `normalizers/` has it; `statistics_gpu.py` prepares state and c."""
+def _relative(e, anchor, c, ANCHORED: tl.constexpr):
+    """c e, for rows of large energies c (e − anchor): what state is subtracted from. No energy is above the anchor,
+    but a block of another size may round one otherwise, and the difference may be large where energies are."""
+    if ANCHORED:
+        e = tl.minimum(e - anchor, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return e * c
+
+
+@triton.jit
+def weigh(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
+    """w from energies and row state, as `normalizers/` has it; `kernel_row_state.py` prepares anchor and state."""
     if KIND == SOFTMAX:
-        w = tl.exp2(e * c - state)
+        w = tl.exp2(_relative(e, anchor, c, ANCHORED) - state)
     elif KIND == PROPORTIONAL:
-        w = e * c * state
+        w = (e / anchor if ANCHORED else e * c) * state
     elif KIND == THRESHOLD:
-        w = tl.maximum(e * c - state, 0.0)
+        w = tl.maximum(_relative(e, anchor, c, ANCHORED) - state, 0.0)
         if POWER == 2:
             w = w * w
         elif POWER != 1:

@@ -18,10 +18,11 @@ from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, log2
 
 @triton.jit
 def walk(
-    q, k, q_at, k_at, state, place, slopes, start, stop, edges, ranges, row_cells, chosen, entropy, on, mass,
+    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, chosen, entropy, on, mass,
     received, best, cells, queries, keys, q_row, k_row, bound_n, range_n, chosen_n, blocks, first_strip, by_strip,
     by_turn, turns, map_rows, map_cols, per_cell, key0, scale, c, cap,
-    KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr,
     EDGES: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr, MASS: tl.constexpr, RECEIVED: tl.constexpr,
     BEST: tl.constexpr, MAP: tl.constexpr, CELLS: tl.constexpr, GROUP: tl.constexpr, CANDIDATES: tl.constexpr,
     PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -38,6 +39,7 @@ def walk(
             q + from_q * ALIGN, shape=[queries, D], strides=[q_row.to(tl.int64), 1], block_shape=[BM, BD]
         )
     state += n.to(tl.int64) * queries
+    anchor += n.to(tl.int64) * queries
     best += n.to(tl.int64) * queries
     cells += n.to(tl.int64) * map_rows * map_cols
     received += (n.to(tl.int64) * parts + part) * keys
@@ -65,6 +67,7 @@ def walk(
                         mask=real,
                         other=-1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf"),
                     )
+                    own_anchor = tl.load(anchor + i, mask=real, other=1.0)[:, None] if ANCHORED else 0.0
                     if BULK:
                         q_tile = all_q.load([rows * BM, 0])
                     else:
@@ -94,7 +97,7 @@ def walk(
                             wide = top[:, None]
                         else:
                             wide = tl.max(tl.reshape(existing, (BM, CELLS, BN // CELLS)), axis=2)  # [BM, CELLS]
-                        pool = weigh(wide, own_state[:, None], c, KIND, POWER)
+                        pool = weigh(wide, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
                         # Weights are ≥ 0, where the order of floats is that of their bits.
                         pool = tl.max(tl.reshape(pool, (BM // GROUP, GROUP, CELLS)), axis=1).to(tl.int32, bitcast=True)
                         row = rows * BM + GROUP * tl.arange(0, BM // GROUP)
@@ -105,14 +108,14 @@ def walk(
                             cell, pool, mask=(row < queries)[:, None] & (col < map_cols)[None, :], sem="relaxed"
                         )
                     if ENTROPY or ON or MASS or RECEIVED:
-                        if KIND == SOFTMAX and stretch == 1:
+                        if KIND == SOFTMAX and stretch == 1 and not ANCHORED:
                             log = e * c - own_state[:, None]
                             w = tl.exp2(log)
                         elif KIND == SOFTMAX:
-                            log = log2_weigh(e, own_state[:, None], c)
+                            log = log2_weigh(e, own_anchor, own_state[:, None], c, ANCHORED)
                             w = tl.exp2(log)
                         else:
-                            w = weigh(e, own_state[:, None], c, KIND, POWER)
+                            w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
                             log = tl.log2(tl.where(w > 0, w, 1.0)) if ENTROPY else w
                         if ENTROPY:
                             tl.atomic_add(entropy + i, tl.sum(w * log, axis=1), mask=real, sem="relaxed")
