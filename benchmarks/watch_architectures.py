@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from regard.files import write_text
+from regard.atomic_write import write_text
 
 from regard import watch
 from tests.support import tiny_architectures
@@ -80,11 +80,10 @@ def examine(name: str) -> dict[str, str]:
     unmatched = compare(seen, theirs)
     if unmatched:
         differs = any(x.startswith("differs") for x in unmatched)
-        verdict = "WRONG" if faithful else "wrong, doubted" if differs else "unseen"
-        return line(name, verdict, len(seen), len(theirs), "; ".join([*unmatched[:3], missed]))
+        verdict = "WRONG" if faithful else "wrong, doubted" if differs else "named" if missed else "unseen"
+        return line(name, verdict, len(seen), len(theirs), missed or "; ".join(unmatched[:3]))
     if not len(seen):
-        has_softmax = "named" if missed else "nothing seen"
-        return line(name, has_softmax, 0, len(theirs), missed or reason)
+        return line(name, "named" if missed else "no attention", 0, len(theirs), missed or reason)
     if missed:
         return line(name, "named", len(seen), len(theirs), missed)
     if faithful is False:

@@ -31,6 +31,8 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.softmaxes: list[OpenSoftmax] = []
         """Results of softmaxes that may yet be multiplied with values."""
+        self.events = 0
+        """Calls reported as seen or as missed, and softmaxes found: a module that adds none ran unseen."""
 
     suspended = False
     """Inside a call that is reported as a whole: the functions it is made of are not reported."""
@@ -93,6 +95,7 @@ def report(
     `record` may be a function that computes the record later; `tensors` are what it keeps alive. `name_filter` gets
     the name and class of the module, and decides whether the call is reported.
     """
+    thread_state.events += 1
     if thread_state.captured is not None:
         if not callable(record):
             thread_state.captured.append(record)
@@ -146,9 +149,16 @@ def report_missed(
     reason: str, module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
 ) -> None:
     """Report a call that could not be recorded."""
+    thread_state.events += 1
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             watch.add_missed(name, reason)
+
+
+def report_unseen(module: nn.Module, reason: str) -> None:
+    """Report an attention module that ran without any call being seen."""
+    for watch, name, _ in _watches_of(module):
+        watch.add_unseen(name, reason)
 
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:

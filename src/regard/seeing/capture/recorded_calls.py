@@ -33,7 +33,7 @@ class Seen:
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
         self.missed: list[str] = []
-        """Calls that could not be recorded or kept, and why."""
+        """Calls that could not be recorded or kept, and modules that ran unseen, each with its reason."""
         self.advice = ""
         """What to do if no call was recorded."""
 
@@ -71,7 +71,7 @@ class Seen:
 
     @property
     def faithful(self) -> bool | None:
-        """Whether all calls reproduce the model's outputs up to rounding.
+        """Whether all calls reproduce the model's outputs up to rounding, and every attention module that ran was seen.
 
         None if some were not measured (see `unproven`) and no other differs.
         """

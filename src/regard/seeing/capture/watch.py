@@ -77,6 +77,7 @@ class Watch:
         self._last_calls: dict[str, Call] = {}
         self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._over_limit = 0
+        self._unseen: dict[str, str] = {}
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
@@ -100,8 +101,9 @@ class Watch:
             assert self.storage.limit is not None
             limit = format_bytes(self.storage.limit)
             self.seen.missed.append(f"{self._over_limit} calls were not kept: the limit is {limit}")
+        self._name_unseen()
         if not self.seen.calls:
-            functions = [tap.sees for tap in TAPS]
+            functions = [tap.sees for tap in TAPS if tap.sees]
             self.seen.advice = (
                 f"{type(self.model).__name__} called no attention inside the block that could be seen: "
                 f"{', '.join(functions[:-1])} or {functions[-1]}. A function of your own is seen with one line, "
@@ -169,6 +171,19 @@ class Watch:
         message = f"{name}: {reason}"
         if message not in self.seen.missed:
             self.seen.missed.append(message)
+
+    def add_unseen(self, name: str, reason: str) -> None:
+        """A module that ran and called no attention; whether it should have is decided at the end."""
+        if self._selects(name):
+            self._unseen.setdefault(name, reason)
+
+    def _name_unseen(self) -> None:
+        """Name attention modules that ran unseen, without parts of modules whose own call was seen."""
+        names = {*self.seen.names, *(message.partition(": ")[0] for message in self.seen.missed)}
+        for name, reason in self._unseen.items():
+            parents = name.split(".")
+            if not any(".".join(parents[:count]) in names for count in range(1, len(parents) + 1)):
+                self.add_missed(name, reason)
 
     def _selects(self, name: str) -> bool:
         if self.layers is None:

@@ -40,6 +40,8 @@ class Tap:
 
     sees: str
     replacements: Callable[[], Iterable[Replacement]] = tuple
+    model_replacements: Callable[[nn.Module], Iterable[Replacement]] = lambda _: ()
+    """Those in the classes of a model's modules."""
     on_install: Callable[[], None] = _nothing
     on_remove: Callable[[], None] = _nothing
     on_watch: Callable[[], None] = _nothing
@@ -59,6 +61,7 @@ _lock = threading.RLock()
 _install_count = 0
 _patches: list[_Patch] = []
 _replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
+_tapped: set[int] = set()  # ids of functions that replace those of a model's classes
 _ABSENT = object()
 
 
@@ -74,6 +77,11 @@ def install(model: nn.Module | None = None) -> None:
                 for tap in TAPS:
                     for owner, name, function, is_active in tap.replacements():
                         _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
+            for owner, name, function, is_active in [] if model is None else _of_model(TAPS, model):
+                original = getattr(owner, name)
+                if id(original) not in _tapped:  # a class may be that of two models
+                    _patch(owner, name, _wrap(original, function, is_active))
+                    _tapped.add(id(vars(owner)[name]))
             for module in [] if model is None else _modules_of(model):
                 for name, value in list(vars(module).items()):
                     if id(value) in _replaced_by:
@@ -131,6 +139,11 @@ def _restore(count: int) -> None:
             setattr(owner, name, before)
     if not count:
         _replaced_by.clear()
+        _tapped.clear()
+
+
+def _of_model(taps: Iterable[Tap], model: nn.Module) -> list[Replacement]:
+    return [replacement for tap in taps for replacement in tap.model_replacements(model)]
 
 
 def _modules_of(model: nn.Module) -> list[ModuleType]:

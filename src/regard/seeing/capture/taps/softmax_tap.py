@@ -54,6 +54,7 @@ def _softmax(
             _report(softmax)
         if len(waiting) == MOST:
             _report(waiting.pop(0))
+        state.events += 1
         waiting.append(OpenSoftmax(weights, dim % weights.dim(), module))
     return weights
 
