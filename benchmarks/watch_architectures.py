@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from regard.atomic_write import write_text
 
 from regard import watch
+from regard.atomic_write import write_text
 from tests.support import tiny_architectures
 
 RESULTS = Path(__file__).with_name("architectures.csv")

@@ -32,8 +32,8 @@ NOT_ATTENTION = re.compile(
 
 NO_WEIGHTS = "a state-space or linear layer: no weights exist here"
 NOT_SEEN = (
-    "it ran without a softmax, scaled_dot_product_attention or other function that can be seen; report what it computes "
-    "with regard.note(q, k, v, out)"
+    "it ran without a softmax, scaled_dot_product_attention or other function that can be seen; report what it "
+    "computes with regard.note(q, k, v, out)"
 )
 
 
