@@ -188,8 +188,9 @@ class Call:
 
 def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
-    rows, out = call.outputs()
-    budget, first = BUDGET[out.dtype], call.record
+    generation = call.generation
+    rows, out = generation.outputs()
+    v, budget, first = generation.v, BUDGET[out.dtype], generation.first
     if first.measured is not None:
         # In a trace, whose steps are counted, it is what the file says.
         return MeasuredFidelity(first.measured, first.budget or budget, "" if first.steps is None else "recorded")
@@ -198,7 +199,7 @@ def _measure_fidelity(call: Call) -> MeasuredFidelity:
         return MeasuredFidelity(None, budget, f"dropout {first.dropout:g}")
     if not out.numel():
         return MeasuredFidelity(None, budget, "output not seen")
-    part, v, after = call.weights.rows(rows.tolist()), call.v, first.after
+    part, after = call.weights.rows(rows.tolist()), first.after
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
     groups = first.energies.groups
     if groups > 1 and mean.shape[-2] != part.shape[-3]:

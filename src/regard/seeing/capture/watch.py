@@ -57,23 +57,27 @@ def watch(
             f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod), or watch before compiling"
         )
-    return Watch(model, layers, TensorStorage(keep, limit))
+    return Watch(model, layers, keep, limit)
 
 
 class Watch:
     """The context manager that `watch` returns; entering it returns a `Seen`."""
 
     def __init__(
-        self, model: nn.Module, layers: int | str | Sequence[int | str] | None, storage: TensorStorage
+        self,
+        model: nn.Module,
+        layers: int | str | Sequence[int | str] | None,
+        keep: str | Path | None,
+        limit: str | int | None,
     ) -> None:
-        self.model, self.storage = model, storage
+        self.model, self.storage = model, TensorStorage(keep, limit)
         self.layers = [layers] if isinstance(layers, int | str) else layers
         # By id, since a module may not be hashable. The reference to the model keeps the ids valid.
         self.names: dict[int, str] = {}
         for name, part in model.named_modules():
             self.names.setdefault(id(part), name or type(model).__name__)
         self.thread = 0
-        self.seen = Seen(type(model).__name__, storage)
+        self.seen = Seen(type(model).__name__, self.storage)
         self._last_calls: dict[str, Call] = {}
         self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._over_limit = 0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Pool = Literal["max", "mean"]
 
+SOFTMAX = Softmax()
 BASE = 2048
 """Cells along the longer side of the base level."""
 BAND = 1 << 23
@@ -82,7 +83,7 @@ class TilePyramid:
         self._weights, self._energies, self._normalize = weights, weights.flat(), weights.normalize
         self._unmasked = replace(self._energies, mask=None)
         # Softmax can be pooled before its row states are known. Not with a sink, whose share is in the row state.
-        self._one_pass = self._normalize == Softmax() and weights.sinks is None
+        self._one_pass = self._normalize == SOFTMAX and weights.sinks is None
         self._entry = slice(weights.entries[0], weights.entries[0] + 1)
         self.queries, self.keys = weights.shape
         self._device = self._energies.a.device

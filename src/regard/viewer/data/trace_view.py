@@ -45,13 +45,18 @@ class TraceView:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
-        if not len(self.seen):
+        if not self.seen.calls:
             raise ValueError(f"{self.title}: {self.seen.advice or 'no attention was watched'}")
-        for call in self.seen:
+        for call in self.seen.calls:
             _check(call)
         # The same trace gets the same id, so that a link to it still works after the server is restarted.
-        content = [self.seen.model, self.title, [[call.name, *call.shape] for call in self.seen], self.seen.tokens]
-        first = self.seen[0].weights.detached.a.flatten()[:256].double().sum().item()
+        content = [
+            self.seen.model,
+            self.title,
+            [[call.name, *call.shape] for call in self.seen.calls],
+            self.seen.tokens,
+        ]
+        first = self.seen.calls[0].weights.detached.a.flatten()[:256].double().sum().item()
         self.id = hashlib.blake2b(json.dumps([*content, first]).encode(), digest_size=6).hexdigest()
 
     @classmethod
@@ -75,19 +80,19 @@ class TraceView:
             "id": self.id,
             "title": self.title,
             "model": self.seen.model,
-            "tokens": max(max(call.shape[-2:]) for call in self.seen),
-            "calls": len(self.seen),
+            "tokens": max(max(call.shape[-2:]) for call in self.seen.calls),
+            "calls": len(self.seen.calls),
             "faithful": self.seen.faithful,
         }
 
     @property
     def batch(self) -> int:
-        return max(call.shape[-4] if len(call.shape) > 3 else 1 for call in self.seen)
+        return max(call.shape[-4] if len(call.shape) > 3 else 1 for call in self.seen.calls)
 
     def describe(self, entry: int = 0) -> dict[str, Any]:
         """The calls, and the tokens along their sides, of one batch entry."""
         with self._lock:
-            calls = [self._describe_call(at, call) for at, call in enumerate(self.seen)]
+            calls = [self._describe_call(at, call) for at, call in enumerate(self.seen.calls)]
             sides = {name: entries[min(entry, len(entries) - 1)] for name, entries in self.sides.items()}
             for call in calls:  # a side whose tokens are not known, or too few, is labelled by positions
                 for side, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
@@ -159,7 +164,7 @@ class TraceView:
 
     def weights(self, number: int, entry: int) -> Weights:
         """The weights of every head of one entry, [heads, T_q, T_k]."""
-        call = self.seen[number]
+        call = self.seen.calls[number]
         with self._lock:
             weights = call.weights
         lead = len(weights.shape) - 2
@@ -183,7 +188,7 @@ class TraceView:
     @torch.no_grad()
     def statistics(self, number: int, entry: int) -> dict[str, Any]:
         """For every head: mean entropy in nats, mean largest weight, mean weight on the first key and on the prompt."""
-        weights, prompt = self.weights(number, entry), self.prompt or self.seen[number].steps[0]
+        weights, prompt = self.weights(number, entry), self.prompt or self.seen.calls[number].steps[0]
         heads, queries, keys = weights.shape
         rows = max(1, min(queries, SAMPLED // (heads * keys)))
         if rows < queries:
@@ -223,7 +228,7 @@ class TraceView:
         except ValueError as error:
             return _no_patterns(str(error))
         ids: dict[str, str] = {}
-        for at, call in enumerate(self.seen):
+        for at, call in enumerate(self.seen.calls):
             if call in square and call.name in names:
                 ids.setdefault(call.name, str(at))
         calls = [ids.get(name, name) for name in patterns.names]

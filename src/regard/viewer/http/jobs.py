@@ -1,17 +1,17 @@
-"""Jobs: the computations behind requests, run by worker threads, cancelled when the client disconnects."""
+"""Jobs: the computations behind requests, run by worker threads, cancelled when the client disconnects; their cache."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .. import limits
 from ..data.tile_pyramid import TilePyramid
 from ..limits import ClientDisconnected, RequestError
-from .lru_cache import LRUCache
 from .responses import EncodedArray
 from .worker import HIGH, NORMAL, QueueFull, Worker
 
@@ -27,6 +27,46 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PATIENCE = 0.5
 """Seconds after which a tile is sent as far as it is computed."""
+
+
+class LRUCache(Generic[T]):
+    """A thread-safe LRU cache that is limited by the bytes of its values."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0
+        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> T | None:
+        with self._lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
+
+    def put(self, key: Hashable, value: T, size: int) -> None:
+        """Store a value of `size` bytes; one larger than the whole cache is not stored."""
+        if size > self.limit:
+            return
+        with self._lock:
+            self._remove(key)
+            self._entries[key] = value, size
+            self.bytes += size
+            while self.bytes > self.limit:
+                self._remove(next(iter(self._entries)))
+
+    def remove(self, matches: Callable[[Any], bool]) -> None:
+        """Remove all entries whose key matches."""
+        with self._lock:
+            for key in [key for key in self._entries if matches(key)]:
+                self._remove(key)
+
+    def _remove(self, key: Hashable) -> None:
+        if key in self._entries:
+            self.bytes -= self._entries.pop(key)[1]
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 @dataclass

@@ -73,9 +73,9 @@ def call_of(request: Request, trace: str, call: int, entry: int) -> tuple[Jobs, 
 
 def call_shape(trace: TraceView, call: int, entry: int) -> tuple[int, int, int]:
     """(heads, queries, keys) of a call; a 404 where the trace has no such call or batch entry."""
-    if call >= len(trace.seen):
-        raise RequestError(404, f"there is no call {call}; the trace has {len(trace.seen)}, counted from 0")
-    shape = trace.seen[call].shape
+    if call >= len(trace.seen.calls):
+        raise RequestError(404, f"there is no call {call}; the trace has {len(trace.seen.calls)}, counted from 0")
+    shape = trace.seen.calls[call].shape
     if len(shape) < 3:
         shape = (1, *shape)
     check_entry(entry, shape[-4] if len(shape) > 3 else 1)
