@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture import call_routing
-from ..capture.attention_of_one_module import CROSS, is_layer
+from ..capture.attention_of_one_module import CROSS
 from ..capture.call_inputs_and_output import CLOSED
+from ..capture.module_depth import ModuleDepths
 from ..capture.taps import patching
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def ablate(
         with ablate(model, heads={3: [5], "decoder": [0, 1]}, tokens=[0]):
             model(**inputs)
 
-    Layers are named by number or by whole components of their name. `tokens` are keys of self-attention; a query all
+    Layers are named by their depth among the attention modules of a stack (`call.layer`), or by whole components of
+    their name. `tokens` are keys of self-attention; a query all
     of whose keys would be masked keeps them. Works for calls of scaled_dot_product_attention (nn.MultiheadAttention
     included, without its fast path) and of Hugging Face's interface, in the thread that opened the block. A layer or a
     token that the model never reached is an error.
@@ -72,6 +74,7 @@ class Ablation:
         self.heads, self.tokens = heads, tokens
         self.model = model
         self.names = {id(part): name or type(model).__name__ for name, part in model.named_modules()}
+        self._depths = ModuleDepths(model)
         self.thread = threading.get_ident()
         self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in model.named_modules()}
         self._ablated_layers: set[int | str] = set()
@@ -82,9 +85,21 @@ class Ablation:
         layers = [f"layer {x}" if isinstance(x, int) else x for x in self.heads if x not in self._ablated_layers]
         return layers + [f"token {x}" for x in self.tokens if x not in self._masked_tokens]
 
+    def _layers(self, name: str) -> list[int | str]:
+        """The keys of `heads` that mean this module."""
+        return [layer for layer in self.heads if self._depths.selects(name, layer)]
+
+    def describe(self, name: str) -> str:
+        """What is changed in this module, in words for a trace; empty if nothing is."""
+        heads = sorted({head for layer in self._layers(name) for head in self.heads[layer]})
+        parts = [f"heads {', '.join(map(str, heads))}"] if heads else []
+        if self.tokens and not self._is_cross(name, False):
+            parts.append(f"tokens {', '.join(map(str, self.tokens))}")
+        return "; ".join(parts)
+
     def output(self, name: str, out: Tensor, dim: int) -> Tensor:
         """The output with ablated heads set to zero; heads are dimension `dim`."""
-        layers = [layer for layer in self.heads if is_layer(name, layer)]
+        layers = self._layers(name)
         heads = [head for layer in layers for head in self.heads[layer]]
         if not heads:
             return out

@@ -57,9 +57,20 @@ class Call:
     Rows are queries: those of the prompt first, then one for each token generated.
     """
 
-    def __init__(self, name: str, record: Record | Callable[[], Record], original: Record | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        record: Record | Callable[[], Record],
+        original: Record | None = None,
+        layer: int | None = None,
+        ablated: str = "",
+    ) -> None:
         """`record` may be a function that computes it on first use. `original` is the model's if `record` is a copy."""
         self.name = name
+        self.layer = layer_of(name) if layer is None else layer
+        """The depth among the attention modules of its stack, from 0; None if it is not one of a stack."""
+        self.ablated = ablated
+        """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""
         self._deferred = record if callable(record) else None
         self._generation = None if callable(record) else Generation(record, original)
         self._weights: Weights | None = None
@@ -108,11 +119,6 @@ class Call:
     @property
     def heads(self) -> int:
         return self.shape[-3] if len(self.shape) > 2 else 1
-
-    @property
-    def layer(self) -> int | None:
-        """The first number in the name: "encoder.layer.3.attention" is layer 3."""
-        return layer_of(self.name)
 
     @property
     def v(self) -> Float[Tensor, "*batch k d_v"]:
@@ -223,10 +229,6 @@ def _measure_fidelity(call: Call) -> MeasuredFidelity:
 
 
 def layer_of(name: str) -> int | None:
+    """The first number in a name; a trace of an earlier version has no other."""
     match = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
     return int(match[1]) if match else None
-
-
-def is_layer(name: str, layer: int | str) -> bool:
-    """Whether a module's name has this number, or these whole components."""
-    return layer_of(name) == layer if isinstance(layer, int) else f".{layer}." in f".{name}."

@@ -102,7 +102,12 @@ def report(
         return
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            watch.add(name, record, tensors)
+            watch.add(name, record, tensors, _ablated(part) if ablations else "")
+
+
+def _ablated(module: nn.Module) -> str:
+    """What the open ablations change in a call of this module, in words."""
+    return "; ".join(text for ablation, name in ablations_of(module) if (text := ablation.describe(name)))
 
 
 def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:

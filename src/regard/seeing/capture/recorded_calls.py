@@ -152,7 +152,8 @@ def _cells(call: Call) -> tuple[str, ...]:
         verdict += f" ({fidelity.remark})"
     steps = call.steps
     rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
-    return call.name, call.kind, str(call.heads), rows, str(keys), call.origin, verdict
+    origin = f"{call.origin}, without {call.ablated}" if call.ablated else call.origin
+    return call.name, call.kind, str(call.heads), rows, str(keys), origin, verdict
 
 
 def _first_names(calls: Sequence[Call]) -> str:

@@ -36,7 +36,7 @@ ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list,
 CALL: dict[str, Any] = {
     "name": str, "kind": str, "origin": str, "steps": list, "batch": list, "groups": int, "dropout": NUMBER,
     "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
-    "budget": NUMBER | NOTHING,
+    "budget": NUMBER | NOTHING, "layer": int | NOTHING, "ablated": str | NOTHING,
 }  # fmt: skip
 """The fields of `trace.json`, and of each call in it, with their types."""
 
@@ -136,6 +136,8 @@ def _describe(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "name": call.name,
         "kind": call.kind,
         "origin": call.origin,
+        "layer": call.layer,
+        "ablated": call.ablated,
         "steps": call.steps,
         "batch": list(energies.batch),
         "groups": energies.groups,
@@ -196,7 +198,7 @@ def _read(file: Path, description: dict[str, Any]) -> Call:
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
 
-    return Call(description["name"], make)
+    return Call(description["name"], make, layer=description.get("layer"), ablated=description.get("ablated") or "")
 
 
 def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from . import call_routing
-from .attention_of_one_module import Call, is_layer
+from .attention_of_one_module import Call
 from .call_inputs_and_output import placed, tensors_of
 from .computed_weights import IN_ITS_OWN_CODE
+from .module_depth import ModuleDepths
 from .recorded_calls import Seen
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage, format_bytes
@@ -43,7 +43,7 @@ def watch(
     Queries, keys, values and one number per row are kept by reference, so that watching takes almost no time; weights
     are computed when they are asked for.
 
-    - `layers`: record these only, by number, name or pattern (`3`, `"decoder"`, `"*.cross_attn"`).
+    - `layers`: record these only, by depth, name or pattern (`3`, `"decoder"`, `"*.cross_attn"`).
     - `keep`: "cpu" keeps copies on the CPU, a folder keeps them in files; by default tensors are kept by reference.
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
 
@@ -76,6 +76,7 @@ class Watch:
         self.names: dict[int, str] = {}
         for name, part in model.named_modules():
             self.names.setdefault(id(part), name or type(model).__name__)
+        self._depths: ModuleDepths | None = None
         self.thread = 0
         self.seen = Seen(type(model).__name__, self.storage)
         self._last_calls: dict[str, Call] = {}
@@ -116,29 +117,32 @@ class Watch:
 
     # Called by dispatch
 
-    def add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...]) -> None:
+    def add(
+        self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...], ablated: str = ""
+    ) -> None:
         """Add a call, or append it to the last call of the same module as the next step of a generation."""
         if not self._selects(name):
             return
         with _lock:
             try:
-                self._add(name, record, tensors)
+                self._add(name, record, tensors, ablated)
             except Exception as error:  # an error of ours must not stop the model
                 self.add_missed(name, f"{type(error).__name__}: {error}")
 
-    def _add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...]) -> None:
+    def _add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...], ablated: str) -> None:
         last = self._last_calls.get(name)
         if callable(record):
             record = self._compute_now(record) if self.storage.copies else record
         if not callable(record):
             last = self._without_written(name, record, last)
-            if last is not None and self._append_step(last, record):
+            if last is not None and last.ablated == ablated and self._append_step(last, record):
                 return
             tensors = (*tensors_of(record), *tensors)
         if not self.storage.reserve(tensors):
             self._over_limit += 1
             return
-        call = Call(name, record) if callable(record) else Call(name, placed(record, self.storage.store), record)
+        kept, original = (record, None) if callable(record) else (placed(record, self.storage.store), record)
+        call = Call(name, kept, original, self.depths.of(name), ablated)
         if not callable(record) and record.origin == IN_ITS_OWN_CODE:
             self._last_written = name, record.out.data_ptr(), call, last
         self._last_calls[name] = call
@@ -192,7 +196,13 @@ class Watch:
     def _selects(self, name: str) -> bool:
         if self.layers is None:
             return True
-        return any(is_layer(name, x) or (isinstance(x, str) and fnmatchcase(name, x)) for x in self.layers)
+        return any(self.depths.selects(name, x) for x in self.layers)
+
+    @property
+    def depths(self) -> ModuleDepths:
+        if self._depths is None:
+            self._depths = ModuleDepths(self.model)
+        return self._depths
 
 
 def _compiled(part: nn.Module) -> bool:

@@ -13,17 +13,12 @@ import torch
 from torch import nn
 
 from .. import call_routing
+from ..module_depth import ATTENTION, STATE_SPACE
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
-STATE_SPACE = re.compile(
-    r"mamba|rwkv|ssm|state.?space|delta.?(net|rule|product)|linear.?attention|lightning.?attention|retention|hyena|"
-    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta",
-    re.IGNORECASE,
-)
 NOT_ATTENTION = re.compile(
     r"norm|mask|bias|drop|embed|output|mlp|feed.?forward|ffn|adapter|cache|position|router|rotary|project|pool|head$|"
     r"gate$|scale|conv\dd?|activation|model$|for[A-Z]\w+$"
