@@ -47,6 +47,14 @@ def test_cumulative_lengths_that_are_none(cu_seqlens: list[int], words: str) -> 
         attend_packed(x, x, x, torch.tensor(cu_seqlens))
 
 
+def test_rows_that_do_not_belong_together() -> None:
+    x = torch.randn(9, 2, 4)
+    with pytest.raises(ValueError, match="every key needs a value"):
+        attend_packed(x, x, x[:8], CU_Q)
+    with pytest.raises(ValueError, match="cu_seqlens_k"):
+        attend_packed(x, x[:8], x[:8], CU_Q)
+
+
 def test_a_shape_that_is_not_packed() -> None:
     x = torch.randn(9, 2, 4, 4)
     with pytest.raises(ValueError, match="total, heads, D"):

@@ -86,7 +86,17 @@ def attend(
     - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
     if any_nested(q, k, v):
-        return _attend_jagged(q, k, v, energy, normalize, mask, dropout, backend, weights)
+        batch = JaggedBatch.of(q, k, v)
+        values, w = attend_sequences(
+            batch,
+            energy=energy,
+            normalize=normalize,
+            mask=mask,
+            dropout=dropout,
+            backend=backend,
+            weights=weights,
+        )
+        return batch.q.nested(values) if w is None else (batch.q.nested(values), w)
     request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = select(request, backend).run(request)
     if listeners:
@@ -98,29 +108,28 @@ def attend(
     return output  # type: ignore[no-any-return]
 
 
-def _attend_jagged(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    energy: AnyEnergy,
-    normalize: AnyNormalizer,
-    mask: Mask | Tensor | MaskFunction | None,
-    dropout: float,
-    backend: Backend,
-    weights: bool,
-) -> Tensor | tuple[Tensor, Weights]:
-    batch = JaggedBatch.of(q, k, v)
+def attend_sequences(
+    batch: JaggedBatch,
+    *,
+    energy: AnyEnergy = _SCALED_DOT,
+    normalize: AnyNormalizer = _SOFTMAX,
+    mask: Mask | Tensor | MaskFunction | None = None,
+    dropout: float = 0.0,
+    backend: Backend = "auto",
+    weights: bool = False,
+) -> tuple[Float[Tensor, "total *heads d_v"], Weights | None]:
+    """`attend` for sequences of different lengths: the outputs of all sequences in a row."""
     every_row = weights or bool(listeners)
     if backend in ("auto", "sdpa") and not every_row:
         scale = batch.kernel_scale(energy, normalize, mask, dropout)
         if scale is not None:
-            return batch.kernel_output(scale, mask, dropout)
-    q, k, v, mask, nested = batch.padded(mask, every_row)
+            return batch.kernel_output(scale, mask), None
+    q, k, v, mask, values = batch.padded(mask, every_row)
     options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
     if weights:
         output, w = attend(q, k, v, weights=True, **options)
-        return nested(output), w
-    return nested(attend(q, k, v, **options))
+        return values(output), w
+    return values(attend(q, k, v, **options)), None
 
 
 def explain(

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one batch: nested tensors of layout torch.jagged.
+"""Sequences of different lengths in one batch: nested tensors of layout torch.jagged, or packed with their lengths.
 
 On a GPU, softmax over dot products runs on PyTorch's variable-length kernel. Everything else is computed with padding:
 each sequence is padded to the longest, the filling is masked, and the outputs of the filling are dropped.
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from .masks.mask import Dense, Mask
 from .masks.standard_masks import padding
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from .masks.mask import MaskFunction
     from .normalizers.normalizer import Normalizer
 
+    AnyMask = Mask | Tensor | MaskFunction | None
+
 
 def any_nested(*tensors: Tensor) -> bool:
     return any(getattr(x, "is_nested", False) for x in tensors)
@@ -32,18 +33,17 @@ def any_nested(*tensors: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
-    """A nested tensor [B, *, T, D] taken apart: its values and where each sequence lies among them."""
+    """The vectors of all sequences, and where each sequence lies among them."""
 
-    nested: Tensor
-    values: Float[Tensor, "total *rest"]
-    """The vectors of all sequences in a row; heads, where there are any, after them."""
+    values: Float[Tensor, "total *heads d"]
     offsets: Int[Tensor, " b_and_one"]
     lengths: Int[Tensor, " b"]
-    gaps: bool
+    gaps: bool = False
     """Whether there may be values between the sequences that belong to none."""
 
     @classmethod
     def of(cls, x: Any, name: str) -> Sequences:
+        """Those of a nested tensor [B, T, D] or [B, heads, T, D]."""
         if not x.is_nested:
             raise ValueError(f"q, k and v are nested together or not at all; {name} is not nested")
         if x.layout != torch.jagged:
@@ -60,11 +60,14 @@ class Sequences:
         values, offsets, lengths = x.values(), x.offsets(), x.lengths()
         if values.dim() == 3:
             values = values.transpose(0, 1)  # [heads, total, D] → [total, heads, D]
-        return cls(x, values, offsets, offsets.diff() if lengths is None else lengths, lengths is not None)
+        return cls(values, offsets, offsets.diff() if lengths is None else lengths, lengths is not None)
 
     @property
-    def heads(self) -> int | None:
-        return self.values.shape[1] if self.values.dim() == 3 else None
+    def longest(self) -> int:
+        return int(self.lengths.max()) if len(self.lengths) else 0
+
+    def same_lengths(self, other: Sequences) -> bool:
+        return self.offsets is other.offsets or torch.equal(self.lengths, other.lengths)
 
     def index(self) -> tuple[Tensor, Tensor, Tensor]:
         """For every vector its sequence, its position there, and its place among the values."""
@@ -79,106 +82,115 @@ class Sequences:
         sequence, position, place = index
         full = self.values.new_zeros(len(self.lengths), longest, *self.values.shape[1:])
         full = full.index_put((sequence, position), self.values[place])
-        return full.transpose(1, 2) if self.heads else full
+        return full.transpose(1, 2) if self.values.dim() == 3 else full
 
-    def renest(self, padded: Float[Tensor, "b *heads longest d"], index: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """The nested tensor of the same lengths, from a padded one."""
-        sequence, position, _ = index
-        values = (padded.transpose(1, 2) if self.heads else padded)[sequence, position]  # [total, (heads,) d]
-        # The same offsets, so that PyTorch knows that the lengths are those of q and takes q + output.
+    def nested(self, values: Float[Tensor, "total *heads d_v"]) -> Tensor:
+        """The nested tensor of these lengths, from values without gaps."""
+        # The same offsets where possible: by them PyTorch knows that q and the output have the same lengths.
         offsets = self.offsets
         if self.gaps:
             offsets = torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
         nested = torch.nested.nested_tensor_from_jagged(values, offsets)
-        return nested.transpose(1, 2) if self.heads else nested
+        return nested.transpose(1, 2) if values.dim() == 3 else nested
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JaggedBatch:
-    """q, k and v that are nested."""
+    """The sequences of q, k and v."""
 
     q: Sequences
     k: Sequences
     v: Sequences
 
+    def __post_init__(self) -> None:
+        if len(self.q.lengths) != len(self.k.lengths):
+            raise ValueError(f"q has {len(self.q.lengths)} sequences and k {len(self.k.lengths)}")
+        if not self.k.same_lengths(self.v):
+            raise ValueError("every key needs a value: the sequences of k and v have different lengths")
+
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor) -> JaggedBatch:
-        batch = cls(Sequences.of(q, "q"), Sequences.of(k, "k"), Sequences.of(v, "v"))
-        if len(batch.q.lengths) != len(batch.k.lengths):
-            raise ValueError(f"q has {len(batch.q.lengths)} sequences and k {len(batch.k.lengths)}")
-        if not _same_lengths(batch.k, batch.v):
-            raise ValueError("every key needs a value: the sequences of k and v have different lengths")
-        return batch
+        return cls(Sequences.of(q, "q"), Sequences.of(k, "k"), Sequences.of(v, "v"))
 
     def kernel_scale(
         self,
         energy: Callable[[Tensor, Tensor], Tensor],
         normalize: Normalizer | Callable[..., Tensor],
-        mask: Mask | Tensor | MaskFunction | None,
+        mask: AnyMask,
         dropout: float,
     ) -> float | None:
         """What PyTorch's variable-length kernel multiplies dot products by; None where it cannot compute this."""
         q, k, v = (x.values for x in (self.q, self.k, self.v))
-        if q.device.type != "cuda" or q.dtype not in _HALVES or q.dim() != 3 or not q.numel():
+        if q.device.type != "cuda" or q.dtype not in _HALVES or q.dim() != 3 or not (q.numel() and k.numel()):
             return None
         if not q.shape[1:] == k.shape[1:] == v.shape[1:] or q.shape[-1] % 8 or q.shape[-1] > 256:
             return None
-        if mask is not None and not (_is_causal(mask) and _same_lengths(self.q, self.k)):
+        if self.q.gaps or self.k.gaps or self.v.gaps or dropout or not self._kernel_has(mask):
             return None
-        # An energy that leaves one row as it is leaves nested tensors as they are.
         one_q, one_k, one_v = (x[:1].transpose(0, 1) for x in (q, k, v))  # [heads, 1, D]
         request = make_request(one_q, one_k, one_v, energy, normalize, None, dropout, weights=False)
         energies = request.energies
         if energies.form.kernel != "dot" or request.normalize.kernel != "softmax" or energies.modifiers:
             return None
+        # An energy that leaves one row as it is leaves all of them as they are.
         if energies.a is not one_q or energies.b is not one_k:
             return None
         return energies.form.scale / request.normalize.temperature
 
-    def kernel_output(self, scale: float, mask: Mask | Tensor | MaskFunction | None, dropout: float) -> Tensor:
-        q, k, v = self.q.nested, self.k.nested, self.v.nested
-        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=mask is not None, scale=scale)
+    def _kernel_has(self, mask: AnyMask) -> bool:
+        """Whether the mask is none, or j ≤ i + T_k − T_q in each sequence, the kernel's causal mask."""
+        if mask is None:
+            return True
+        # Resolved for two pairs of lengths, "bottom-right" gives the offsets 0 and 1, and a plain causal mask 0 and 0.
+        offsets = [mask.resolve(1, keys).causal_offset if isinstance(mask, Mask) else None for keys in (1, 2)]
+        return offsets == [0, 1] or (offsets == [0, 0] and self.q.same_lengths(self.k))
+
+    def kernel_output(self, scale: float, mask: AnyMask) -> Float[Tensor, "total heads d"]:
+        from torch.nn.attention.varlen import varlen_attn  # imports a compiler
+
+        output: Tensor = varlen_attn(  # type: ignore[assignment]  # without return_aux it is one tensor
+            self.q.values,
+            self.k.values,
+            self.v.values,
+            self.q.offsets.int(),
+            self.k.offsets.int(),
+            self.q.longest,
+            self.k.longest,
+            scale=scale,
+            window_size=(-1, -1 if mask is None else 0),  # keys before and after the query's own; −1 is all
+        )
+        return output
 
     def padded(
-        self, mask: Mask | Tensor | MaskFunction | None, every_row: bool
+        self, mask: AnyMask, every_row: bool
     ) -> tuple[Tensor, Tensor, Tensor, Mask | MaskFunction | None, Callable[[Tensor], Tensor]]:
-        """q, k, v and mask with padding, and the function that makes a padded output nested again.
+        """q, k, v and mask with padding, and the function from a padded output to the values of all sequences.
 
         With `every_row` the rows of the filling see no key; without, their outputs are only dropped.
         """
         index_q, index_k = self.q.index(), self.k.index()
         index_v = self.v.index() if self.k.gaps or self.v.gaps else index_k
-        most_q, most_k = (max(1, int(x.lengths.max())) if len(x.lengths) else 1 for x in (self.q, self.k))
-        q, k, v = (
-            self.q.padded(index_q, most_q),
-            self.k.padded(index_k, most_k),
-            self.v.padded(index_v, most_k),
-        )
-        own = self._mask(mask, every_row)
-        return q, k, v, own, lambda output: self.q.renest(output, index_q)
+        longest_q, longest_k = max(1, self.q.longest), max(1, self.k.longest)
+        q, k = self.q.padded(index_q, longest_q), self.k.padded(index_k, longest_k)
+        v = self.v.padded(index_v, longest_k)
+        sequence, position, _ = index_q
 
-    def _mask(self, mask: Mask | Tensor | MaskFunction | None, every_row: bool) -> Mask | MaskFunction | None:
-        lengths_q, lengths_k = self.q.lengths, self.k.lengths
+        def values(output: Float[Tensor, "b *heads longest d"]) -> Float[Tensor, "total *heads d"]:
+            return (output.transpose(1, 2) if output.dim() == 4 else output)[sequence, position]
+
+        return q, k, v, self._mask(mask, every_row), values
+
+    def _mask(self, mask: AnyMask, every_row: bool) -> Mask | MaskFunction | None:
         if isinstance(mask, Tensor):
             mask = Dense(mask)
         if isinstance(mask, Mask):
-            mask = mask.resolve(lengths_q, lengths_k)
+            mask = mask.resolve(self.q.lengths, self.k.lengths)
             # No query of a sequence sees past its own position, so none sees the filling; SDPA has a flag for that.
             before = mask.causal_offset is not None and mask.causal_offset <= 0
-            if before and not every_row and _same_lengths(self.q, self.k):
+            if before and not every_row and self.q.same_lengths(self.k):
                 return mask
-        real = padding(lengths_k, queries=lengths_q) if every_row else padding(lengths_k)
+        real = padding(self.k.lengths, queries=self.q.lengths) if every_row else padding(self.k.lengths)
         return real if mask is None else real & mask
 
 
-def _is_causal(mask: Mask | Tensor | MaskFunction | None) -> bool:
-    """Whether it is "j ≤ i" for sequences with as many queries as keys."""
-    return isinstance(mask, Mask) and mask.resolve(1, 1).is_causal
-
-
 _HALVES = frozenset({torch.float16, torch.bfloat16})
-
-
-def _same_lengths(a: Sequences, b: Sequences) -> bool:
-    same: Any = a.nested.shape[-2] == b.nested.shape[-2]  # known without reading, where they share their offsets
-    return bool(same) or torch.equal(a.lengths, b.lengths)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal, Unpack, overload
 
 import torch
 
-from .attend import attend
+from .attend import attend_sequences
+from .jagged_sequences import JaggedBatch, Sequences
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -60,15 +61,20 @@ def attend_packed(
 
     The weights are [B, heads, longest T_q, longest T_k], zero after the end of a sequence; `w[b]` are those of one.
     """
-    if cu_seqlens_k is None:
-        cu_seqlens_k = cu_seqlens_q
-    offsets = _offsets("cu_seqlens_q", cu_seqlens_q, q)
-    offsets_k = offsets if cu_seqlens_k is cu_seqlens_q else _offsets("cu_seqlens_k", cu_seqlens_k, k)
-    nested = (_nested(x, at, name) for x, at, name in ((q, offsets, "q"), (k, offsets_k, "k"), (v, offsets_k, "v")))
-    if weights:
-        z, w = attend(*nested, weights=True, **options)
-        return _packed(z), w
-    return _packed(attend(*nested, **options))
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() not in (2, 3):
+            raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
+    offsets_q = _offsets("cu_seqlens_q", cu_seqlens_q, q)
+    offsets_k = _offsets("cu_seqlens_k", cu_seqlens_k, k) if cu_seqlens_k is not None else offsets_q
+    if not len(k) == len(v) or (cu_seqlens_k is None and len(q) != len(k)):
+        raise ValueError(
+            f"q has {len(q)} rows, k {len(k)} and v {len(v)}; every key needs a value, and keys of other lengths than "
+            "the queries' need cu_seqlens_k"
+        )
+    pairs = (q, offsets_q), (k, offsets_k), (v, offsets_k)
+    batch = JaggedBatch(*(Sequences(x, offsets, offsets.diff()) for x, offsets in pairs))
+    z, w = attend_sequences(batch, weights=weights, **options)
+    return z if w is None else (z, w)
 
 
 def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_one"]:
@@ -83,14 +89,3 @@ def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_on
                 f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {cu_seqlens.tolist()[:8]}"
             )
     return offsets
-
-
-def _nested(x: Tensor, offsets: Tensor, name: str) -> Tensor:
-    if x.dim() not in (2, 3):
-        raise ValueError(f"{name} has shape {list(x.shape)}; expected [total, D] or [total, heads, D]")
-    nested = torch.nested.nested_tensor_from_jagged(x, offsets)  # [B, T, (heads,) D]
-    return nested.transpose(1, 2) if x.dim() == 3 else nested
-
-
-def _packed(x: Tensor) -> Tensor:
-    return (x.transpose(1, 2) if x.dim() == 4 else x).values()
