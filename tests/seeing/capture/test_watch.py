@@ -374,11 +374,43 @@ def test_every_precision_has_a_budget_that_tells_right_from_wrong(kind: torch.dt
     assert [call.fidelity().faithful for call in seen] == [True, False]  # what sdpa did; what was said of it
 
 
-def test_a_compiled_model_is_refused_with_advice() -> None:
-    with pytest.raises(ValueError, match="_orig_mod"):
-        watch(torch.compile(Stack()))  # type: ignore[arg-type]
+def compiled_method() -> nn.Module:
+    model = Stack()
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_forward() -> nn.Module:
+    model = Stack()
+    model.forward = torch.compile(model.forward, backend="eager")  # type: ignore[method-assign]
+    return model
+
+
+def compiled_part() -> nn.Module:
+    model = Stack()
+    model.layer[1].forward = torch.compile(model.layer[1].forward, backend="eager")  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.compile(Stack(), backend="eager"), compiled_method, compiled_forward, compiled_part]
+)
+def test_a_compiled_model_is_refused_with_advice(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(ValueError, match=r"compile.*_orig_mod"):
+        watch(make())
     with pytest.raises(TypeError, match=r"nn\.Module"):
         watch("bert")  # type: ignore[arg-type]
+
+
+def test_a_compiled_function_that_hides_the_calls_is_mentioned() -> None:
+    model, x = Stack(), torch.randn(1, 4, 16)
+    function = torch.compile(model.forward, backend="eager")
+    with torch.no_grad():
+        function(x)
+        with watch(model) as seen:
+            function(x)
+    assert not len(seen)
+    assert "torch.compile(model.forward)" in repr(seen)
 
 
 def test_a_model_without_attention_says_so() -> None:

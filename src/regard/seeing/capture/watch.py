@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ def watch(
     if compiled:
         raise ValueError(
             f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
-            "model (model._orig_mod), or watch before compiling"
+            "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
     return Watch(model, layers, keep, limit)
 
@@ -114,6 +115,11 @@ class Watch:
                 f"{', '.join(functions[:-1])} or {functions[-1]}. A function of your own is seen with one line, "
                 "regard.note(q, k, v, out)"
             )
+            if "torch._dynamo" in sys.modules:  # imported by torch.compile
+                self.seen.advice += (
+                    ". Calls inside a function made by torch.compile, such as torch.compile(model.forward), cannot be "
+                    "seen: call the model itself inside the block, or torch.compiler.set_stance('force_eager') first"
+                )
 
     # Called by dispatch
 
@@ -206,4 +212,8 @@ class Watch:
 
 
 def _compiled(part: nn.Module) -> bool:
-    return type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+    """Whether it is torch.compile(module), or was compiled by module.compile() or torch.compile(module.forward)."""
+    if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
+        return True
+    own = vars(part).get("forward")
+    return own is not None and hasattr(own, "_torchdynamo_orig_callable")
