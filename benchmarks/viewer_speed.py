@@ -59,7 +59,7 @@ def random_trace(tokens: int) -> TraceView:
     from regard.attention.energies.energy_forms import DotForm
     from regard.attention.energies.lazy_energy_matrix import EnergyMatrix
     from regard.seeing import Seen
-    from regard.seeing.capture.attention_of_one_module import Call
+    from regard.seeing.capture.attention_call import Call
     from regard.seeing.capture.call_inputs_and_output import Record
     from regard.viewer.data.trace_view import TraceView
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import regard
 from regard import cli, watch
-from regard.seeing.capture.attention_of_one_module import Call, MeasuredFidelity
+from regard.seeing.capture.attention_call import Call, MeasuredFidelity
 from regard.seeing.capture.huggingface_text_model import load_text_model
 
 if TYPE_CHECKING:

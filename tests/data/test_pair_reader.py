@@ -76,7 +76,7 @@ def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path: Path, mon
     pairs = PairReader(file, on_bad="skip")
     assert sides(pairs) == [("a", "b")]
     assert pairs.reasons == {"not CSV": 1}
-    monkeypatch.setattr("regard.data.file_formats.LONGEST", 12)  # a row over many lines fills no memory either
+    monkeypatch.setattr("regard.data.row_readers.LONGEST", 12)  # a row over many lines fills no memory either
     file.write_text('a,b\nc,"d\n' + "e,f\n" * 20, encoding="utf-8")
     with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: it has more than 12 characters"):
         list(PairReader(file))

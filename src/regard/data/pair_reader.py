@@ -11,13 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from .file_formats import aligned, reader
 from .pair import Pair, RowProblem
+from .row_readers import aligned, reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from .file_formats import Cells, Column, Rows
+    from .row_readers import Cells, Column, Rows
 
 OnBad = Literal["error", "skip"]
 File = str | os.PathLike[str]

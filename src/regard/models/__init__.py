@@ -16,15 +16,15 @@ from .decoders.transformer_decoder import TransformerDecoderConfig as Transforme
 from .encoder_decoder import EncoderDecoder as EncoderDecoder
 from .encoder_decoder import EncoderDecoderConfig as EncoderDecoderConfig
 from .encoders.bag_encoder import BagEncoderConfig as BagEncoderConfig
-from .encoders.convolution_encoder import ConvolutionEncoderConfig as ConvolutionEncoderConfig
 from .encoders.efficientnet_encoder import EfficientNetEncoderConfig as EfficientNetEncoderConfig
 from .encoders.encoder import Encoder as Encoder
 from .encoders.encoder import EncoderConfig as EncoderConfig
-from .encoders.grid_encoder import GridEncoderConfig as GridEncoderConfig
 from .encoders.lstmn_encoder import LSTMNEncoderConfig as LSTMNEncoderConfig
 from .encoders.no_encoder import NoEncoderConfig as NoEncoderConfig
+from .encoders.picture_convolution_encoder import GridEncoderConfig as GridEncoderConfig
 from .encoders.recurrent_encoder import RecurrentEncoderConfig as RecurrentEncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig as TransformerEncoderConfig
+from .encoders.window_convolution_encoder import ConvolutionEncoderConfig as ConvolutionEncoderConfig
 from .pretrained_model import load as load
 from .registry import DECODERS as DECODERS
 from .registry import ENCODERS as ENCODERS

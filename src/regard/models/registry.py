@@ -9,13 +9,13 @@ from .decoders.recurrent_decoder import RecurrentDecoderConfig
 from .decoders.show_attend_tell_decoder import ShowAttendTellDecoderConfig
 from .decoders.transformer_decoder import TransformerDecoderConfig
 from .encoders.bag_encoder import BagEncoderConfig
-from .encoders.convolution_encoder import ConvolutionEncoderConfig
 from .encoders.efficientnet_encoder import EfficientNetEncoderConfig
-from .encoders.grid_encoder import GridEncoderConfig
 from .encoders.lstmn_encoder import LSTMNEncoderConfig
 from .encoders.no_encoder import NoEncoderConfig
+from .encoders.picture_convolution_encoder import GridEncoderConfig
 from .encoders.recurrent_encoder import RecurrentEncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig
+from .encoders.window_convolution_encoder import ConvolutionEncoderConfig
 
 if TYPE_CHECKING:
     from .decoders.decoder import DecoderConfig

@@ -1,6 +1,6 @@
 """Seeing: the attention of any PyTorch model, exactly, while it runs on its fast kernels."""
 
-from .capture.attention_of_one_module import Call
+from .capture.attention_call import Call
 from .capture.recorded_calls import Seen
 from .capture.taps.attend_tap import note
 from .capture.trace_folder import load_trace

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from regard.seeing.capture.attention_of_one_module import Call
+    from regard.seeing.capture.attention_call import Call
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

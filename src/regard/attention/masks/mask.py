@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..block_indices import at_each_index, batch_and_head, brief, check_batch_and_head, check_device, fits, grid, pick
+from ..block_indices import (
+    at_each_index,
+    batch_and_head,
+    brief,
+    check_batch_and_head,
+    check_device,
+    fits,
+    grid,
+    pick,
+)
 from ..part import Part, function_tensors, takes
 from ..torch_transforms import traced
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from ..file_formats import tsv
 from ..pair import Pair, RowProblem
+from ..row_readers import tsv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from torch import nn
 from ...layers import Dropout
 from ...layers.positions import GridPositions
 from .encoder import Encoder, EncoderConfig
-from .grid_encoder import annotated, check
+from .picture_convolution_encoder import annotated, check
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int, UInt8

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..capture import call_routing
-from ..capture.attention_of_one_module import CROSS
+from ..capture.attention_call import CROSS
 from ..capture.call_inputs_and_output import CLOSED
 from ..capture.module_depth import ModuleDepths
 from ..capture.taps import patching

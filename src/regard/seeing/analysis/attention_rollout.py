@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention.weight_statistics import Block
-    from ..capture.attention_of_one_module import Call
+    from ..capture.attention_call import Call
     from ..capture.recorded_calls import Seen
 
 MAX_FLOW_TOKENS = 128

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ..capture.attention_of_one_module import layer_of
+from ..capture.attention_call import layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...attention import Weights
-    from ..capture.attention_of_one_module import Call
+    from ..capture.attention_call import Call
 
 
 def layer_stack(calls: Sequence[Call]) -> list[Call]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...viewer.export.widget import Widget
-    from .attention_of_one_module import Call
+    from .attention_call import Call
     from .tensor_storage import TensorStorage
     from .tokenized_text import TokenizedText
 

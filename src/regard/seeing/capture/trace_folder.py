@@ -16,7 +16,7 @@ from ...attention import Modifier, Normalizer, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
-from .attention_of_one_module import Call
+from .attention_call import Call
 from .call_inputs_and_output import Record
 from .interval_mask import Intervals
 from .recorded_calls import Seen

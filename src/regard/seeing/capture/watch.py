@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from . import call_routing
-from .attention_of_one_module import Call
+from .attention_call import Call
 from .call_inputs_and_output import placed, tensors_of
 from .computed_weights import IN_ITS_OWN_CODE
 from .module_depth import ModuleDepths

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..analysis.head_patterns import HeadScores
-    from ..capture.attention_of_one_module import Call
+    from ..capture.attention_call import Call
     from ..capture.recorded_calls import Seen
 
 MAX_TOKENS = 120

@@ -15,7 +15,7 @@ from ... import __version__
 from ..limits import ClientDisconnected, RequestError
 from ..static_files import MEDIA_TYPES, STYLES, files, styles
 from .guard import LOOPBACK, Guard
-from .jobs import Jobs
+from .request_computations import Jobs
 from .responses import json_response
 from .routes import call_routes, model_routes, trace_routes
 

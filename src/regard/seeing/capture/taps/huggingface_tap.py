@@ -16,7 +16,7 @@ import torch
 
 from ....attention import mask_mod
 from .. import call_routing
-from ..attention_of_one_module import BUDGET, Call
+from ..attention_call import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from .patching import Replacement, Tap

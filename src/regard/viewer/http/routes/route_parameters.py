@@ -13,7 +13,7 @@ from ...limits import RequestError
 
 if TYPE_CHECKING:
     from ...data.trace_view import TraceView
-    from ..jobs import Jobs
+    from ..request_computations import Jobs
 
 TraceId = Annotated[str, Path(pattern="^[0-9a-f]{1,40}$", description="A trace's id, from /api/traces")]
 CallId = Annotated[int, Path(ge=0, le=100_000, description="Index of the call in the trace")]

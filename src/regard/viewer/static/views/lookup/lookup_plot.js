@@ -1,7 +1,7 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
 import { inks, makeBoard, place } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { polyline, ticks } from "../../draw/plot_axes.js";
+import { polyline, ticks } from "../../draw/axis_ticks.js";
 import { figure, TABLES, written } from "./lookup_examples.js";
 import { average, energies, weights } from "./lookup_formulas.js";
 

@@ -3,7 +3,7 @@
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
 import { inks, makeBoard } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { polyline, ticks } from "../../draw/plot_axes.js";
+import { polyline, ticks } from "../../draw/axis_ticks.js";
 
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.viewer.http.jobs import LRUCache
+from regard.viewer.http.request_computations import LRUCache
 
 
 def test_the_least_recently_used_is_removed_beyond_the_limit() -> None:
