@@ -133,5 +133,5 @@ def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor,
     if not torch.isclose(second, alone, rtol=0, atol=rounding, equal_nan=True).all():
         raise ValueError(
             "this energy gives one query and key different energies in different blocks; it must depend on q_i and k_j "
-            "alone. For positions use Modified(energy, Bias(tensor)) or Modified(energy, Alibi(heads))"
+            "alone. For positions use Rotary(energy), Modified(energy, Bias(tensor)) or Modified(energy, Alibi(heads))"
         )
