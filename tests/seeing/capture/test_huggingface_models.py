@@ -244,6 +244,36 @@ def test_a_cache_of_fixed_size_under_eager_attention_is_one_matrix(keep: str | N
         assert call.fidelity().faithful
 
 
+LATENT = {**SMALL, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+LATENT |= {"qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1}
+LATENT |= {"topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "moe_intermediate_size": 16}
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_keys_projected_from_a_cache_of_fixed_size_are_one_matrix(implementation: str) -> None:
+    """Multi-head latent attention projects keys from the whole cache at every step; they lie in no buffer."""
+    case = Case("DeepseekV3", LATENT, model="ForCausalLM")
+    seen, wanted = written(case, implementation, cache_implementation="static", disable_compile=True)
+    assert [call.steps for call in seen] == [[6, 1, 1, 1, 1]] * 2
+    agree(seen, list(wanted))
+
+
+def test_padding_on_the_left_of_a_model_with_sinks() -> None:
+    """A sink takes rows of filling whole: their weights are zero in eager attention too."""
+    case = Case(
+        "GptOss",
+        {**GROUPED, "sliding_window": 3, "num_local_experts": 2, "num_experts_per_tok": 1},
+        model="ForCausalLM",
+    )
+    model, ids, mask = case.build("eager"), torch.arange(3, 15).view(2, 6), torch.ones(2, 6).long()
+    mask[1, :3] = 0
+    with torch.no_grad(), watch(model) as seen:
+        wanted = model(ids, attention_mask=mask, output_attentions=True).attentions
+    assert seen.faithful is True, seen
+    for call, theirs in zip(seen, wanted, strict=True):
+        torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), theirs, atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["T5", "Bart"])
 def test_translations_are_one_matrix_per_layer_and_kind(name: str) -> None:
     case = next(case for case in CASES if case.name == name)

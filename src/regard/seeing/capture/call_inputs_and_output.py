@@ -153,7 +153,10 @@ def without_unfilled(record: Record, keys: int) -> Record:
     seen = None if mask is None else mask.seen
     closed = seen is not None and seen.shape[-1] == energies.keys and not bool(seen[..., keys:].any())
     biases = [x.added for x in energies.modifiers if x.added is not None and x.added.shape[-1] == energies.keys]
-    closed = closed or any(bool((x[..., keys:] <= CLOSED).all()) for x in biases)
+    # A row whose every key is closed by a number attends to all of them alike, also to those that would be cut.
+    closed = closed or any(
+        bool((x[..., keys:] <= CLOSED).all()) and bool((x[..., :keys] > CLOSED).any(-1).all()) for x in biases
+    )
     if not closed:
         return record
 

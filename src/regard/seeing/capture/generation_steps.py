@@ -105,6 +105,7 @@ class Generation:
         """
         if not self._same_kind(record):
             return False
+        self._cut_unfilled(record)
         if record.energies.keys > self.keys + record.energies.queries:
             record = without_unfilled(record, self.keys + record.energies.queries)
         k, v, new, source = record.energies.b, record.v, record.energies.queries, _source(record)
@@ -132,6 +133,22 @@ class Generation:
         self.steps.append(_step(record, self.keys - record.energies.keys))
         self._versions.append(TensorVersions(fixed_of(record)))
         return True
+
+    def _cut_unfilled(self, record: Record) -> None:
+        """Cut keys of the maximum length to those of the first step, if they were computed anew for this record.
+
+        Keys that are projected from a cache of fixed size (multi-head latent attention) lie in no buffer.
+        """
+        queries = self.steps[0].q.shape[-2]
+        if len(self.steps) > 1 or record.energies.keys != self.keys or queries >= self.keys:
+            return
+        if self._same_buffer(_source(record)) or self._same_rows(record.energies.b, record.v):
+            return
+        first = without_unfilled(self.first, queries)
+        if first is self.first:
+            return
+        self.first, self.steps = first, [_step(first, 0)]
+        self.keys, self._k, self._v = queries, [first.energies.b], [first.v]
 
     def _same_kind(self, record: Record) -> bool:
         new, old = record.energies, self.first.energies
