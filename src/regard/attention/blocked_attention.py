@@ -81,7 +81,7 @@ class _Work:
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """The same of rows already cut out: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
-        normalize, rate = self.request.normalize, self.request.dropout
+        normalize, rate = self.request.normalize.of_block(energies.batch, n), self.request.dropout
         e = energies.between(a, b, n, i, slice(0, energies.keys), normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
             w, state = (

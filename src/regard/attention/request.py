@@ -88,6 +88,7 @@ def make_request(
                 check_device(f"{type(energy).__name__}'s parameters", parameter, q.device)
     if not isinstance(normalize, Normalizer):
         normalize = _function_normalizer(normalize)
+    normalize.check(batch, q.device)
     if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
         raise ValueError(f"dropout is a probability, 0 ≤ dropout < 1; got {dropout}")
     if isinstance(mask, Tensor):

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from .block_indices import positions, span
 from .normalizers.normalizer import RowState
-from .torch_transforms import readable
+from .torch_transforms import readable, traced
 from .weight_statistics import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from jaxtyping import Float
+    from torch import Tensor
+
     from .block_indices import Index
     from .energies.lazy_energy_matrix import EnergyMatrix
+    from .normalizers.normalizer import Normalizer
     from .weights import Weights
 
 BLOCK = 1 << 20
@@ -33,11 +38,28 @@ def row_state(weights: Weights) -> RowState:
     anchor, anchored = torch.empty_like(rest), False
     for n, rows, entries, queries in _parts(weights, energies):
         e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
-        own = normalize.row_state(e)
+        own = normalize.of_block(energies.batch, entries).row_state(e)
         rest[n, rows] = own.rest
         if own.anchor is not None:
             anchor[n, rows], anchored = own.anchor, True
     return normalize.joined(RowState(rest, anchor if anchored else None))
+
+
+def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
+    """The logarithm of each row's denominator, from energies with a graph. The backward computes each block again."""
+
+    def block(entries: Index, queries: Index) -> Tensor:
+        e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
+        total = normalize.of_block(energies.batch, entries).logsumexp(e)
+        assert total is not None
+        return total
+
+    if traced():
+        return block(span(weights.entries, weights.device), span(weights.queries, weights.device))
+    total = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
+    for n, rows, entries, queries in _parts(weights, energies):
+        total[n, rows] = checkpoint(block, entries, queries, use_reentrant=False)
+    return total
 
 
 def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:

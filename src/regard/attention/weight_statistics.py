@@ -182,7 +182,7 @@ class Cells:
         """Cells of one size; the last may be smaller."""
         return cls([*range(0, length, size), length], device)
 
-    def pool(self, x: Tensor, dim: Literal[-1, -2], pool: str, empty: float = -torch.inf) -> Tensor:
+    def pool(self, x: Tensor, dim: Literal[-1, -2], pool: str) -> Tensor:
         """The maximum ("max") or the sum of every cell."""
         if self._size == 1:
             return x

@@ -16,9 +16,9 @@ import torch
 
 from .block_indices import as_range, positions, select, span
 from .kernels.statistics import kernel_row_state, statistics_gpu
-from .normalizers.normalizer import RowState
+from .normalizers.normalizer import RowState, mark_empty
 from .tensor_versions import ChangedInPlaceError, TensorVersions
-from .weight_blocks import blocks, row_state
+from .weight_blocks import blocks, logsumexp, row_state
 from .weight_statistics import (
     Entropy,
     Fidelity,
@@ -51,14 +51,11 @@ class Weights:
     """The weights of one call of `attend`, computed exactly from q, k and the row state when they are read.
 
     Shapes are [*batch, T_q, T_k]. `w[0, 3]` selects from the leading dimensions (batch entry 0, head 3) and
-    `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense` and `log_prob` build
-    a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not copied. Once
-    they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose changes
-    PyTorch does not count.
+    `w.rows(1000)` selects queries; both return `Weights` without computing anything. Only `dense`, `log_prob` and
+    `logsumexp` build a graph for gradients. Dropout is not part of the weights. Queries, keys and boolean masks are not
+    copied. Once they are changed in place every method raises, except for tensors made in `torch.inference_mode`, whose
+    changes PyTorch does not count.
     """
-
-    sinks: Float[Tensor, " n"] | None = None
-    """The energy of each matrix's attention sink, where the model has one."""
 
     def __init__(
         self, energies: EnergyMatrix, normalize: Normalizer, state: Tensor | None = None, *, vector: bool = False
@@ -89,6 +86,15 @@ class Weights:
     def shape(self) -> tuple[int, ...]:
         """[*batch, T_q, T_k], and [*batch, T_k] where the query was one vector."""
         return (*self._shape, *(() if self._vector else (len(self.queries),)), self.energies.keys)
+
+    @property
+    def sinks(self) -> Float[Tensor, " n"] | None:
+        """The energy of the sink of each selected matrix; None where the softmax has none."""
+        sink = self.normalize.sink
+        if sink is None:
+            return None
+        every = torch.as_tensor(sink, dtype=self.energies.precision, device=self.device).expand(self.energies.batch)
+        return every.reshape(-1)[span(self.entries, self.device)]
 
     @property
     def leading_shape(self) -> tuple[int, ...]:
@@ -141,7 +147,7 @@ class Weights:
         if self.normalize.selects_key:  # the keys that were selected, not new ones
             w = self.normalize.weigh_rows(e, self.row_state(), torch.arange(e.shape[-1], device=e.device))
         else:
-            w = self._live_normalize(e)
+            w = self._live_normalize.of_block(self.energies.batch, span(self.entries, self.device))(e)
         return w.reshape(self.shape)
 
     @torch.no_grad()
@@ -179,6 +185,22 @@ class Weights:
         chosen = e.gather(-1, key.clamp_min(0)[..., None]).squeeze(-1)
         total = e.masked_fill(empty[..., None], 0).logsumexp(-1)
         return (chosen.masked_fill(empty, 0) - total).masked_fill(empty, 0).reshape(self.shape[:-1])
+
+    def logsumexp(self) -> Float[Tensor, "*batch q"]:
+        """log Σ_j exp(e_ij / T), the logarithm of a softmax's denominator (a sink is part of it), differentiable.
+
+        −∞ for a query that sees no key. With it, attention over parts of the keys is joined exactly:
+        z = Σ_p exp(lse_p − lse) z_p with lse = log Σ_p exp(lse_p).
+        """
+        if self.normalize.kernel != "softmax":
+            raise TypeError(
+                f"logsumexp is the logarithm of a softmax's denominator; {type(self.normalize).__name__} has none"
+            )
+        if self._needs_graph():
+            return logsumexp(self, self._live(), self._live_normalize).reshape(self.shape[:-1])
+        state = self.row_state()
+        total = state.rest if state.anchor is None else self.normalize.one_number(state)
+        return mark_empty(total).reshape(self.shape[:-1])  # the state of an empty row is +∞
 
     # Statistics
 
@@ -290,13 +312,6 @@ class Weights:
             self._own = self._compute_state()
         return self._own
 
-    def completed(self, state: RowState, unit: float = 1.0) -> RowState:
-        """The state of the selected rows from that of their energies, which are anchor · `unit` and so on.
-
-        For subclasses whose rows share their weights with something that is no key.
-        """
-        return state
-
     # Private
 
     def _compute_state(self) -> RowState:
@@ -307,7 +322,7 @@ class Weights:
             state = RowState(self._kernel.state[entries][:, rows])
         if state is None:
             state = kernel_row_state.row_state(self)
-        return self.completed(row_state(self) if state is None else state)
+        return row_state(self) if state is None else state
 
     def _block(self, keys: Sequence[int]) -> Float[Tensor, "n rows keys"]:
         j = span(keys, self.device)
@@ -336,6 +351,12 @@ class Weights:
                 map.add(block._replace(w=block.w[..., j]))
             cells = map.result
         return cells.reshape(*self._shape, *size)
+
+    def _needs_graph(self) -> bool:
+        energies = self.energies
+        known = [energies.a, energies.b, *energies.learned(), *self._live_normalize.tensors()]
+        opaque = energies.form.opaque or any(x.opaque for x in energies.modifiers)  # may close over parameters
+        return torch.is_grad_enabled() and (opaque or any(x.requires_grad for x in known))
 
     def _live(self) -> EnergyMatrix:
         """The energies with their graph and one leading dimension."""

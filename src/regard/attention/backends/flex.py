@@ -53,6 +53,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         x.expand(*lead, *x.shape[-2:]).reshape(-1, lead[-1] if lead else 1, *x.shape[-2:])
         for x, lead in ((energies.a.to(kind), batch), (energies.b.to(kind), shared), (request.v, shared))
     )
+    if not torch.is_grad_enabled():  # on CPU it refuses inputs that require a gradient even then
+        q, k, v = q.detach(), k.detach(), v.detach()
     temperature = normalize.temperature
     # With modifiers the scale applies before them and the temperature after, so it is theirs to divide by.
     scale = energies.form.scale if energies.modifiers else energies.form.scale / temperature
@@ -66,9 +68,20 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         enable_gqa=bool(groups > 1),
         return_aux=AuxRequest(lse=True),
     )
-    state = mark_empty(aux.lse).reshape(*batch, energies.queries)
+    out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, energies.queries)
+    if normalize.sink is not None:
+        out, lse = _with_sink(out, lse, normalize.sink, temperature)
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
-    return out.reshape(*batch, *out.shape[-2:]), state if energies.a.dtype == kind else None
+    return out, mark_empty(lse) if energies.a.dtype == kind else None
+
+
+def _with_sink(out: Tensor, lse: Tensor, sink: float | Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """The sink takes exp(s) of exp(lse) + exp(s), and the keys keep the rest: out · exp(lse) / (exp(lse) + exp(s))."""
+    s = torch.as_tensor(sink, dtype=lse.dtype, device=lse.device) / temperature
+    s = s[..., None] if s.dim() else s  # [..., heads, 1]
+    empty = lse == -torch.inf
+    share = torch.sigmoid(lse.masked_fill(empty, 0) - s).masked_fill(empty, 0)
+    return (out * share[..., None]).to(out.dtype), torch.logaddexp(lse, s)
 
 
 @cache

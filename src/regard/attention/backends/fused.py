@@ -84,6 +84,8 @@ def _refused(request: Request) -> str | None:
             return f"{kernel} has proportional weights only for inverse distances, not {normalize}"
     elif request.normalize.kernel != "softmax":
         return f"{kernel} has softmax only, not {normalize}"
+    if request.normalize.sink is not None:
+        return f"{kernel} has no sink"
     if energies.modifiers:
         return f"{kernel} has no score modifiers"
     if by_distance and transformed():

@@ -24,6 +24,8 @@ def refusal(request: Request) -> str | None:
         return "the energy is not a dot product"
     if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
+    if request.normalize.sink is not None:
+        return "it has no sink"
     for modifier in energies.modifiers:
         if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from ..block_indices import Index
+
 ONE_NUMBER = 256.0
 """Up to this size one float32 per row is enough. It is rounded by at most 2⁻²⁴ of its size, 1.5e-5, and a softmax's
 weights are then wrong by that share. Energies of this size are themselves rounded as much."""
@@ -51,12 +53,21 @@ class Normalizer(Part):
     energy_scale: float = 1.0
     samples: bool = False
     """Whether it draws random numbers now."""
+    sink: float | Tensor | None = None
+    """The energy of a softmax's sink."""
     nonnegative: bool = True
     """Whether no weight is less than 0, so that masked keys, which weigh 0, can be left out of a maximum."""
     pointwise: bool = True
     """Whether `weigh` takes any columns of a row; else it takes all of them."""
     selects_key: bool = False
     """Whether its state is the index of one key per row, −1 for none."""
+
+    def check(self, batch: tuple[int, ...], device: torch.device) -> None:
+        """Raise ValueError where it cannot be applied to energies of this leading shape."""
+
+    def of_block(self, batch: tuple[int, ...], n: Index) -> Normalizer:
+        """The normalizer of some matrices, counted over the flattened batch, where it differs among them."""
+        return self
 
     def __call__(
         self, e: Float[Tensor, "*batch k"], generator: torch.Generator | None = None
@@ -79,6 +90,10 @@ class Normalizer(Part):
     ) -> Float[Tensor, "*batch k"]:
         """The weights of the columns `j` of rows with this state."""
         raise NotImplementedError
+
+    def logsumexp(self, e: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch"] | None:
+        """The logarithm of a softmax's denominator, differentiable, −∞ for an empty row; None for other normalizers."""
+        return None
 
     def log_weigh_(self, e: Float[Tensor, "*batch k"], state: Float[Tensor, "*batch 1"]) -> Tensor | None:
         """log w, computed in place of the energies; None where it is no cheaper than the logarithm of the weights."""

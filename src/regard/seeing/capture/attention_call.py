@@ -11,7 +11,6 @@ from ...attention import Weights
 from ...attention.tensor_versions import ChangedInPlaceError
 from .call_inputs_and_output import placed
 from .generation_steps import Generation
-from .weights_with_sink import SinkWeights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,10 +133,7 @@ class Call:
         if self._weights is None:
             self.check_unchanged()
             energies, state = self.generation.joined()
-            if self.record.sinks is not None:
-                self._weights = SinkWeights(energies, self.record.sinks, state)
-            else:
-                self._weights = Weights(energies, self.record.normalize, state)
+            self._weights = Weights(energies, self.record.normalize, state)
         return self._weights
 
     def check_unchanged(self) -> None:

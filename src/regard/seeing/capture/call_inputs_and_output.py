@@ -42,7 +42,6 @@ class Record:
     normalize: Normalizer = _SOFTMAX
     state: Float[Tensor, "*batch q"] | None = None
     """The row state, if the kernel returned it."""
-    sinks: Float[Tensor, " heads"] | None = None
     dropout: float = 0.0
     cross: bool | None = None
     """Whether keys come from another sequence than queries, if that is known."""
@@ -108,7 +107,8 @@ def fixed_of(record: Record) -> list[Tensor]:
     """What the weights depend on, without keys and values, which a cache may fill further in place."""
     energies = record.energies
     references = [x for x in energies.references() if x is not energies.b]
-    return [*references, *energies.learned(), *(x for x in (record.state, record.sinks) if x is not None)]
+    own = record.normalize.tensors() if record.state is None else [*record.normalize.tensors(), record.state]
+    return [*references, *energies.learned(), *own]
 
 
 def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
@@ -143,7 +143,7 @@ def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True)
         out=place(out),
         rows=rows,
         state=None if record.state is None else place(record.state),
-        sinks=None if record.sinks is None else place(record.sinks),
+        normalize=record.normalize.map_tensors(place),
     )
 
 

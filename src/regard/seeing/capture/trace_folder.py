@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...atomic_write import replacing_folder
-from ...attention import Modifier, Normalizer, causal, dense
+from ...attention import Modifier, Normalizer, Softmax, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
@@ -129,9 +129,8 @@ def _describe(call: Call) -> tuple[dict[str, Any], dict[str, Tensor]]:
     rows, out = call.outputs()
     energies = weights.detached
     tensors = {"q": energies.a, "k": energies.b, "v": v, "out": out, "rows": rows}
-    for name, x in (("state", weights.kernel_state), ("sinks", call.record.sinks)):
-        if x is not None:
-            tensors[name] = x
+    if weights.kernel_state is not None:
+        tensors["state"] = weights.kernel_state
     description: dict[str, Any] = {
         "name": call.name,
         "kind": call.kind,
@@ -217,9 +216,8 @@ def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:
         tensors["v"],
         tensors["out"],
         description["origin"],
-        normalize=Normalizer.rebuild(description["normalize"], tensors),
+        normalize=_normalizer(description["normalize"], tensors),
         state=None if state is None else state.view(*energies.batch, energies.queries),
-        sinks=tensors.get("sinks"),
         dropout=description["dropout"],
         cross=description["kind"] == "cross",
         rows=tensors["rows"],
@@ -227,6 +225,12 @@ def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:
         budget=description.get("budget"),
         steps=description["steps"],
     )
+
+
+def _normalizer(description: dict[str, Any], tensors: dict[str, Tensor]) -> Normalizer:
+    if "sinks" in tensors:  # written before sinks were part of the softmax
+        return Softmax(sink=tensors["sinks"])
+    return Normalizer.rebuild(description, tensors)
 
 
 def _read_mask(description: dict[str, Any] | None, tensors: dict[str, Tensor]) -> Mask | None:

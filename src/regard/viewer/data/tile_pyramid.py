@@ -83,7 +83,7 @@ class TilePyramid:
         self._weights, self._energies, self._normalize = weights, weights.flat(), weights.normalize
         self._unmasked = replace(self._energies, mask=None)
         # Softmax can be pooled before its row states are known. Not with a sink, whose share is in the row state.
-        self._one_pass = self._normalize == SOFTMAX and weights.sinks is None
+        self._one_pass = self._normalize == SOFTMAX
         self._entry = slice(weights.entries[0], weights.entries[0] + 1)
         self.queries, self.keys = weights.shape
         self._device = self._energies.a.device
@@ -243,7 +243,7 @@ class TilePyramid:
                 continue
             e = self._energy_block(rows, cols, buffer)
             chunk, blocks = _slice(cols, self.block), Cells.blocks(len(cols), self.block, self._device)
-            maxima[:, chunk] = blocks.pool(e, -1, "max", empty=-torch.inf)
+            maxima[:, chunk] = blocks.pool(e, -1, "max")
             m = largest(maxima[:, chunk])
             sums[:, chunk] = blocks.pool(e.sub_(m).exp_(), -1, "mean")
             parts.append(RowState(mark_empty(sums[:, chunk].sum(-1).log()), m[:, 0]))

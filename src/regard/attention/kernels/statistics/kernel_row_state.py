@@ -46,7 +46,7 @@ def kernel_row_state(w: Weights, r: MatrixRegion) -> KernelRowState:
     if r.kind == KIND["threshold"]:
         own = RowState(state.rest, own.anchor)
     elif r.kind == KIND["softmax"]:
-        own = w.completed(own._replace(rest=own.rest / LOG2E), r.unit)
+        own = _with_sink(w, own._replace(rest=own.rest / LOG2E), r.unit)
         own = own._replace(rest=own.rest * LOG2E)
     else:
         own = RowState(_inverse(own.rest), own.anchor)
@@ -80,8 +80,20 @@ def row_state(w: Weights) -> RowState | None:
     own = _largest_and_sums(r)
     assert own.anchor is not None
     rest = own.rest / LOG2E if r.kind == KIND["softmax"] else own.rest
-    one = w.normalize.joined(RowState(rest, own.anchor * r.unit))
+    one = w.normalize.joined(_with_sink(w, RowState(rest, own.anchor * r.unit)))
     return one if one.anchor is None else None
+
+
+def _with_sink(w: Weights, state: RowState, unit: float = 1.0) -> RowState:
+    """A softmax's state with the share of the sink, from that of its keys; the energy of an anchor is anchor · unit."""
+    if w.sinks is None:
+        return state
+    assert state.anchor is not None
+    sinks, per_energy = w.sinks[:, None], 1 / w.normalize.temperature
+    anchor = torch.maximum(state.anchor, sinks / unit)
+    keys = state.rest + (state.anchor - anchor) * (unit * per_energy)
+    # The rest of an empty row is +∞, and stays so: the sink gives no weight to any key.
+    return RowState(torch.logaddexp(keys, (sinks - anchor * unit) * per_energy), anchor)
 
 
 def _largest_and_sums(r: MatrixRegion) -> RowState:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....attention import mask_mod
+from ....attention import Softmax, mask_mod
 from .. import call_routing
 from ..attention_call import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
@@ -113,7 +113,7 @@ def _record(
         value.detach(),
         out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
         implementation,
-        sinks=None if sinks is None else sinks.detach().flatten(),
+        normalize=Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten()),
         dropout=float(options.get("dropout", 0.0)) if module.training else 0.0,
         cross=call.cross,
     )
