@@ -77,6 +77,77 @@ def test_flex_is_chosen_for_structured_masks_and_agrees() -> None:
     _agree(short, mask=MASKS["window"], backend="flex")
 
 
+@pytest.mark.parametrize("backend", ["flex", "fused", "sdpa"])
+def test_mask_mod_with_a_table_on_the_gpu(backend: str) -> None:
+    torch.manual_seed(0)
+    tables = {x: (torch.arange(100) // 30).to(x) for x in ("cuda", "cpu")}
+    how = {x: (lambda b, h, i, j, ids=ids: (ids[i] == ids[j]) & (i >= j)) for x, ids in tables.items()}
+    tensors = _inputs()
+    z = attend(*tensors, mask=how["cuda"], backend=backend)
+    exact = [x.detach().double().cpu().requires_grad_() for x in tensors]
+    truth = attend(*exact, mask=how["cpu"], backend="reference")
+    _close_with_gradients(z, truth, tensors, exact)
+
+
+@pytest.mark.parametrize("backend", ["flex", "fused"])
+def test_score_mod_with_a_learned_tensor(backend: str) -> None:
+    torch.manual_seed(0)
+    slopes = {x: torch.rand(4, dtype=torch.float64).float().to(x).requires_grad_() for x in ("cuda",)}
+    slopes["cpu"] = slopes["cuda"].detach().double().cpu().requires_grad_()
+    energies = {
+        x: r.Modified(r.ScaledDot(), lambda e, b, h, i, j, slope=slope: e - slope[h] * (i - j).abs())
+        for x, slope in slopes.items()
+    }
+    tensors = _inputs()
+    z = attend(*tensors, energy=energies["cuda"], mask=r.causal(), backend=backend)
+    exact = [x.detach().double().cpu().requires_grad_() for x in tensors]
+    truth = attend(*exact, energy=energies["cpu"], mask=r.causal(), backend="reference")
+    _close_with_gradients(z, truth, [*tensors, slopes["cuda"]], [*exact, slopes["cpu"]])
+
+
+@pytest.mark.parametrize("backend", ["flex", "fused"])
+@pytest.mark.parametrize("mask", ["none", "window", "empty"])
+def test_sinks(mask: str, backend: str) -> None:
+    torch.manual_seed(0)
+    sink = torch.randn(4, device=CUDA, requires_grad=True)
+    tensors = _inputs()
+    z, w = attend(*tensors, normalize=r.Softmax(sink=sink), mask=MASKS[mask], backend=backend, weights=True)
+    exact = [x.detach().double().cpu().requires_grad_() for x in (*tensors, sink)]
+    truth, true_w = attend(
+        *exact[:3], normalize=r.Softmax(sink=exact[3]), mask=MASKS[mask], backend="reference", weights=True
+    )
+    dense = true_w.dense()
+    recomputed = Weights(w.energies, w.normalize)  # the state from the kernels instead of from the backend
+    for weights in (w, recomputed):
+        torch.testing.assert_close(weights.tile(slice(None), slice(None)).double().cpu(), dense, rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(weights.received().double().cpu(), dense.sum(-2), rtol=2e-3, atol=2e-4)
+    assert recomputed.fidelity(tensors[2].detach(), z.detach()).nan_to_num(0).max() < 1e-3
+    _close_with_gradients(z, truth, [*tensors, sink], exact)
+
+
+def test_flex_is_chosen_for_a_sink_and_for_score_mod() -> None:
+    x = torch.randn(1, 2, 256, 64, device=CUDA)
+    assert r.explain(x, x, x, normalize=r.Softmax(sink=0.0)).backend == "flex"
+    energy = r.Modified(r.ScaledDot(), lambda e, b, h, i, j: 2 * e)
+    assert r.explain(x, x, x, energy=energy).backend == "flex"
+
+
+@pytest.mark.parametrize(
+    "normalize", [r.Unnormalized(), lambda e: torch.softmax(e, -1)], ids=["unnormalized", "function"]
+)
+def test_normalizers_without_a_kernel(normalize) -> None:
+    torch.manual_seed(0)
+    _agree(_inputs(), normalize=normalize, mask=r.causal())
+
+
+def _close_with_gradients(z: torch.Tensor, truth: torch.Tensor, ours: list, theirs: list) -> None:
+    torch.testing.assert_close(z.double().cpu(), truth, rtol=2e-4, atol=2e-4)
+    direction = torch.randn_like(z)
+    mine = torch.autograd.grad(z, ours, direction)
+    for a, b in zip(mine, torch.autograd.grad(truth, theirs, direction.double().cpu()), strict=True):
+        torch.testing.assert_close(a.double().cpu(), b, rtol=2e-3, atol=2e-3)
+
+
 def test_module_compiles_whole_and_keeps_the_fused_op() -> None:
     torch.manual_seed(0)
     energy = r.Additive(64, 64, 64).to(CUDA)
