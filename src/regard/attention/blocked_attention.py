@@ -8,19 +8,22 @@ would be unrolled into the graph, and once more for every length.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from .block_walk import Walk
 from .energies.energies import check_pairwise
-from .torch_transforms import exact, readable
+from .second_derivatives import differentiable_again
+from .torch_transforms import exact, forward_mode, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .block_walk import Cut, Extent
     from .energies.lazy_energy_matrix import EnergyMatrix
+    from .normalizers.normalizer import Normalizer
     from .request import Request
 
 BLOCK = 1 << 18
@@ -36,11 +39,30 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     if len(work.cut) == 1:
         out, state = work.rows(energies, v, *work.cut[0])
     elif not torch.is_grad_enabled() or _is_known(request, energies):
-        out, state = _Recomputed.apply(work, energies.a, energies.b, v, *_learned(energies))
+        out, state = work.walked(v)
     else:
         out, state = work.checkpointed(v)
     out = out.to(request.v.dtype).reshape(*energies.batch, *out.shape[-2:])
     return out, state.reshape(*energies.batch, energies.queries) if request.weights else None
+
+
+def differentiable(request: Request, out: Tensor) -> Tensor:
+    """`out`, what a kernel computed for the request, with second derivatives from the formula."""
+    if not out.requires_grad:
+        return out
+    energies = request.energies
+
+    def formula(a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
+        if request.dropout or any(x.opaque for x in energies.modifiers):
+            reason = "with dropout" if request.dropout else "with a function that modifies energies"
+            raise NotImplementedError(
+                f'attention {reason} has no second derivative on this backend; use attend(..., backend="reference")'
+            )
+        remaining = iter(learned)
+        own = replace(energies, a=a, b=b).map_learned(lambda _: next(remaining))
+        return run(replace(request, energies=own, v=v, weights=False))[0]
+
+    return differentiable_again(out, formula, energies.a, energies.b, request.v, *energies.learned())
 
 
 class _Work:
@@ -50,7 +72,7 @@ class _Work:
         self.request, self.energies = request, energies
         # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
         learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
-        whole = not readable(energies.a) or any(x.requires_grad for x in learned)
+        whole = not readable(energies.a) or forward_mode() or any(x.requires_grad for x in learned)
         self.cut = [(slice(0, energies.count), slice(0, energies.queries))]
         if not whole and energies.count:
             self.cut = [
@@ -60,19 +82,16 @@ class _Work:
         draws = request.dropout > 0 or request.normalize.samples
         self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
 
-    def generator(self, device: torch.device) -> torch.Generator | None:
-        """The same random numbers at every walk over the blocks, and nobody else's; PyTorch's where nothing repeats."""
-        return None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
-
     def rows(
         self, energies: EnergyMatrix, v: Tensor, n: slice, i: slice, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """z and the row state of one block."""
-        return self.block(energies, energies.a[n, i], energies.b[n], v[n], n, i, generator)
+        return self.block(energies, self.request.normalize, energies.a[n, i], energies.b[n], v[n], n, i, generator)
 
     def block(
         self,
         energies: EnergyMatrix,
+        normalize: Normalizer,
         a: Tensor,
         b: Tensor,
         v: Tensor,
@@ -81,7 +100,7 @@ class _Work:
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """The same of rows already cut out: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
-        normalize, rate = self.request.normalize.of_block(energies.batch, n), self.request.dropout
+        normalize, rate = normalize.of_block(energies.batch, n), self.request.dropout
         e = energies.between(a, b, n, i, slice(0, energies.keys), normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
             w, state = (
@@ -90,6 +109,39 @@ class _Work:
             if rate:
                 w = w * torch.empty_like(w).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
             return w @ v.to(w.dtype), state.detach()
+
+    def walked(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Blocks without a graph: the backward builds each block's graph, uses it and drops it."""
+        energies, request = self.energies, self.request
+        a, b, learned = energies.a, energies.b, [*_learned(energies), *request.normalize.tensors()]
+        kind = torch.long if request.normalize.selects_key else energies.precision
+        state = torch.empty(a.shape[:2] if request.weights else (0,), dtype=kind, device=a.device)
+
+        def function(cut: Cut, generator: torch.Generator | None, parts: list[Tensor]) -> list[Tensor]:
+            remaining = iter(parts[3:])
+            form, normalize = energies.form, request.normalize
+            if not form.opaque:
+                form = form.map_tensors(lambda _: next(remaining))
+            normalize = normalize.map_tensors(lambda _: next(remaining))
+            a, b, v = parts[:3]
+            z, row_state = self.block(replace(energies, form=form), normalize, a, b, v, *cut, generator)
+            if request.weights and not torch.is_grad_enabled():
+                state[cut] = row_state
+            return [z]
+
+        shared: list[Extent] = ["all"] * len(learned)
+        walk = Walk(
+            function,
+            self.cut,
+            inputs=("rows", "matrices", "matrices", *shared),
+            outputs=("rows",),
+            shapes=((a.shape[0], a.shape[1], v.shape[2]),),
+            precision=energies.precision,
+            seed=self.seed,
+            draws=energies.form.opaque,
+        )
+        (out,) = walk(a, b, v, *learned)
+        return out, state
 
     def checkpointed(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Blocks as PyTorch checkpoints them: for functions that close over parameters, whatever else they do."""
@@ -105,63 +157,9 @@ class _Work:
         return out, state
 
 
-class _Recomputed(torch.autograd.Function):
-    """Blocks without a graph; the backward builds each block's graph, uses it and drops it.
-
-    Everything that outlives a block is allocated before the first one. Small survivors between large temporaries
-    would keep glibc from using the same memory for the next block, and O(T) tensors would cost O(T²) memory.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, work: _Work, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.work, energies = work, work.energies
-        ctx.save_for_backward(a, b, v, *learned)
-        ctx.rng = torch.get_rng_state() if energies.form.opaque else None
-        wanted = work.request.weights
-        out = v.new_empty(a.shape[0], a.shape[1], v.shape[2], dtype=energies.precision)
-        kind = torch.long if work.request.normalize.selects_key else out.dtype
-        state = torch.empty(a.shape[:2] if wanted else (0,), dtype=kind, device=a.device)
-        generator = work.generator(a.device)
-        for n, i in work.cut:
-            out[n, i], row_state = work.rows(energies, v, n, i, generator)
-            if wanted:
-                state[n, i] = row_state
-        ctx.mark_non_differentiable(state)
-        return out, state
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        work = ctx.work
-        a, b, v, *learned = ctx.saved_tensors
-        # Leaves of their own: what hooks and graphs hang on the user's tensors is run once, outside.
-        leaves = [x.detach().requires_grad_() for x in learned]
-        energies = work.energies
-        if leaves:
-            remaining = iter(leaves)
-            energies = replace(energies, form=energies.form.map_tensors(lambda _: next(remaining)))
-        gradients = [torch.zeros_like(x, dtype=energies.precision) for x in (a, b, v, *learned)]
-        generator = work.generator(a.device)
-        with torch.random.fork_rng(devices=[], enabled=ctx.rng is not None), torch.enable_grad():
-            if ctx.rng is not None:
-                torch.set_rng_state(ctx.rng)
-            for n, i in work.cut:
-                part = [x.detach().requires_grad_() for x in (a[n, i], b[n], v[n])]
-                z, _ = work.block(energies, *part, n, i, generator)
-                if not z.requires_grad:
-                    continue
-                new = torch.autograd.grad(z, (*part, *leaves), grad[n, i], allow_unused=True)
-                for total, where, gradient in zip(gradients, ((n, i), n, n, *[...] * len(leaves)), new, strict=True):
-                    if gradient is not None:
-                        total[where] += gradient
-        return (None, *(g.to(x.dtype) for g, x in zip(gradients, (a, b, v, *learned), strict=True)))
-
-
 def _is_known(request: Request, energies: EnergyMatrix) -> bool:
     """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
     if request.normalize.opaque or any(x.opaque for x in energies.modifiers):
-        return False
-    if any(x.requires_grad for x in request.normalize.tensors()):
         return False
     if not energies.form.opaque:
         return True

@@ -17,6 +17,43 @@ def transformed() -> bool:
     return peek is not None and peek() is not None
 
 
+def forward_mode() -> bool:
+    """Whether directional derivatives are computed: inside torch.func.jvp, jacfwd, hessian or forward_ad.dual_level."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def derivative_levels(*tensors: torch.Tensor) -> int:
+    """How many derivatives are taken of what is computed from these tensors: 2 inside grad(grad(f)) or hessian(f).
+
+    Each of torch.func's derivatives that encloses the call counts once, and so does autograd around all of them.
+    """
+    stack = torch._C._functorch.get_interpreter_stack() if transformed() else None
+    if not stack:
+        return int(torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
+    levels = {x.level() for x in stack if x.key() in _DERIVATIVES}
+    return len({level for x in tensors for level in _levels_of(x)} & (levels | {0}))
+
+
+def _levels_of(x: torch.Tensor) -> set[int]:
+    levels = set()
+    while torch._C._functorch.is_functorch_wrapped_tensor(x):
+        levels.add(torch._C._functorch.maybe_get_level(x))
+        x = torch._C._functorch.get_unwrapped(x)
+    return levels | ({0} if x.requires_grad else set())
+
+
+_DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+
+
+def no_kernel(*tensors: torch.Tensor) -> str | None:
+    """Why a kernel with a first derivative and no other one cannot be used; None if it can."""
+    if forward_mode():
+        return "it has no forward-mode derivative"
+    if transformed() and derivative_levels(*tensors) > 1:
+        return "it has no second derivative"
+    return None
+
+
 def traced() -> bool:
     """Whether tensors cannot be read: inside torch.compile, or a transform of torch.func."""
     return torch.compiler.is_compiling() or transformed()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
+from .. import blocked_attention
 from ..block_indices import digits
 from ..normalizers.normalizer import mark_empty
+from ..torch_transforms import no_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +38,7 @@ def refusal(request: Request) -> str | None:
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
         return "its GPU kernels have no float64"
-    return None
+    return no_kernel(energies.a, energies.b, request.v, *energies.learned())
 
 
 def _needs_gradient(request: Request) -> bool:
@@ -72,7 +74,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     if normalize.sink is not None:
         out, lse = _with_sink(out, lse, normalize.sink, temperature)
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
-    return out, mark_empty(lse) if energies.a.dtype == kind else None
+    return blocked_attention.differentiable(request, out), mark_empty(lse) if energies.a.dtype == kind else None
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: float | Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from ..energies.energy_forms import TRITON
 from ..kernels import KernelArguments
 from ..kernels.additive import additive_op
 from ..kernels.distance import distance_op
-from ..torch_transforms import transformed
+from ..torch_transforms import no_kernel, transformed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +48,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)
     else:
         out, state = distance_op.attention(energies.a, energies.b, v, options, form.inverse)
-    return out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
+    out = blocked_attention.differentiable(request, out.reshape(*energies.batch, *out.shape[1:]))
+    return out, state.reshape(*energies.batch, energies.queries)
 
 
 def _kernel(energies: EnergyMatrix) -> str:
@@ -90,4 +91,5 @@ def _refused(request: Request) -> str | None:
         return f"{kernel} has no score modifiers"
     if by_distance and transformed():
         return f"{kernel} is not made for torch.func"
-    return None
+    reason = no_kernel(energies.a, energies.b, request.v, *energies.learned())
+    return None if reason is None else f"{kernel}: {reason}"

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from .. import blocked_attention
 from ..block_indices import grid
 from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import traced
+from ..torch_transforms import no_kernel, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +30,7 @@ def refusal(request: Request) -> str | None:
     for modifier in energies.modifiers:
         if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
-    return None
+    return no_kernel(energies.a, energies.b, request.v, *energies.learned())
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
@@ -56,7 +57,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         out = scaled_dot_product_attention(
             q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
         )
-    return (out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])), state
+    out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
+    return blocked_attention.differentiable(request, out), state
 
 
 def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:

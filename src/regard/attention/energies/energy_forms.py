@@ -15,6 +15,8 @@ import torch
 
 from ..kernels.additive import additive_cpu
 from ..part import Part
+from ..second_derivatives import differentiable_again
+from ..torch_transforms import derivative_levels, forward_mode, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,8 +124,24 @@ class DistanceForm(EnergyForm):
     opaque = False
 
     def __call__(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q k"]:
+        a, b = wide(a), wide(b)
+        if torch.compiler.is_compiling() or not (forward_mode() or derivative_levels(a, b)):
+            return self._by_cdist(a, b)
+        if traced() or forward_mode():
+            return self.by_differences(a, b)
+        return differentiable_again(self._by_cdist(a, b), self.by_differences, a, b)
+
+    def _by_cdist(self, a: Tensor, b: Tensor) -> Tensor:
         apart = distance(a, b)
         return 1 / apart.clamp_min(NEAR) if self.inverse else apart.square() * -0.5
+
+    def by_differences(self, a: Tensor, b: Tensor) -> Tensor:
+        """The same with derivatives of every order. torch.cdist has one; under vmap it is wrong, as jacrev's was."""
+        square = (a[..., :, None, :] - b[..., None, :, :]).square().sum(-1)  # [..., q, k] of [..., q, k, d]
+        if not self.inverse:
+            return square * -0.5
+        near = square <= NEAR**2
+        return square.masked_fill(near, 1).rsqrt().masked_fill(near, 1 / NEAR)
 
     def cost(self, width: int) -> int:
         return 1

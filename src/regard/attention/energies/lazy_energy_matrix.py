@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..block_indices import grid, positions, unravel
-from ..torch_transforms import exact, traced
+from ..torch_transforms import exact, forward_mode, traced
 from .energy_forms import PairForm
 
 if TYPE_CHECKING:
@@ -79,15 +79,16 @@ class EnergyMatrix:
         """The same with `function` applied to every tensor; to the keys only where `keys` is true."""
         mask = None if self.mask is None else self.mask.map_tensors(function)
         b = function(self.b) if keys else self.b
-        return replace(self._map_learned(function), a=function(self.a), b=b, mask=mask)
+        return replace(self.map_learned(function), a=function(self.a), b=b, mask=mask)
 
-    def _map_learned(self, function: Callable[[Tensor], Tensor]) -> EnergyMatrix:
+    def map_learned(self, function: Callable[[Tensor], Tensor]) -> EnergyMatrix:
+        """The same with `function` applied to the tensors of form and modifiers, in the order of `learned`."""
         modifiers = tuple(x.map_tensors(function) for x in self.modifiers)
         return replace(self, form=self.form.map_tensors(function), modifiers=modifiers)
 
     def detached(self) -> EnergyMatrix:
         """The same without a graph. Learned tensors are copied, because an optimizer changes them in place."""
-        copied = self._map_learned(lambda x: x.detach().clone() if x.requires_grad else x)
+        copied = self.map_learned(lambda x: x.detach().clone() if x.requires_grad else x)
         return replace(copied, a=self.a.detach(), b=self.b.detach())
 
     def per_query_head(self, x: Float[Tensor, "*batch_k k d"]) -> Float[Tensor, "*batch_k k d"]:
@@ -157,7 +158,9 @@ class EnergyMatrix:
 
     def _has_kernel(self) -> bool:
         """Whether the form has a kernel for these energies. It builds no graph."""
-        return not torch.is_grad_enabled() and self.form.has_kernel(self.a.device.type, self.precision) and not traced()
+        if torch.is_grad_enabled() or forward_mode() or traced():
+            return False
+        return self.form.has_kernel(self.a.device.type, self.precision)
 
     def finished(self, e: Tensor, n: Index, rows: Index, cols: Index, absent: float) -> Tensor:
         """Energies of a block after its modifiers and its mask."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..torch_transforms import readable
+from ..torch_transforms import forward_mode, readable
 from .normalizer import RowState, ShiftInvariant, empty_rows, largest
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class Entmax(_Thresholded):
         return excess.clamp_min(0).pow(1 / (self.alpha - 1))
 
     def weights(self, x: Tensor) -> Tensor:
-        return _EntmaxWeights.apply(x, self.alpha)  # type: ignore[no-any-return]
+        function = _EntmaxWeightsWithTangents if forward_mode() else _EntmaxWeights
+        return function.apply(x, self.alpha)  # type: ignore[no-any-return]
 
     def threshold(self, x: Tensor) -> Tensor:
         # τ = −s with 1 ≥ s ≥ T^(1−α): Σ ≥ 1 at the first, ≤ 1 at the other. Bisected by the geometric mean, since among
@@ -161,6 +162,10 @@ class _EntmaxWeights(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             own = (_entropies(w) * (grad - mean)).sum().to(alpha.dtype) / (alpha - 1)
         return s * (grad - mean) / (alpha - 1), own
+
+
+class _EntmaxWeightsWithTangents(_EntmaxWeights):
+    """The same in forward mode, by the same two derivatives. torch.compile takes no function that has this mode."""
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, dalpha: Tensor | None) -> Tensor:

@@ -98,6 +98,7 @@ def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
     *tensors, scale, dropout = inputs
     ctx.save_for_backward(*tensors, *output)
     ctx.scale, ctx.dropout = scale, dropout  # type: ignore[attr-defined]
+    ctx.set_materialize_grads(False)
 
 
 def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor | None) -> tuple[Any, ...]:
@@ -105,11 +106,23 @@ def _backward_inputs(ctx: Any, grad: Tensor, grad_lse: Tensor | None) -> tuple[A
     return grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, ctx.scale, ctx.dropout
 
 
-def _gradients(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-    return (*additive_backward(*_backward_inputs(ctx, grad, grad_lse)), None, None, None, None, None)
+def _gradients(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None and grad_lse is None:
+        return (None,) * 9  # the formula computes the gradient (`second_derivatives.py`)
+    return (*additive_backward(*_backward_inputs(ctx, *_materialized(ctx, grad, grad_lse))), *[None] * 5)
+
+
+def _materialized(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor, Tensor]:
+    *_, out, lse = ctx.saved_tensors
+    return torch.zeros_like(out) if grad is None else grad, torch.zeros_like(lse) if grad_lse is None else grad_lse
+
+
+def _refused(ctx: Any, *grads: Tensor) -> None:
+    raise NotImplementedError('the additive kernel has no second derivative; use attend(..., backend="reference")')
 
 
 additive.register_autograd(_gradients, setup_context=_setup)
+additive_backward.register_autograd(_refused)
 
 
 def _one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], args: tuple[Any, ...]) -> Any:
@@ -159,8 +172,9 @@ class TransformableAdditive(torch.autograd.Function):
     vmap = staticmethod(_mapped)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_TransformableBackward.apply(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
+    def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = _backward_inputs(ctx, *_materialized(ctx, grad, grad_lse))
+        return (*_TransformableBackward.apply(*inputs), *[None] * 5)
 
 
 class _TransformableBackward(torch.autograd.Function):
@@ -171,9 +185,7 @@ class _TransformableBackward(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pass
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise NotImplementedError('the additive kernel has no second derivative; use attend(..., backend="reference")')
+    backward = staticmethod(_refused)
 
 
 class _Direct(torch.autograd.Function):
@@ -190,11 +202,9 @@ class _Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        *_, out, lse = ctx.saved_tensors
-        grad = torch.zeros_like(out) if grad is None else grad
-        if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
-            grad_lse = torch.zeros_like(lse) if grad_lse is None else grad_lse
-            return (*_TransformableBackward.apply(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
+        if torch.is_grad_enabled():  # a graph of the gradients is wanted, which the formula has
+            return _gradients(ctx, grad, grad_lse)
+        grad = torch.zeros_like(ctx.saved_tensors[-2]) if grad is None else grad
         return (*_backward_gpu(*_backward_inputs(ctx, grad, grad_lse)), *[None] * 5)
 
 

@@ -77,16 +77,21 @@ def _(grad: Tensor, grad_state: Tensor, a: Tensor, b: Tensor, v: Tensor, *rest: 
 def _setup(ctx: FunctionCtx, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:6], *output)
     ctx.rest = inputs[6:]  # type: ignore[attr-defined]
+    ctx.set_materialize_grads(False)  # nobody differentiates the row state: no zeros for it
 
 
-def _gradients(ctx: Any, grad: Tensor, grad_state: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None and grad_state is None:
+        return (None,) * 9  # the formula computes the gradient (`second_derivatives.py`)
     a, b, v, start, stop, seed, out, state = ctx.saved_tensors
+    grad = torch.zeros_like(out) if grad is None else grad
+    grad_state = torch.zeros_like(state) if grad_state is None else grad_state
     gradients = distance_backward(grad, grad_state, a, b, v, out, state, start, stop, seed, *ctx.rest)
     return (*gradients, *[None] * 6)
 
 
 def _refused(ctx: Any, *grads: Tensor) -> None:
-    raise NotImplementedError("the distance kernel has no second derivative, and neither has torch.cdist")
+    raise NotImplementedError('the distance kernel has no second derivative; use attend(..., backend="reference")')
 
 
 distance.register_autograd(_gradients, setup_context=_setup)
@@ -104,17 +109,16 @@ class _Direct(torch.autograd.Function):
             *inputs[:3], options=KernelArguments(*inputs[3:8]), inverse=inputs[8]
         )
         _setup(ctx, inputs, outputs)
-        ctx.set_materialize_grads(False)  # nobody differentiates the row state: no zeros for it
         return outputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> tuple[Tensor | None, ...]:
         from . import distance_attention_triton
 
+        if torch.is_grad_enabled():  # a graph of the gradients is wanted, which the formula has
+            return _gradients(ctx, grad, grad_state)
         a, b, v, start, stop, seed, out, state = ctx.saved_tensors
         grad = torch.zeros_like(out) if grad is None else grad
-        if torch.is_grad_enabled():  # a graph of the gradients is wanted; that of the op refuses, with a reason
-            return _gradients(ctx, grad, torch.zeros_like(state) if grad_state is None else grad_state)
         *rest, inverse = ctx.rest
         options = KernelArguments(start, stop, seed, *rest)
         return (
