@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .block_walk import Walk
+from .derivatives.block_walk import Walk
+from .derivatives.second_derivatives import differentiable_again
 from .energies.energies import check_pairwise
-from .second_derivatives import differentiable_again
 from .torch_transforms import exact, forward_mode, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .block_walk import Cut, Extent
+    from .derivatives.block_walk import Cut, Extent
     from .energies.lazy_energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .request import Request

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..derivatives.second_derivatives import differentiable_again
 from ..kernels.additive import additive_cpu
 from ..part import Part
-from ..second_derivatives import differentiable_again
 from ..torch_transforms import derivative_levels, forward_mode, traced
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..part import function_tensors, takes
-from ..torch_transforms import traced
+from ..torch_transforms import readable
 from .normalizer import Normalizer, empty_rows
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class FunctionNormalizer(Normalizer):
 
     def _check_rows(self, arguments: tuple[Tensor, ...], w: Tensor) -> None:
         """Refuse a function whose weights of a row depend on other rows: blocks have other rows beside it."""
-        if traced() or w.dim() < 2 or w.shape[-2] < 2 or not w.numel():
+        if not readable(w) or w.dim() < 2 or w.shape[-2] < 2 or not w.numel():
             return
         first = (0,) * (w.dim() - 2)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

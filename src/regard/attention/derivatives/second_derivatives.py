@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .torch_transforms import traced
+from ..torch_transforms import traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
