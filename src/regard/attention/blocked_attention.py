@@ -60,9 +60,10 @@ def differentiable(request: Request, out: Tensor) -> Tensor:
             )
         remaining = iter(learned)
         own = replace(energies, a=a, b=b).map_learned(lambda _: next(remaining))
-        return run(replace(request, energies=own, v=v, weights=False))[0]
+        normalize = request.normalize.map_tensors(lambda _: next(remaining))
+        return run(replace(request, energies=own, v=v, normalize=normalize, weights=False))[0]
 
-    return differentiable_again(out, formula, energies.a, energies.b, request.v, *energies.learned())
+    return differentiable_again(out, formula, *request.tensors())
 
 
 class _Work:

@@ -38,6 +38,10 @@ class Request:
     vector: bool = False
     """Whether the query was one vector [D], so that the output is one, too."""
 
+    def tensors(self) -> list[Tensor]:
+        """What the output may be differentiated by: projected queries and keys, values, and learned tensors."""
+        return [self.energies.a, self.energies.b, self.v, *self.energies.learned(), *self.normalize.tensors()]
+
 
 def make_request(
     q: Tensor,

@@ -206,3 +206,13 @@ def test_distances_of_equal_and_of_near_points(energy) -> None:
         (slope,) = torch.autograd.grad(run(leaf, backend).square().sum(), leaf, create_graph=True)
         (curvature,) = torch.autograd.grad(slope.sum(), leaf)
         assert curvature.isfinite().all()
+
+
+def test_a_learned_sink_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    q, k, v = inputs((2, 3), grad=True)
+    sink = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    options = {"normalize": r.Softmax(sink=sink), "mask": r.causal()}
+    expected = second(q, k, v, [sink], backend="reference", **options)
+    for backend in ("auto", "fused"):
+        torch.testing.assert_close(second(q, k, v, [sink], backend=backend, **options), expected)

@@ -30,7 +30,7 @@ def refusal(request: Request) -> str | None:
     for modifier in energies.modifiers:
         if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
-    return no_kernel(energies.a, energies.b, request.v, *energies.learned())
+    return no_kernel(*request.tensors())
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
