@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import regard as r
 from regard import attend
 from tests.support.attention_cases import city_block
+from tests.support.random_examples import EXAMPLES
 
-settings.register_profile(
-    "regard",
-    max_examples=int(os.environ.get("REGARD_EXAMPLES", "60")),
-    derandomize="CI" in os.environ,  # fresh examples for people, the same ones where a red run blocks everyone
-    deadline=None,  # timings never decide a test
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("regard")
+settings.load_profile(EXAMPLES)
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 ENERGIES = {

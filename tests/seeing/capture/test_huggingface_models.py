@@ -320,3 +320,25 @@ def test_padding_on_the_left_of_a_batch_that_generates() -> None:
         model(out[1:, 3:-1], position_ids=torch.arange(6)[None])
     shown = alone[0].weights.tile(slice(None), slice(None))
     assert float((weights[1:, :, 3:, 3:] - shown).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_an_entry_of_padding_alone_is_shown_as_it_was_computed(implementation: str, dtype: torch.dtype) -> None:
+    """T5 adds finfo.min to the energies of closed keys, and a row of nothing else attends to all alike."""
+    case = next(case for case in CASES if case.name == "T5")
+    model = case.build(implementation).to(dtype)
+    ids = torch.randint(3, 50, (2, 6))
+    mask = torch.ones_like(ids)
+    mask[1] = 0
+    with torch.no_grad(), watch(model) as seen:
+        model.encoder(input_ids=ids, attention_mask=mask)
+    for call in seen:
+        assert call.fidelity().faithful
+        w = call.weights
+        dense = w.dense()
+        torch.testing.assert_close(w.tile(slice(None), slice(None)), dense, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(w.received(), dense.sum(-2), rtol=1e-5, atol=1e-5)
+        # In float16 finfo.min is -65,504, to which energies of this size are not rounded.
+        if dtype != torch.float16:
+            torch.testing.assert_close(w[1].tile(0, slice(None)), torch.full((4, 1, 6), 1 / 6), rtol=0, atol=1e-2)

@@ -73,8 +73,10 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, energies.queries)
     if normalize.sink is not None:
         out, lse = _with_sink(out, lse, normalize.sink, temperature)
+    # −∞ may also come of a bias, in a row that sees keys; then the state is computed from the energies.
+    state = lse if any(x.kernel is None for x in energies.modifiers) else mark_empty(lse)
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
-    return blocked_attention.differentiable(request, out), mark_empty(lse) if energies.a.dtype == kind else None
+    return blocked_attention.differentiable(request, out), state if energies.a.dtype == kind else None
 
 
 def _with_sink(out: Tensor, lse: Tensor, sink: float | Tensor, temperature: float) -> tuple[Tensor, Tensor]:

@@ -78,7 +78,10 @@ def _bias(energies: EnergyMatrix, temperature: float) -> Tensor | None:
     bias = torch.zeros((1, 1), dtype=energies.precision, device=energies.a.device)
     for modifier in energies.modifiers:
         bias = modifier.whole(bias, *index)
-    bias = bias / temperature
+    if temperature != 1:
+        # What is finite stays finite: a row of the least number there is would see nothing.
+        least = torch.finfo(bias.dtype).min
+        bias = torch.where(bias.isinf(), bias, (bias / temperature).clamp(least, -least))
     return bias if mask is None else bias.masked_fill(~mask, -torch.inf)
 
 

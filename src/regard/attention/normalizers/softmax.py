@@ -104,7 +104,11 @@ class Softmax(ShiftInvariant):
 
     def state(self, e: Tensor) -> Tensor:
         e = e if self.sink is None else self.with_sink(e)
-        return mark_empty(torch.logsumexp(self.scaled(e), dim=-1))
+        if self.temperature == 1:
+            return mark_empty(torch.logsumexp(e, dim=-1))
+        top = largest(e)
+        rest = mark_empty(torch.logsumexp(self.scaled(e - top), dim=-1))
+        return self.one_number(RowState(rest, top.squeeze(-1)))
 
     def logsumexp(self, e: Tensor) -> Tensor | None:
         e = e if self.sink is None else self.with_sink(e)
