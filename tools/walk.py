@@ -4,8 +4,8 @@
     python -m tools.walk translate --show "The small dog."    a command line of `regard`
     python -m tools.walk script.py                            any script (with PYTHONPATH, of any version of regard)
 
-Every function counts once, at its first call, in the order of the calls. A switch is a change of file between one
-function and the next. Functions that run while a module is imported do not count.
+Every function counts once, at its first call, in the order of the calls, one thread after the other. A switch is a
+change of file between one function and the next. Functions that run while a module is imported do not count.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ with serving(Library([TraceView.of(seen)])) as server:
 
 
 class Walk:
-    """The functions of one package in the order of their first calls."""
+    """The functions of one package in the order of their first calls, by thread."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
-        self.functions: list[CodeType] = []
+        self.threads: dict[int, list[CodeType]] = {}
         self._known: set[CodeType] = set()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
@@ -61,7 +61,7 @@ class Walk:
             return
         self._known.add(code)
         if self._counts(code) and not self._importing(frame):
-            self.functions.append(code)
+            self.threads.setdefault(threading.get_ident(), []).append(code)
 
     def _counts(self, code: CodeType) -> bool:
         return (
@@ -75,6 +75,10 @@ class Walk:
                 return True
             frame = frame.f_back
         return False
+
+    @property
+    def functions(self) -> list[CodeType]:
+        return [code for codes in self.threads.values() for code in codes]
 
     @property
     def files(self) -> list[str]:

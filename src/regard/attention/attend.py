@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from .energies.energies import ScaledDot
-from .jagged_sequences import JaggedBatch, any_nested
+from .jagged_sequences import JaggedBatch
 from .listeners import listeners, notify
 from .normalizers.softmax import Softmax
 from .request import make_request
@@ -85,7 +85,7 @@ def attend(
       selects that backend, or raises.
     - `weights=True` also returns `Weights`, which computes any part or statistic of w (before dropout) from q and k.
     """
-    if any_nested(q, k, v):
+    if _any_nested(q, k, v):
         batch = JaggedBatch.of(q, k, v)
         values, w = attend_sequences(
             batch,
@@ -145,10 +145,14 @@ def explain(
     weights: bool = False,
 ) -> Plan:
     """The backend that `attend` would run for the same arguments, the reason, and the reasons against the others."""
-    if any_nested(q, k, v):
+    if _any_nested(q, k, v):
         batch = JaggedBatch.of(q, k, v)
         scale = batch.kernel_scale(energy, normalize, mask, dropout)
         if scale is not None and backend in ("auto", "sdpa") and not weights:
             return Plan("sdpa", "softmax over dot products: PyTorch's kernel for variable lengths")
         q, k, v, mask, _ = batch.padded(mask, weights)
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)
+
+
+def _any_nested(*tensors: Tensor) -> bool:
+    return any(getattr(x, "is_nested", False) for x in tensors)

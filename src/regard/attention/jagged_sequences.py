@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     AnyMask = Mask | Tensor | MaskFunction | None
 
 
-def any_nested(*tensors: Tensor) -> bool:
-    return any(getattr(x, "is_nested", False) for x in tensors)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Sequences:
     """The vectors of all sequences, and where each sequence lies among them."""
