@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
+    from ...attention import Mask
     from .call_inputs_and_output import Record
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
@@ -179,6 +180,11 @@ class Call:
     def _versions(self) -> list[object]:
         # Empty for a deferred record that could not be computed.
         return [] if self._generation is None else self._generation.version_counters()
+
+    def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
+        """At the end of a watch: keep masks in O(T) where that is the same. `known` is shared by all calls."""
+        if self._generation is not None:
+            self._generation.shorten_masks(known)
 
     def append_step(self, record: Record, place: Callable[[Tensor], Tensor]) -> bool:
         """Append the record if it is the next step of the same generation; otherwise return False."""

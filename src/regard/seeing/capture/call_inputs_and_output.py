@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention import Bias, SoftCap, Softmax, causal, dense, window
+from ...attention import Bias, Modifier, SoftCap, Softmax, causal, dense, window
 from ...attention.energies.energy_forms import DotForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
+from .interval_mask import intervals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Mask, Normalizer
-    from ...attention.energies.modifiers import Modifier
+    from ...attention.block_indices import Batch
 
     After = Callable[[Tensor, Tensor], Tensor]
     """From W·v of some rows, [*batch, rows, D_v], and the indices of these rows, to the output of the model."""
@@ -29,6 +30,32 @@ ROWS = 64
 CLOSED = -9984.0
 """A bias of this or less closes a key: masks written as numbers have −10⁴ (−9984 in bfloat16), −10⁹, the least number
 of their type, or −∞."""
+
+
+SHORT = 1 << 14
+"""Masks of fewer numbers are kept as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded(Modifier):
+    """Energies rounded as eager attention in float16 or bfloat16 rounds them: the product, its scale, and a soft cap.
+
+    bfloat16 has 8 bits. An energy of 20 is rounded by up to 0.06, and its weight is wrong by as many parts.
+    """
+
+    dtype: str
+    scale: float = 1.0
+    cap: float | None = None
+    opaque = False
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        x = e.to(getattr(torch, self.dtype))
+        x = x if self.scale == 1 else x * self.scale
+        x = x if self.cap is None else torch.tanh(x / self.cap) * self.cap
+        return x.to(e.dtype)
+
+    def continues(self, first: Modifier, queries: int) -> bool:
+        return self == first
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +91,12 @@ def dot_energies(
     *,
     masks: tuple[Tensor | Mask | None, ...] = (),
     softcap: float | None = None,
+    rounded: bool = False,
 ) -> EnergyMatrix:
-    """softcap(q·k·scale), then each mask: a `Mask` or booleans that close keys, or numbers that are added."""
+    """softcap(q·k·scale), then each mask: a `Mask` or booleans that close keys, or numbers that are added.
+
+    With `rounded`, each step is rounded to the type of q, as eager attention does.
+    """
     q, k = q.detach(), k.detach()
     groups = 1
     if q.dim() >= 4 and k.dim() >= 4 and k.shape[-3] not in (1, q.shape[-3]):
@@ -73,7 +104,11 @@ def dot_energies(
     batch, lead = tuple(q.shape[:-2]), tuple(k.shape[:-2]) if groups == 1 else (*k.shape[:-3], q.shape[-3])
     if batch != lead:
         batch = tuple(torch.broadcast_shapes(batch, lead))
+    scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
     modifiers: list[Modifier] = [] if softcap is None else [SoftCap(softcap)]
+    kind = str(q.dtype).removeprefix("torch.")
+    if rounded:
+        modifiers, scale = [Rounded(kind, scale, softcap)], 1.0
     rule: Mask | None = None
     for mask in masks:
         if mask is None:
@@ -81,11 +116,11 @@ def dot_energies(
         if isinstance(mask, torch.Tensor) and mask.dtype != torch.bool:
             # The same object if possible: a mask that all layers share is kept once.
             modifiers.append(Bias(mask.detach() if mask.requires_grad else mask))
+            modifiers += [Rounded(kind)] if rounded else []
             continue
         closed = dense(mask) if isinstance(mask, torch.Tensor) else mask
         rule = closed if rule is None else rule & closed
-    form = DotForm(q.shape[-1] ** -0.5 if scale is None else float(scale))
-    return EnergyMatrix(q, k, form, batch, tuple(modifiers), rule, groups)
+    return EnergyMatrix(q, k, DotForm(scale), batch, tuple(modifiers), rule, groups)
 
 
 def causal_window(queries: int, keys: int, is_causal: bool, size: int | None) -> Mask | None:
@@ -145,6 +180,41 @@ def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True)
         state=None if record.state is None else place(record.state),
         normalize=record.normalize.map_tensors(place),
     )
+
+
+def with_short_masks(record: Record, known: dict[int, tuple[Tensor, Mask | None]]) -> Record:
+    """The record with masks of T_q × T_k numbers replaced by intervals, two numbers per query, where these are equal.
+
+    `known` has those of masks that were examined before: all layers of a model share one.
+    """
+    energies = record.energies
+    modifiers: list[Modifier] = []
+    mask, short = energies.mask, False
+    for modifier in energies.modifiers:
+        interval = None if modifier.added is None else _interval(modifier.added, known)
+        if interval is not None:
+            mask, short = interval if mask is None else mask & interval, True
+        else:
+            modifiers.append(modifier)
+    if energies.mask is not None and energies.mask.seen is not None and not short:
+        mask = _interval(energies.mask.seen, known)
+        mask, short = (mask, True) if mask is not None else (energies.mask, False)
+    if not short:
+        return record
+    return replace(record, energies=replace(energies, modifiers=tuple(modifiers), mask=mask))
+
+
+def _interval(x: Tensor, known: dict[int, tuple[Tensor, Mask | None]]) -> Mask | None:
+    if x.dim() < 2 or x.shape[-2] == 1 or x.shape[-2] * x.shape[-1] < SHORT:
+        return None
+    if id(x) not in known:
+        seen: Tensor | None = x
+        if x.dtype != torch.bool:
+            # Numbers that are 0 or close a key; any other is a bias.
+            seen = x == 0
+            seen = seen if bool((seen | (x <= CLOSED)).all()) else None
+        known[id(x)] = x, None if seen is None else intervals_of(seen)
+    return known[id(x)][1]
 
 
 def without_unfilled(record: Record, keys: int) -> Record:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from ...attention import Bias, dense
 from ...attention.tensor_versions import TensorVersions
-from .call_inputs_and_output import fixed_of, placed, without_unfilled
+from .call_inputs_and_output import fixed_of, placed, with_short_masks, without_unfilled
 from .interval_mask import intervals
 
 if TYPE_CHECKING:
@@ -133,6 +133,15 @@ class Generation:
         self.steps.append(_step(record, self.keys - record.energies.keys))
         self._versions.append(TensorVersions(fixed_of(record)))
         return True
+
+    def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
+        """Keep a mask of a single step as two numbers per query where that is the same."""
+        if len(self.steps) > 1 or self.changed():
+            return
+        first = with_short_masks(self.first, known)
+        if first is not self.first:
+            self.first, self.steps = first, [_step(first, 0)]
+            self._versions = [TensorVersions(fixed_of(first))]
 
     def _cut_unfilled(self, record: Record) -> None:
         """Cut keys of the maximum length to those of the first step, if they were computed anew for this record.

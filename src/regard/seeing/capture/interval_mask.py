@@ -9,7 +9,7 @@ import torch
 from ...attention import Mask, causal
 
 if TYPE_CHECKING:
-    from jaxtyping import Int
+    from jaxtyping import Bool, Int
     from torch import Tensor
 
     from ...attention.block_indices import Batch
@@ -46,6 +46,27 @@ class Intervals(Mask):
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
         return tuple(self.start.shape[:-1]), self.start.shape[-1], int(self.stop.max())
+
+
+def intervals_of(mask: Bool[Tensor, "*batch q k"]) -> Mask | None:
+    """The same mask by two numbers per query; None if some query sees no key, or keys with a gap between them.
+
+    Also None if heads have masks of their own.
+    """
+    if mask.dim() > 4 or (mask.dim() == 4 and mask.shape[1] > 1) or (mask.dim() == 3 and mask.shape[0] > 1):
+        return None
+    seen = mask[:, 0] if mask.dim() == 4 else mask.reshape(1, *mask.shape[-2:])
+    keys = seen.shape[-1]
+    count = seen.sum(-1)
+    start = seen.to(torch.uint8).argmax(-1)
+    last = keys - 1 - seen.flip(-1).to(torch.uint8).argmax(-1)
+    if not bool(((count > 0) & (last - start + 1 == count)).all()):
+        return None
+    start, stop = start.cpu(), (last + 1).cpu()
+    if len(start) == 1:
+        simplest = intervals(start[0], stop[0], keys)
+        return Intervals(start[0], stop[0]) if simplest is None else simplest
+    return Intervals(start, stop)
 
 
 def intervals(start: Int[Tensor, " q"], stop: Int[Tensor, " q"], keys: int) -> Mask | None:

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from . import call_routing
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from ...attention import Mask
     from .call_inputs_and_output import Record
 
 _lock = threading.RLock()
@@ -103,6 +105,10 @@ class Watch:
             call_routing.watches = tuple(watch for watch in call_routing.watches if watch is not self)
         patching.remove()
         self._last_calls.clear()
+        masks: dict[int, tuple[Tensor, Mask | None]] = {}
+        with torch.no_grad():
+            for call in self.seen.calls:
+                call.shorten_masks(masks)
         if self._over_limit:
             assert self.storage.limit is not None
             limit = format_bytes(self.storage.limit)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 verified: set[tuple[Any, ...]] = set()
 """Modules whose eager weights were compared with ours and were equal. Cleared when a watch opens."""
+HALF = (torch.float16, torch.bfloat16)
 
 
 def _replacements() -> Iterator[Replacement]:
@@ -108,8 +109,9 @@ def _record(
     module, key, value = call.module, call.key, call.value
     out, weights = result[0], result[1] if len(result) > 1 else None
     sinks = options.get("s_aux", getattr(module, "sinks", None))
+    energies = _energies(implementation, module, query, key, mask, options)
     record = Record(
-        _energies(implementation, module, query, key, mask, options),
+        energies,
         value.detach(),
         out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
         implementation,
@@ -121,7 +123,15 @@ def _record(
         weights = call.weights  # before dropout; those returned are after it
     elif record.dropout:
         weights = None  # nothing to compare with
-    if implementation == "eager" and weights is not None and not _agrees(function, module, options, record, weights):
+    if implementation == "eager" and weights is not None:
+        # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
+        records = [record]
+        if query.dtype in HALF:
+            rounded = _energies(implementation, module, query, key, mask, options, rounded=True)
+            records.insert(0, replace(record, energies=rounded))
+        for same in records:
+            if _agrees(function, module, options, same, weights):
+                return same
         if call.weights is None or weights is not call.weights:
             raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
         groups = record.energies.groups
@@ -132,7 +142,13 @@ def _record(
 
 
 def _energies(
-    implementation: str, module: nn.Module, q: Tensor, k: Tensor, mask: Any, options: dict[str, Any]
+    implementation: str,
+    module: nn.Module,
+    q: Tensor,
+    k: Tensor,
+    mask: Any,
+    options: dict[str, Any],
+    rounded: bool = False,
 ) -> EnergyMatrix:
     scale, softcap = options.get("scaling"), options.get("softcap")
     bias = options.get("position_bias")
@@ -141,7 +157,7 @@ def _energies(
     if "flash" not in implementation:
         if isinstance(mask, torch.Tensor):
             mask = mask[..., : k.shape[-2]]
-        return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap)
+        return dot_energies(q, k, scale, masks=(bias, mask), softcap=softcap, rounded=rounded)
     # Flash kernels take the padding [B, T_k] and flags. A window is symmetric, cut by causality; it is left out if it
     # is wider than the text.
     size = options.get("sliding_window")
@@ -160,7 +176,8 @@ def _agrees(
     function: Callable[..., Any], module: nn.Module, options: dict[str, Any], record: Record, weights: Tensor
 ) -> bool:
     """Whether the record gives the weights that the eager function used. Compared once for each module."""
-    key = (id(module), function, *sorted(name for name, x in options.items() if x is not None))
+    kinds = tuple(type(x) for x in record.energies.modifiers)
+    key = (id(module), function, kinds, *sorted(name for name, x in options.items() if x is not None))
     if key in verified:
         return True
     with torch.no_grad():
