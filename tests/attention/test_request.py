@@ -20,9 +20,6 @@ F = torch.ones
         (F(2, 4).long(), F(3, 4).long(), F(3, 4).long(), TypeError, r"q is torch.int64.*Convert with .float\(\)"),
         (F(2, 4), F(3, 4).double(), F(3, 4), TypeError, "one dtype: q is torch.float32, k is torch.float64"),
         (F(2, 4), F(3, 4, device="meta"), F(3, 4), ValueError, "one device: q is on cpu, k on meta"),
-        (F(0, 4), F(3, 4), F(3, 4), ValueError, "at least one query"),
-        (F(2, 4), F(0, 4), F(0, 4), ValueError, "one key"),
-        (F(2, 0), F(3, 0), F(3, 4), ValueError, "width one"),
         ([[1.0]], F(1, 1), F(1, 1), TypeError, "q is list"),
     ],
 )

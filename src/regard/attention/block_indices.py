@@ -40,7 +40,7 @@ def span(indices: Sequence[int], device: torch.device) -> Index:
     """A slice where the indices are a range, so that indexing gives a view; else a tensor."""
     if isinstance(indices, range) and indices.step == 1:
         return slice(indices.start, indices.stop)
-    return torch.tensor(indices, device=device)
+    return torch.tensor(indices, dtype=torch.int64, device=device)
 
 
 def unravel(index: Tensor, batch: tuple[int, ...]) -> Batch:
@@ -117,7 +117,7 @@ def select(index: int | slice | Sequence[int], among: Sequence[int], what: str) 
         if wrong:
             raise IndexError(f"{what} {wrong[0]} is out of range: there are {len(among)}")
         selected = as_range([among[x] for x in indices])
-    if not len(selected):
+    if not len(selected) and len(among):
         raise IndexError(f"no {what} chosen: {index} of {len(among)}")
     return selected
 

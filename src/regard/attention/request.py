@@ -76,8 +76,6 @@ def make_request(
         raise ValueError(
             f"every key needs a value: k has length {k.shape[-2]}, v has length {v.shape[-2]}; {_shapes(q, k, v)}"
         )
-    if 0 in q.shape[-2:] or 0 in k.shape[-2:] or v.shape[-1] == 0:
-        raise ValueError(f"attend needs at least one query, one key and width one: {_shapes(q, k, v)}")
     batch, groups = _batch(q, k, v)
     if isinstance(energy, type) or not callable(energy):
         raise TypeError(f"energy is {_name(energy)}; expected an energy such as ScaledDot() or a function of (q, k)")

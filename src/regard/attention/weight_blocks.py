@@ -102,6 +102,6 @@ def _reach(energies: EnergyMatrix, entries: Index, queries: Index) -> int:
     if energies.mask is None or energies.keys <= STEP or device.type != "cpu":  # reading a GPU's numbers waits for it
         return energies.keys
     bounds = energies.interval(positions(entries, device), positions(queries, device))
-    if bounds is None or not readable(bounds[1]):
+    if bounds is None or not readable(bounds[1]) or not bounds[1].numel():
         return energies.keys
     return min(energies.keys, -(-int(bounds[1].max()) // STEP) * STEP)

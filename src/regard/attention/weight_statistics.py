@@ -141,6 +141,9 @@ class Offsets:
 
     def add(self, block: Block) -> None:
         keys = block.w.shape[-1]
+        if not keys:
+            self.result[block.n, block.rows] = 0
+            return
         j = block.queries[:, None] + self.offsets  # [rows, offsets]
         there = (j >= 0) & (j < keys)
         w = block.w.gather(-1, j.clamp(0, keys - 1).expand(block.w.shape[0], -1, -1))
@@ -204,21 +207,26 @@ class Map:
     """The matrix pooled to rows × cols cells, which `Cells.edges` divides it into."""
 
     def __init__(self, count: int, queries: int, keys: int, size: tuple[int, int], pool: str, like: Tensor) -> None:
-        self.pool, rows, cols = pool, Cells.edges(queries, size[0]), Cells.edges(keys, size[1])
+        self.pool = pool
+        self.cells = like.new_full((count, *size), -torch.inf if pool == "max" else 0.0)
+        if 0 in size:
+            return  # no queries or no keys
+        rows, cols = Cells.edges(queries, size[0]), Cells.edges(keys, size[1])
         self.cols = Cells(cols, like.device)
         height, width = (torch.tensor(edges, device=like.device).diff() for edges in (rows, cols))
         self.cell = torch.arange(size[0], device=like.device).repeat_interleave(height)  # the cell of each row
         self.area = height[:, None] * width
-        self.cells = like.new_full((count, *size), -torch.inf if pool == "max" else 0.0)
 
     def add(self, block: Block) -> None:
+        if not self.cells.numel():
+            return
         pooled = self.cols.pool(block.w, -1, self.pool)
         cell, reduce = self.cell[block.rows], "amax" if self.pool == "max" else "sum"
         self.cells[block.n].scatter_reduce_(1, cell[:, None].expand(pooled.shape), pooled, reduce)
 
     @property
     def result(self) -> Tensor:
-        return self.cells if self.pool == "max" else self.cells / self.area
+        return self.cells if self.pool == "max" or not self.cells.numel() else self.cells / self.area
 
 
 class Fidelity:
@@ -258,4 +266,5 @@ def flat_outputs(
             f"fidelity needs v [{batch}{keys}, D_v] and out [{batch}{queries}, D_v]; "
             f"given v {list(v.shape)} and out {list(out.shape)}"
         ) from None
-    return v.reshape(-1, *v.shape[-2:]), out.reshape(-1, *out.shape[-2:])
+    count = len(weights.entries)
+    return v.reshape(count, *v.shape[-2:]), out.reshape(count, *out.shape[-2:])

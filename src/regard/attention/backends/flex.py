@@ -32,8 +32,8 @@ def refusal(request: Request) -> str | None:
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.dropout:
         return "it has no dropout"
-    if not energies.count:
-        return "the batch is empty"
+    if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
+        return "some size is zero"
     if energies.a.device.type == "cpu" and _needs_gradient(request):
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":

@@ -71,6 +71,8 @@ def _op(request: Request) -> tuple[str | None, Interval | None]:
 def _refused(request: Request) -> str | None:
     energies, kernel = request.energies, _kernel(request.energies)
     device, normalize = energies.a.device.type, type(request.normalize).__name__
+    if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
+        return ""
     by_distance = energies.form.kernel == "distance"
     if energies.form.kernel not in ("tanh", "distance") or (by_distance and device == "cpu"):
         return ""

@@ -113,6 +113,8 @@ def _leaves_state(q: Tensor, k: Tensor, v: Tensor, dropout: float, bias: Tensor 
     choose = getattr(torch, "_fused_sdp_choice", None)  # private to PyTorch; without it the state is computed later
     if q.shape[1] != k.shape[1] or choose is None or traced():
         return None
+    if not (q.numel() and k.numel() and v.numel()):
+        return None  # the kernels divide by sizes; PyTorch does not call them then
     able: tuple[int, ...] = ()
     if q.device.type == "cpu" and (bias is None or not bias.requires_grad):
         able = (_FLASH,)

@@ -66,7 +66,7 @@ class ScaledDot(Energy):
             )
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
-        return q, k, DotForm(q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+        return q, k, DotForm(max(1, q.shape[-1]) ** -0.5 if self.scale is None else self.scale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,8 @@ class Gaussian(Energy):
 def _unit(x: Tensor) -> Tensor:
     """x / |x|, at any magnitude; a zero vector stays zero, with a gradient that is finite."""
     x = wide(x)
+    if not x.shape[-1]:
+        return x
     largest = x.detach().abs().amax(dim=-1, keepdim=True)
     x = x / largest.where(largest > 0, 1)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -120,7 +122,7 @@ def _unit(x: Tensor) -> Tensor:
 
 def check_pairwise(form: EnergyForm, a: Float[Tensor, "n q d"], b: Float[Tensor, "n k d"]) -> None:
     """Refuse a function whose energy of a query and a key depends on where in a block they stand."""
-    if not form.opaque or not readable(a) or 0 in a.shape or a.shape[1] < 2:
+    if not form.opaque or not readable(a) or 0 in (*a.shape, *b.shape) or a.shape[1] < 2:
         return
     a, b = wide(a[:1, :2]), wide(b[:1, :16])
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

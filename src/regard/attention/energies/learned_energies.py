@@ -45,7 +45,7 @@ class LearnedEnergy(nn.Module):
 
 def _uniform(*shape: int, fan_in: int) -> nn.Parameter:
     """Uniform in ±1/√fan_in, as `nn.Linear` starts out."""
-    bound = 1 / math.sqrt(fan_in)
+    bound = 1 / math.sqrt(max(1, fan_in))
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 

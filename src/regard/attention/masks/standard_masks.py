@@ -221,9 +221,9 @@ def padding(
     if lengths is None and queries is None:
         raise TypeError("padding needs the lengths of the keys, of the queries (queries=…), or both")
     if queries is None:
-        return Padding(torch.as_tensor(lengths))
-    own = QueryPadding(torch.as_tensor(queries))
-    return own if lengths is None else Padding(torch.as_tensor(lengths)) & own
+        return Padding(_whole_numbers(lengths))
+    own = QueryPadding(_whole_numbers(queries))
+    return own if lengths is None else Padding(_whole_numbers(lengths)) & own
 
 
 class Prefix(Padding):
@@ -236,7 +236,7 @@ class Prefix(Padding):
 
 def prefix(size: int | list[int] | Int[Tensor, " *batch"]) -> Mask:
     """Every query sees keys j < size: `causal() | prefix(n)` is the prefix language model's mask."""
-    return Prefix(torch.as_tensor(size))
+    return Prefix(_whole_numbers(size))
 
 
 class Documents(Mask):
@@ -283,8 +283,13 @@ class Documents(Mask):
 
 def documents(ids: list[int] | Int[Tensor, "*batch q"], keys: Int[Tensor, "*batch k"] | None = None) -> Mask:
     """A query sees the keys of its own document: ids `[T]` or `[B, T]`, of the keys too unless `keys` gives theirs."""
-    queries = torch.as_tensor(ids)
+    queries = _whole_numbers(ids)
     return Documents(queries, queries if keys is None else torch.as_tensor(keys))
+
+
+def _whole_numbers(x: int | list[int] | Tensor | None) -> Tensor:
+    """A tensor of these numbers; an empty list, which PyTorch would make one of floats, has whole ones, too."""
+    return torch.as_tensor(x, dtype=torch.int64 if isinstance(x, list) and not x else None)
 
 
 def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor:

@@ -59,6 +59,8 @@ class Sparsemax(_Thresholded):
     opaque = False
 
     def threshold(self, x: Tensor) -> Tensor:
+        if not x.shape[-1]:
+            return x.new_zeros(*x.shape[:-1], 1)
         with torch.no_grad():
             ordered, _ = x.sort(dim=-1, descending=True)
             rank = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)

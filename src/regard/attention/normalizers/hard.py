@@ -61,6 +61,8 @@ class Hard(nn.Module, Normalizer):
     def state(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """The chosen index: a fresh sample at every call in training mode, the first best key otherwise."""
         x = e.detach()
+        if not x.shape[-1]:
+            return torch.full(x.shape[:-1], -1, device=x.device)  # no key to choose
         if self.samples:
             # The Gumbel-max trick: e_j − log(E_j), E_j ~ Exp(1), is largest with probability softmax(e)_j.
             x = x - torch.empty_like(x).exponential_(generator=generator).log()
