@@ -16,13 +16,6 @@ SIZES = [
     (2, 3, 5, 6, 0, 3),
     (2, 3, 5, 6, 4, 0),
 ]
-    (0, 2, 5, 6, 4, 3),
-    (2, 0, 5, 6, 4, 3),
-    (2, 3, 0, 6, 4, 3),
-    (2, 3, 5, 0, 4, 3),
-    (2, 3, 5, 6, 0, 3),
-    (2, 3, 5, 6, 4, 0),
-]
 NAMES = ["batch", "heads", "queries", "keys", "width", "value width"]
 ENERGIES = {
     "scaled": lambda d: r.ScaledDot(),
