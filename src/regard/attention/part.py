@@ -141,14 +141,23 @@ def whole(what: str, value: object) -> None:
 
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Whether a function can be called with this many arguments by position."""
+    # A module's own __call__ takes anything; what it passes on to says more.
+    target = type(function).forward if isinstance(function, nn.Module) else function
+    code = getattr(target, "__code__", None)
+    if code is None:
+        return _binds(target, count)
+    # What inspect.signature does, in terms that torch.compile can trace.
+    bound = isinstance(function, nn.Module) or getattr(function, "__self__", None) is not None
+    most = code.co_argcount - bound
+    least = most - len(target.__defaults__ or ())
+    named = code.co_kwonlyargcount - len(target.__kwdefaults__ or ())
+    return named == 0 and least <= count and (count <= most or bool(code.co_flags & inspect.CO_VARARGS))
+
+
+def _binds(function: Callable[..., Any], count: int) -> bool:
     try:
-        # A module's own __call__ takes anything; what it passes on to says more.
-        signature = inspect.signature(getattr(function, "forward", function))
-    except ValueError:
-        return False  # written in C, without a signature
-    try:
-        signature.bind(*range(count))
-    except TypeError:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):  # other arguments; or written in C, without a signature
         return False
     return True
 

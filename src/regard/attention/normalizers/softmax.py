@@ -78,8 +78,11 @@ class Softmax(ShiftInvariant):
     def of_block(self, batch: tuple[int, ...], n: Index) -> Normalizer:
         if not isinstance(self.sink, torch.Tensor):
             return self
+        sink = self.sink.expand(batch).reshape(-1)[n]
+        if type(self) is Softmax:
+            return Softmax(self.temperature, sink)  # torch.compile cannot trace a copy
         part = copy(self)
-        object.__setattr__(part, "sink", self.sink.expand(batch).reshape(-1)[n])  # it is frozen
+        object.__setattr__(part, "sink", sink)  # it is frozen
         return part
 
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
