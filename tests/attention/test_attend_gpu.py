@@ -125,6 +125,19 @@ def test_sinks(mask: str, backend: str) -> None:
     _close_with_gradients(z, truth, [*tensors, sink], exact)
 
 
+@pytest.mark.parametrize("mask", ["padding", "centers", "documents"])
+def test_what_was_made_on_the_cpu_follows_to_flex(mask: str) -> None:
+    torch.manual_seed(0)
+    tensors = _inputs()
+    masks = {
+        "padding": r.padding([90, 40], queries=[100, 60]),
+        "centers": r.window(9, center=torch.rand(2, 1, 100) * 90),
+        "documents": r.causal([0, 5]) & r.documents(torch.arange(100) // 40, torch.arange(90) // 30),
+    }
+    energy = r.Modified(r.ScaledDot(), r.Alibi(4))
+    _agree(tensors, energy=energy, mask=masks[mask], backend="flex")
+
+
 def test_flex_is_chosen_for_a_sink_and_for_score_mod() -> None:
     x = torch.randn(1, 2, 256, 64, device=CUDA)
     assert r.explain(x, x, x, normalize=r.Softmax(sink=0.0)).backend == "flex"

@@ -103,8 +103,11 @@ def _indices(energies: EnergyMatrix, n: Tensor, h: Tensor) -> Batch:
 
 
 def _score_mod(energies: EnergyMatrix, temperature: float) -> Callable[..., Tensor]:
+    # The kernel is traced, and cannot copy from the CPU.
+    modifiers = [modifier.to_device(energies.a.device) for modifier in energies.modifiers]
+
     def score_mod(e: Tensor, n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        for modifier in energies.modifiers:
+        for modifier in modifiers:
             e = modifier(e, _indices(energies, n, h), i, j)
         return e / temperature
 
@@ -112,8 +115,8 @@ def _score_mod(energies: EnergyMatrix, temperature: float) -> Callable[..., Tens
 
 
 def _block_mask(energies: EnergyMatrix, device: torch.device) -> Any:
-    mask = energies.mask
-    assert mask is not None
+    assert energies.mask is not None
+    mask = energies.mask.to_device(device)  # as in `_score_mod`
 
     def mask_mod(n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return mask(_indices(energies, n, h), i, j)

@@ -41,6 +41,10 @@ class Modifier(Part):
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         """Raise ValueError where it cannot be applied to energies of this shape."""
 
+    def to_device(self, device: torch.device) -> Modifier:
+        """The same with tensors of its own making on this device. Those it was given have to be there already."""
+        return self
+
     @property
     def added(self) -> Tensor | None:
         """The tensor that it adds, broadcastable to [..., T_q, T_k]; None for any other modifier."""

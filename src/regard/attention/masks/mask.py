@@ -61,6 +61,10 @@ class Mask(Part):
         """The same rule with what depends on the numbers of queries and keys filled in; [B] where sequences differ."""
         return self
 
+    def to_device(self, device: torch.device) -> Mask:
+        """The same with lengths, ids, centers and offsets on this device. A boolean matrix has to be there already."""
+        return self.map_tensors(lambda x: x if x.dtype == torch.bool else x.to(device))
+
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         """(start, stop) such that query i sees exactly the keys start ≤ j < stop; None where no interval says it."""
         return None

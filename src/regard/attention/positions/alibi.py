@@ -53,6 +53,9 @@ class Alibi(Modifier, Position):
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Alibi:
         return self if self.published else Alibi(function(self.slopes), offset=self.offset)
 
+    def to_device(self, device: torch.device) -> Modifier:
+        return Alibi(self.slopes.to(device), offset=self.offset) if self.published else self
+
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         if not batch or batch[-1] != self.heads:
             raise ValueError(
