@@ -19,6 +19,8 @@ import torch
 
 import regard
 from regard.attention.energies.energy_forms import NEAR
+from regard.attention.positions.rotary import BASE
+from regard.layers import SinusoidalPositions
 from regard.viewer.data.library import Library
 from regard.viewer.data.tile_pyramid import Tile
 from regard.viewer.export import single_file
@@ -30,14 +32,15 @@ CONSTANTS = STATIC / "data" / "constants.js"
 TYPES = ROOT / "types" / "api.d.ts"
 EXPECTED = ROOT / "tests" / "static" / "expected.json"
 
-PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3}
+PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3, "slope": 0.3, "own": "relu(e)^2 / (1 + sum(relu(e)^2))"}
 ENERGIES = {
     "Exact": regard.Exact(), "InverseDistance": regard.InverseDistance(), "Gaussian": regard.Gaussian(0.7),
     "Cosine": regard.Cosine(), "Dot": regard.Dot(), "ScaledDot": regard.ScaledDot(),
 }  # fmt: skip
 NORMALIZERS = {
     "Proportional": regard.Proportional(), "Softmax": regard.Softmax(0.4), "Sparsemax": regard.Sparsemax(),
-    "Entmax": regard.Entmax(1.3), "Hard": regard.Hard(),
+    "Entmax": regard.Entmax(1.3), "Hard": regard.Hard(), "Unnormalized": regard.Unnormalized(),
+    "Own": lambda e, mask: (e.relu() ** 2 * mask) / (1 + (e.relu() ** 2 * mask).sum(-1, keepdim=True)),
 }  # fmt: skip
 
 
@@ -48,6 +51,7 @@ def constants() -> str:
         "SMALL_MAP_SIDE": (single_file.SMALL, "cells along a small map of the Model view"),
         "LARGE_MAP_SIDE": (single_file.LARGE, "cells along its large map"),
         "NEAR": (NEAR, "distances below this count as equal"),
+        "ROTARY_BASE": (BASE, "of sinusoidal and rotary positions"),
     }
     lines = [f"export const {name} = {value!r}; // {words}\n" for name, (value, words) in shared.items()]
     return "// Numbers shared with Python. Written by tools/viewer_javascript.py: change them there.\n\n" + "".join(
@@ -69,7 +73,33 @@ def api_types() -> str:
 def expected() -> dict[str, Any]:
     """Inputs and what regard makes of them."""
     generator = torch.Generator().manual_seed(0)
-    return {"lookup": _lookup(generator), "pooling": _pooling(generator), "float16": _float16()}
+    computed = {"lookup": _lookup(generator), "pooling": _pooling(generator), "float16": _float16()}
+    return computed | {"positions": _positions(generator)}
+
+
+def _positions(generator: torch.Generator) -> dict[str, Any]:
+    """Pictures of positions, and the energies of a query at position 4 with keys at 0, 1, …"""
+    q, k = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((1, 6), (7, 6)))
+    at, sinusoidal, slopes = 4, SinusoidalPositions(6), torch.tensor([PARAMETERS["slope"]], dtype=torch.float64)
+    alibi = regard.Alibi(slopes, offset=at)
+    distances = torch.arange(-8, 9)
+    energies = {
+        "none": regard.Dot()(q, k),
+        "sinusoidal": regard.Dot()(sinusoidal(q, first=at), sinusoidal(k)),
+        "rotary": regard.Rotary(regard.Dot(), offset=at)(q, k),
+        "alibi": regard.Modified(regard.Dot(), alibi)(q[None], k[None])[0],
+    }
+    curves = {"sinusoidal": sinusoidal, "rotary": regard.Rotary(width=6), "alibi": alibi}
+    return {
+        "query": q[0].tolist(),
+        "keys": k.tolist(),
+        "at": at,
+        "parameters": PARAMETERS,
+        "energies": {name: e[0].tolist() for name, e in energies.items()},
+        "distances": distances.tolist(),
+        "curves": {name: part.by_distance(distances)[0].tolist() for name, part in curves.items()},
+        "sinusoids": sinusoidal.matrix(5).tolist(),
+    }
 
 
 def _lookup(generator: torch.Generator) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import regard as r
+from regard.layers import SinusoidalPositions
 from tests.support.browser_page import look
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ ENERGIES = {
 }  # fmt: skip
 NORMALIZERS = {
     "Proportional": r.Proportional(), "Softmax": r.Softmax(0.4), "Sparsemax": r.Sparsemax(), "Entmax": r.Entmax(1.3),
-    "Hard": r.Hard(),
+    "Hard": r.Hard(), "Unnormalized": r.Unnormalized(),
 }  # fmt: skip
 PARAMETERS = {"sigma": 0.7, "temperature": 0.4, "alpha": 1.3}
 FORMULA = """async ([query, keys, values, mask, energy, normalize, parameters]) => {
@@ -115,6 +116,84 @@ def test_words_points_phones_and_what_cannot_be(playground: Page) -> None:
     assert sum(playground.evaluate("regard.drawn().weights")) == pytest.approx(1)
     playground.get_by_role("button", name="remove entry 1").click()
     assert len(playground.evaluate("regard.drawn().weights")) == 5
+
+
+def test_sums_without_a_normalizer(playground: Page) -> None:
+    playground.get_by_role("button", name="Sums", exact=True).click()
+    assert playground.inner_text(".result") == "z = 7"  # 3 + 4: equal keys add up
+    playground.select_option("label:has-text('Normalizer') select", "Proportional")
+    assert playground.inner_text(".result") == "z = 3.5"
+    playground.get_by_role("button", name="Points", exact=True).click()
+    playground.select_option("label:has-text('Energy') select", "Cosine")
+    playground.select_option("label:has-text('Normalizer') select", "Unnormalized")
+    assert playground.evaluate("regard.drawn().z") == pytest.approx(_called(playground).tolist(), rel=1e-6)
+
+
+def test_a_normalizer_of_ones_own(playground: Page) -> None:
+    playground.select_option("label:has-text('Normalizer') select", "Own")
+    box = playground.locator("[aria-label='f(e), your own normalizer']")
+    box.fill("exp(e) / sum(exp(e))")
+    expected = r.lookup(360, {300: 30, 400: 40}, energy=r.InverseDistance(), normalize=r.Softmax())
+    assert playground.evaluate("regard.drawn().z[0]") == pytest.approx(expected, abs=1e-9)
+    box.fill("fetch(e)")
+    assert "“fetch” is not understood here" in playground.inner_text(".problem")
+    box.fill("e / sum(e)")
+    assert playground.inner_text(".problem") == ""
+    assert playground.evaluate("regard.drawn().z") == pytest.approx([36])
+
+
+@pytest.mark.parametrize("kind", ["Sinusoidal", "Rotary", "ALiBi"])
+def test_positions_are_what_the_call_of_regard_computes(playground: Page, kind: str) -> None:
+    playground.get_by_role("button", name="Order", exact=True).click()
+    playground.get_by_role("button", name=kind, exact=True).click()
+    slider = playground.locator("label:has-text('query at position') input")
+    weights = []
+    for at in (0, 4):
+        slider.fill(str(at))
+        drawn = playground.evaluate("regard.drawn()")
+        assert drawn["problem"] == ""
+        assert drawn["z"] == pytest.approx(_called(playground).tolist(), abs=1e-5)
+        weights.append(drawn["weights"])
+    assert weights[0][0] != pytest.approx(weights[0][5])  # the two equal words are told apart
+    assert weights[0] != pytest.approx(weights[1])
+    for canvas in playground.locator(".positions-plot canvas").all():
+        assert kind in (canvas.get_attribute("aria-label") or "")
+        painted = "node => node.getContext('2d').getImageData(0, 0, node.width, node.height).data.some((x) => x > 0)"
+        assert canvas.evaluate(painted)
+    playground.get_by_role("button", name="None", exact=True).click()
+    assert playground.locator(".positions-plot").is_hidden()
+
+
+def test_positions_need_vectors_of_an_even_width(playground: Page) -> None:
+    playground.get_by_role("button", name="Rotary", exact=True).click()
+    assert "Rotary positions need vectors of an even number of components; these have 1" in playground.inner_text(
+        ".problem"
+    )
+
+
+def test_it_fits_a_phone(playground: Page) -> None:
+    playground.set_viewport_size({"width": 390, "height": 844})
+    playground.get_by_role("button", name="Order", exact=True).click()
+    overflow = playground.evaluate(
+        "() => { const v = document.querySelector('.lookup'); return v.scrollWidth - v.clientWidth }"
+    )
+    assert overflow <= 0
+
+
+def _called(page: Page) -> torch.Tensor:
+    """What regard gives for the call that the page shows, with the numbers of its table."""
+    rows = page.evaluate("regard.table()")[1:-1]
+    q = torch.tensor(_numbers(page.input_value("[aria-label='Query q']")))
+    keys, values = (torch.tensor([_numbers(row[at]) for row in rows]) for at in (0, 3))
+    code = page.evaluate("regard.drawn().call").split("      ")[0]
+    scope = {name: getattr(r, name) for name in r.__all__}
+    encoding = SinusoidalPositions(q.shape[-1] + q.shape[-1] % 2).matrix(64).float()
+    z: torch.Tensor = eval(code, {**scope, "torch": torch, "q": q, "K": keys, "V": values, "PE": encoding})
+    return z.flatten()
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 def test_a_link_restores_it_and_a_bad_one_is_left_alone(page: Page, server: Server) -> None:

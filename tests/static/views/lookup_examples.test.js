@@ -20,4 +20,17 @@ test("every table may stand in a link; what cannot be shown may not", () => {
   assert.equal(sound({ ...fresh("boxes"), energy: "None" }), null);
   assert.equal(sound({ ...fresh("boxes"), rows: Array(65).fill({ key: "1", value: "1" }) }), null);
   assert.equal(sound({ ...fresh("boxes"), parameters: { sigma: -1 } })?.parameters.sigma, 1);
+  for (const [field, wrong] of [
+    ["positions", "toString"],
+    ["at", 32],
+    ["at", 0.5],
+    ["own", 3],
+  ])
+    assert.deepEqual(sound({ ...fresh("boxes"), [field]: wrong }), fresh("boxes"));
+});
+
+test("links made before there were positions stay links", () => {
+  const { positions, at, own, ...old } = fresh("boxes");
+  assert.deepEqual([positions, at], ["none", 0]);
+  assert.deepEqual(sound(old), { ...old, positions, at, own });
 });

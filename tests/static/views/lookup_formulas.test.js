@@ -12,8 +12,16 @@ test("weights and answers are those of regard.attend", () => {
 });
 
 test("where every key is masked all weights are 0", () => {
-  for (const name of ["Proportional", "Softmax", "Sparsemax", "Entmax", "Hard"])
-    assert.deepEqual(weights(name, [null, null], { temperature: 1, alpha: 1.5 }), [0, 0]);
+  for (const name of ["Proportional", "Softmax", "Sparsemax", "Entmax", "Hard", "Unnormalized", "Own"])
+    assert.deepEqual(weights(name, [null, null], { temperature: 1, alpha: 1.5, own: "e" }), [0, 0]);
+});
+
+test("without a normalizer the values of equal keys add up", () => {
+  const w = weights(
+    "Unnormalized",
+    energies("Exact", ["apples"], [["apples"], ["pears"], ["apples"]], [false, false, false]),
+  );
+  assert.deepEqual(average(w, [[3], [2], [4]]), [7]);
 });
 
 test("Proportional refuses energies below zero", () => {

@@ -3,6 +3,10 @@ import { choice, el, segments, slider } from "../../draw/dom.js";
 import { figure, fresh, MOST_ROWS, parsed, sound, TABLES, written } from "./lookup_examples.js";
 import { average, ENERGIES, energies, NORMALIZERS, weights } from "./lookup_formulas.js";
 import { makePlot } from "./lookup_plot.js";
+import { MOST_POSITION, POSITIONS } from "./lookup_positions.js";
+import { FUNCTIONS } from "./normalizer_expression.js";
+import { makePositionsPlot } from "./positions_plot.js";
+import { pythonCall, shapes } from "./python_call.js";
 
 /** @type {View} */
 export const lookup = {
@@ -38,10 +42,15 @@ function computed(now) {
     const counts = `The query has ${one.length} numbers and key ${odd + 1} has ${rest[odd].length}`;
     return { ...found, problem: `${counts}: give them equally many.` };
   }
+  const { title, even } = POSITIONS[now.positions];
+  if (even && (words || one.length % 2)) {
+    const what = words ? "these are words" : `these have ${one.length}`;
+    return { ...found, problem: `${title} positions need vectors of an even number of components; ${what}.` };
+  }
   try {
     const masked = now.rows.map((row) => Boolean(row.masked));
-    found.e = energies(now.energy, one, rest, masked, now.parameters);
-    found.w = weights(now.normalize, found.e, now.parameters);
+    found.e = energies(now.energy, one, rest, masked, now.parameters, now);
+    found.w = weights(now.normalize, found.e, { ...now.parameters, own: now.own });
   } catch (error) {
     return { ...found, problem: error.message };
   }
@@ -50,8 +59,9 @@ function computed(now) {
 
 /** z; a value of any kind where all the weight lies on it. */
 function answer({ w, values }) {
-  if (!w.some((x) => x > 0)) return { z: "no key matches" };
-  if (w.includes(1)) return { z: values[w.indexOf(1)] };
+  if (!w.some((x) => x !== 0)) return { z: "no key matches" };
+  const best = w.indexOf(1);
+  if (best >= 0 && w.every((x, j) => j === best || Math.abs(x) < 1e-12)) return { z: values[best] };
   const odd = values.findIndex((value) => !Array.isArray(value) || value.length !== values[0].length);
   if (odd < 0) return { z: average(w, values) };
   return { z: null, problem: `Value ${odd + 1} cannot be averaged: give every value equally many numbers.` };
@@ -79,14 +89,30 @@ function mount(root, context) {
   );
   const normalize = choice(
     "Normalizer",
-    Object.keys(NORMALIZERS).map((name) => [name, name]),
+    Object.entries(NORMALIZERS).map(([name, { title }]) => [name, title ?? name]),
     now.normalize,
     (name) => change({ normalize: name }),
   );
-  const sliders = [...Object.values(ENERGIES), ...Object.values(NORMALIZERS)].flatMap((part) =>
-    part.parameter ? [logarithmic(part.parameter)] : [],
+  const own = el("input", {
+    type: "text",
+    "aria-label": "f(e), your own normalizer",
+    spellcheck: "false",
+    title: `e are the energies, n is their number; ${FUNCTIONS.join(", ")}, + - * / ^ and brackets`,
+    oninput: () => change({ own: own.value }),
+  });
+  const ownField = el("label.field.own", {}, el("span", {}, "f(e) ="), own);
+  const kinds = [ENERGIES, NORMALIZERS, POSITIONS].flatMap((parts) => Object.values(parts));
+  const sliders = kinds.flatMap((part) => (part.parameter ? [logarithmic(part.parameter)] : []));
+  const slope = sliders.filter(({ name }) => name === "slope");
+  const positions = segments(
+    "Positions",
+    Object.entries(POSITIONS).map(([name, { title }]) => [name, title]),
+    now.positions,
+    (name) => change({ positions: name }),
   );
+  const placeOfQuery = slider("query at position", [0, MOST_POSITION, 1], now.at, String, (at) => change({ at }));
   const formula = el("p.formula");
+  const call = el("p.formula.python");
   const query = el("input", {
     type: "text",
     "aria-label": "Query q",
@@ -98,15 +124,25 @@ function mount(root, context) {
   const heads = ["see", "key k", "energy e", "weight w", "value v"].map((text) => el("th", { scope: "col" }, text));
   const table = el("table.lookup-table", {}, el("thead", {}, el("tr", {}, ...heads, el("td"))), body);
   const add = el("button.quiet", { type: "button", onclick: addRow }, "+ entry");
-  const result = el("output.result", { "aria-label": "z, the weighted average" });
+  const result = el("output.result", { "aria-label": "z, the weighted sum" });
   const problem = el("p.problem", { role: "status" });
   const stage = el("div.lookup-plot");
+  const drawing = el("div.positions-plot");
   root.replaceChildren(
     el(
       "div.lookup",
       {},
       el("div.lookup-top", {}, tables, story),
-      el("div.lookup-choices", {}, energy, normalize, ...sliders.map((one) => one.field), formula),
+      el(
+        "div.lookup-choices",
+        {},
+        energy,
+        normalize,
+        ...sliders.filter((one) => !slope.includes(one)).map((one) => one.field),
+        ownField,
+        formula,
+        call,
+      ),
       el(
         "div.lookup-main",
         {},
@@ -120,8 +156,22 @@ function mount(root, context) {
         ),
         stage,
       ),
+      el(
+        "section.lookup-positions",
+        { "aria-label": "Positions" },
+        el(
+          "div.lookup-choices",
+          {},
+          el("h2", {}, "Positions"),
+          positions,
+          placeOfQuery,
+          ...slope.map((one) => one.field),
+        ),
+        drawing,
+      ),
     ),
   );
+  const positionsPlot = makePositionsPlot(drawing, { context });
   const plot = makePlot(stage, { context, ask: (vector) => change({ query: written(vector) }), move: moveRow });
   rebuild();
 
@@ -219,7 +269,13 @@ function mount(root, context) {
       "×",
     );
     const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
-    const named = el("span.row-key", {}, row.label ? el("span.row-label", {}, row.label) : null, key);
+    const named = el(
+      "span.row-key",
+      {},
+      el("span.row-place", {}, String(at)),
+      row.label ? el("span.row-label", {}, row.label) : null,
+      key,
+    );
     const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));
     return { line: el("tr", {}, ...inside), key, value, energy: energyBar, weight: weightBar, remove };
   }
@@ -236,12 +292,21 @@ function mount(root, context) {
     story.textContent = TABLES[now.table].story;
     selectIn(energy).value = now.energy;
     selectIn(normalize).value = now.normalize;
-    const parts = [ENERGIES[now.energy], NORMALIZERS[now.normalize]];
+    const parts = [ENERGIES[now.energy], POSITIONS[now.positions], NORMALIZERS[now.normalize]];
     for (const { name, field } of sliders) {
       field.hidden = !parts.some((part) => part.parameter?.name === name);
       field.show(Math.log(now.parameters[name]));
     }
-    formula.textContent = [...parts.map((part) => part.equation), "z = Σ w v"].join("      ");
+    const equations = [...parts.map((part) => part.equation).filter(Boolean), "z = Σ w v"];
+    formula.textContent = equations.map((text) => text.replaceAll(" ", "\u00a0")).join("      "); // lines break between
+    const code = w ? pythonCall(now, shown.query, shown.values) : "";
+    call.textContent = code && `${code}      ${shapes(now, shown.query, shown.values)}`;
+    ownField.hidden = now.normalize !== "Own";
+    if (document.activeElement !== own) own.value = now.own;
+    positions.show(now.positions);
+    placeOfQuery.hidden = now.positions === "none";
+    placeOfQuery.show(now.at);
+    table.classList.toggle("placed", now.positions !== "none");
     if (document.activeElement !== query) query.value = now.query;
     for (const [at, button] of [...asks.querySelectorAll("button")].entries()) {
       button.setAttribute("aria-pressed", String(now.rows[at].key === now.query));
@@ -251,11 +316,12 @@ function mount(root, context) {
     cells.forEach((cell, j) => {
       cell.line.classList.toggle("masked", Boolean(now.rows[j].masked));
       fill(cell.energy, e?.[j], least, most);
-      fill(cell.weight, w?.[j], 0, 1);
+      fill(cell.weight, w?.[j], Math.min(0, ...(w ?? [])), Math.max(1, ...(w ?? [])));
     });
     result.replaceChildren(el("span.faint", {}, "z = "), said(z));
     problem.textContent = shown.problem;
     plot.show(now, shown);
+    positionsPlot.show(now);
   }
 
   return {
@@ -264,16 +330,22 @@ function mount(root, context) {
       if (given && JSON.stringify(given) !== JSON.stringify(now)) {
         now = given;
         rebuild();
-      } else plot.show(now, shown); // the colours may have changed
+      } else {
+        plot.show(now, shown); // the colours may have changed
+        positionsPlot.show(now);
+      }
     },
-    destroy: () => plot.close(),
+    destroy() {
+      plot.close();
+      positionsPlot.close();
+    },
     picture: () => plot.picture(),
     table: () => [
       ["key", "energy", "weight", "value"],
       ...now.rows.map((row, j) => [row.key, shown.e?.[j] ?? "", shown.w?.[j] ?? "", row.value]),
       ["z", "", "", written(shown.z ?? "")],
     ],
-    drawn: () => ({ energies: shown.e, weights: shown.w, z: shown.z, problem: shown.problem }),
+    drawn: () => ({ energies: shown.e, weights: shown.w, z: shown.z, problem: shown.problem, call: call.textContent }),
   };
 }
 

@@ -1,5 +1,6 @@
 // The playground's tables: what one starts from, what a link may say, and how a cell's text becomes a vector.
 import { ENERGIES, NORMALIZERS } from "./lookup_formulas.js";
+import { MOST_POSITION, POSITIONS } from "./lookup_positions.js";
 
 // Each is a full state of the view. Words and their features are made up by hand, as in docs/tour.md.
 export const TABLES = {
@@ -13,6 +14,20 @@ export const TABLES = {
       { key: "Alice Jones", value: "555-1234" },
       { key: "Bob Smith", value: "555-5678" },
       { key: "Carol White", value: "555-9012" },
+    ],
+  },
+  sums: {
+    title: "Sums",
+    story:
+      "Without a normalizer the values of equal keys add up: how many apples were sold? With Proportional it is their average.",
+    energy: "Exact",
+    normalize: "Unnormalized",
+    query: "apples",
+    rows: [
+      { key: "apples", value: "3" },
+      { key: "pears", value: "2" },
+      { key: "apples", value: "4" },
+      { key: "plums", value: "12" },
     ],
   },
   boxes: {
@@ -59,19 +74,42 @@ export const TABLES = {
       ["worm", "1.2, 0.5, 0, 0"],
     ].map(([label, vector]) => ({ label, key: vector, value: vector })),
   },
+  order: {
+    title: "Order",
+    story:
+      "“dog bites man” has the same words as “man bites dog”. Only positions tell the two men apart: move the query along.",
+    energy: "Dot",
+    normalize: "Softmax",
+    positions: "rotary",
+    at: 1,
+    features: ["person", "animal", "action", "article"],
+    query: "1.5, 0, 0.4, 0",
+    rows: [
+      ["man", "1.5, 0, 0.4, 0"],
+      ["bites", "0, 0.3, 1.6, 0"],
+      ["dog", "0.2, 1.5, 0.5, 0"],
+      ["dog", "0.2, 1.5, 0.5, 0"],
+      ["bites", "0, 0.3, 1.6, 0"],
+      ["man", "1.5, 0, 0.4, 0"],
+    ].map(([label, vector]) => ({ label, key: vector, value: vector })),
+  },
 };
 
 export const MOST_ROWS = 64;
-const USUAL = { sigma: 1, temperature: 1, alpha: 1.5 };
-const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05 };
+const USUAL = { sigma: 1, temperature: 1, alpha: 1.5, slope: 0.5 };
+const LEAST = { sigma: 0.05, temperature: 0.05, alpha: 1.05, slope: 0 };
+const OWN = "relu(e)^2 / sum(relu(e)^2)";
 
 /** One of the tables as a state of the view. */
 export function fresh(name) {
-  const { energy, normalize, query, parameters, rows } = TABLES[name];
+  const { energy, normalize, query, parameters, rows, positions = "none", at = 0 } = /** @type {any} */ (TABLES[name]);
   return {
     table: name,
     energy,
     normalize,
+    own: OWN,
+    positions,
+    at,
     parameters: { ...USUAL, ...parameters },
     query,
     rows: rows.map((row) => ({ ...row })),
@@ -82,14 +120,19 @@ export function fresh(name) {
 export function sound(given) {
   const text = (x) => typeof x === "string" && x.length < 1000;
   const row = (x) => x && text(x.key) && text(x.value) && (x.label === undefined || text(x.label));
-  const known = given && TABLES[given.table] && ENERGIES[given.energy] && NORMALIZERS[given.normalize];
+  const kinds = { table: TABLES, energy: ENERGIES, normalize: NORMALIZERS };
+  const known = given && Object.entries(kinds).every(([name, parts]) => Object.hasOwn(parts, given[name]));
   if (!known || !text(given.query) || !Array.isArray(given.rows)) return null;
   if (given.rows.length > MOST_ROWS || !given.rows.every(row)) return null;
   const parameters = Object.entries(USUAL).map(([name, usual]) => {
     const value = given.parameters?.[name];
     return [name, typeof value === "number" && value >= LEAST[name] ? value : usual];
   });
-  return { ...given, parameters: Object.fromEntries(parameters) };
+  // Links made before there were positions and formulas have none of these.
+  const positions = Object.hasOwn(POSITIONS, given.positions ?? "") ? given.positions : "none";
+  const at = Number.isInteger(given.at) && given.at >= 0 && given.at <= MOST_POSITION ? given.at : 0;
+  const own = text(given.own) ? given.own : OWN;
+  return { ...given, own, positions, at, parameters: Object.fromEntries(parameters) };
 }
 
 /** "300" → [300], "1, 2" → [1, 2]; anything else is a label and stays text. */

@@ -2,6 +2,8 @@
 // What `regard.attend` computes with the parts of the same names; tests/static/ holds the two together.
 
 import { NEAR } from "../../data/constants.js";
+import { POSITIONS } from "./lookup_positions.js";
+import { evaluated } from "./normalizer_expression.js";
 
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 const length = (a) => Math.hypot(...a);
@@ -37,11 +39,16 @@ export const NORMALIZERS = {
     parameter: { name: "alpha", label: "α", least: 1.05, most: 4, start: 1.5 },
   },
   Hard: { equation: "w = 1 for the best key", of: hard },
+  Unnormalized: { title: "None: the sum Σ e v", equation: "w = e", of: (e) => e },
+  Own: { title: "Your own", equation: "w = f(e)", of: (e, { own }) => evaluated(own, e) },
 };
 
-// One energy per key; null for a key that is masked.
-export function energies(name, query, keys, mask, parameters = {}) {
-  return keys.map((key, j) => (mask[j] ? null : ENERGIES[name].of(query, key, parameters)));
+// One energy per key; null for a key that is masked. `where` has the kind of positions and the query's own; key j has j.
+export function energies(name, query, keys, mask, parameters = {}, where = { positions: "none", at: 0 }) {
+  const { vector, bias } = POSITIONS[where.positions];
+  const q = vector(query, where.at);
+  const energy = (key, j) => ENERGIES[name].of(q, vector(key, j), parameters) + bias(j - where.at, parameters);
+  return keys.map((key, j) => (mask[j] ? null : energy(key, j)));
 }
 
 // One weight per key. A masked key gets 0, and so does every key where all are masked.

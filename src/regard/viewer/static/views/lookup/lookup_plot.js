@@ -1,7 +1,8 @@
 // The playground's picture: a curve over one number, a field over two, bars over more. The query and the entries drag.
+
+import { polyline, ticks } from "../../draw/axis_ticks.js";
 import { inks, makeBoard, place } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { polyline, ticks } from "../../draw/axis_ticks.js";
 import { figure, TABLES, written } from "./lookup_examples.js";
 import { average, energies, weights } from "./lookup_formulas.js";
 
@@ -96,7 +97,7 @@ export function makePlot(host, { context, ask, move }) {
     else plane(pen, across, down, colors);
   }
 
-  /** A margin of a fifth around keys and query, and for the curve around the values. */
+  /** A margin of a fifth around keys and query, and for the curve around the values and the answer. */
   function axes() {
     const spread = (all) => {
       const [least, most] = [Math.min(...all), Math.max(...all)];
@@ -105,7 +106,9 @@ export function makePlot(host, { context, ask, move }) {
     };
     const all = [...shown.keys, shown.query];
     const [x0, x1] = spread(all.map((key) => key[0]));
-    const [y0, y1] = spread(width() === 1 ? shown.values.map((value) => value[0]) : all.map((key) => key[1]));
+    const answer = Array.isArray(shown.z) ? [shown.z[0]] : []; // without a normalizer it may lie beyond the values
+    const heights = width() === 1 ? [...shown.values.map((value) => value[0]), ...answer] : all.map((key) => key[1]);
+    const [y0, y1] = spread(heights);
     return { x0, x1, y0, y1 };
   }
 
@@ -132,7 +135,10 @@ export function makePlot(host, { context, ask, move }) {
   function answered(query) {
     const masked = now.rows.map((row) => Boolean(row.masked));
     return average(
-      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters), now.parameters),
+      weights(now.normalize, energies(now.energy, query, shown.keys, masked, now.parameters, now), {
+        ...now.parameters,
+        own: now.own,
+      }),
       shown.values,
     )[0];
   }
@@ -162,14 +168,17 @@ export function makePlot(host, { context, ask, move }) {
   }
 
   function plane(pen, across, down, colors) {
-    const values = shown.values.map((value) => value[0]);
-    const [least, most] = [Math.min(...values), Math.max(...values)];
     const cell = [(across - MARGIN.left - MARGIN.right) / FIELD, (down - MARGIN.top - MARGIN.bottom) / FIELD];
-    for (let i = 0; i < FIELD * FIELD; i++) {
+    const field = Array.from({ length: FIELD * FIELD }, (_, i) => {
+      const [u, v] = [((i % FIELD) + 0.5) / FIELD, (Math.floor(i / FIELD) + 0.5) / FIELD];
+      return answered([frame.x0 + u * (frame.x1 - frame.x0), frame.y1 - v * (frame.y1 - frame.y0)]);
+    });
+    // Averages lie between the values; sums may not.
+    const all = [...shown.values.map((value) => value[0]), ...field];
+    const [least, most] = [Math.min(...all), Math.max(...all)];
+    for (const [i, z] of field.entries()) {
       const [column, row] = [i % FIELD, Math.floor(i / FIELD)];
       const [x, y] = [MARGIN.left + column * cell[0], MARGIN.top + row * cell[1]];
-      const [u, v] = [(column + 0.5) / FIELD, (row + 0.5) / FIELD];
-      const z = answered([frame.x0 + u * (frame.x1 - frame.x0), frame.y1 - v * (frame.y1 - frame.y0)]);
       pen.fillStyle = context.palette.ramp(0.06 + 0.6 * ((z - least) / (most - least || 1)));
       // Cells end on whole pixels, or seams show between them.
       pen.fillRect(
@@ -182,8 +191,9 @@ export function makePlot(host, { context, ask, move }) {
     grid(pen, across, down, { ...colors, line: "rgb(128 128 128 / 0.25)" });
     const query = [X(shown.query[0]), Y(shown.query[1])];
     shown.w.forEach((w, j) => {
-      if (w < 0.001) return;
-      Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1 + 7 * w, globalAlpha: 0.25 + 0.75 * w });
+      const size = Math.min(1, Math.abs(w)); // without a normalizer weights may be negative, or above 1
+      if (size < 0.001) return;
+      Object.assign(pen, { strokeStyle: colors.ink, lineWidth: 1 + 7 * size, globalAlpha: 0.25 + 0.75 * size });
       polyline(pen, [query, spot(j)]);
       pen.globalAlpha = 1;
     });
@@ -195,15 +205,16 @@ export function makePlot(host, { context, ask, move }) {
   function entries(pen, colors) {
     shown.keys.forEach((_, j) => {
       const [x, y] = spot(j);
-      const radius = 5 + 10 * Math.sqrt(shown.w[j]);
+      const radius = 5 + 10 * Math.sqrt(Math.min(1, Math.abs(shown.w[j])));
       dot(pen, x, y, radius, now.rows[j].masked ? colors.line : colors.ink, colors.paper);
       label(pen, figure(shown.values[j][0]), x, y - radius - 6, colors);
     });
   }
 
   function features(names) {
-    if (bars.children.length !== shown.query.length)
-      bars.replaceChildren(...shown.query.map((_, d) => feature(names[d] ?? `feature ${d + 1}`, d)));
+    const labels = shown.query.map((_, d) => names[d] ?? `feature ${d + 1}`);
+    if ([...bars.children].map((line) => line.firstChild?.textContent).join() !== labels.join())
+      bars.replaceChildren(...labels.map(feature));
     const z = Array.isArray(shown.z) ? shown.z : null;
     [...bars.children].forEach((line, d) => {
       const [, pair, input, figures] = /** @type {any[]} */ ([...line.children]);

@@ -2,9 +2,9 @@
 
 import { TILE_SIDE } from "../../data/constants.js";
 import { levelAt } from "../../data/tiles.js";
+import { roundStep } from "../../draw/axis_ticks.js";
 import { context2d, inks, makeBoard, rotatedText } from "../../draw/canvas.js";
 import { colored, shader } from "../../draw/color_scale.js";
-import { roundStep } from "../../draw/axis_ticks.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
 const WORD = 13; // pixels a row needs to have its token written beside it

@@ -1,9 +1,10 @@
 // BLEU by the length of the sentence, with and without attention (Bahdanau et al. 2015, figure 2).
 //
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
+
+import { polyline, ticks } from "../../draw/axis_ticks.js";
 import { inks, makeBoard } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { polyline, ticks } from "../../draw/axis_ticks.js";
 
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
