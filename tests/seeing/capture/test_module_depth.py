@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from regard import load_trace, watch
 from regard.seeing.analysis import ablate
-from regard.seeing.capture.module_depth import ModuleDepths
+from regard.seeing.capture.module_depth import ModuleDepths, named_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +76,7 @@ def test_layers_without_attention_are_left_out() -> None:
 
 def test_a_module_that_is_not_repeated_has_no_layer() -> None:
     assert layers_of(Layer()) == [None]
-    assert ModuleDepths(Layer()).of("elsewhere") is None
+    assert ModuleDepths(named_parts(Layer())).of("elsewhere") is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -97,3 +97,10 @@ def test_ablated_tokens_are_in_the_trace() -> None:
     with torch.no_grad(), ablate(model, tokens=[2]), watch(model) as seen:
         model(X)
     assert [call.ablated for call in seen] == ["tokens 2"] * 3
+
+
+def test_parts_are_the_named_modules_each_once() -> None:
+    model = Encoder(Layer(), Encoder())
+    model.again = model.layers[0]
+    model.nothing = None  # type: ignore[assignment]
+    assert named_parts(model) == list(model.named_modules())

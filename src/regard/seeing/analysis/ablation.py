@@ -12,7 +12,7 @@ import torch
 from ..capture import call_routing
 from ..capture.attention_call import CROSS
 from ..capture.call_inputs_and_output import CLOSED
-from ..capture.module_depth import ModuleDepths
+from ..capture.module_depth import ModuleDepths, named_parts
 from ..capture.taps import patching
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def ablate(
     if not heads and not tokens:
         raise ValueError("nothing to ablate: give heads={layer: [head, …]}, tokens=[position, …], or both")
     ablation = Ablation(model, dict(heads or {}), list(tokens))
-    patching.install(model)
+    patching.install(ablation.parts)
     with _lock:
         if not call_routing.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()
@@ -72,11 +72,11 @@ class Ablation:
 
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
         self.heads, self.tokens = heads, tokens
-        self.model = model
-        self.names = {id(part): name or type(model).__name__ for name, part in model.named_modules()}
-        self._depths = ModuleDepths(model)
+        self.parts = named_parts(model)
+        self.names = {id(part): name or type(model).__name__ for name, part in self.parts}
+        self._depths = ModuleDepths(self.parts)
         self.thread = threading.get_ident()
-        self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in model.named_modules()}
+        self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in self.parts}
         self._ablated_layers: set[int | str] = set()
         self._masked_tokens: set[int] = set()
 

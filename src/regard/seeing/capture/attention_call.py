@@ -62,13 +62,12 @@ class Call:
         name: str,
         record: Record | Callable[[], Record],
         original: Record | None = None,
-        layer: int | None = None,
+        layer: Callable[[], int | None] | int | None = None,
         ablated: str = "",
     ) -> None:
         """`record` may be a function that computes it on first use. `original` is the model's if `record` is a copy."""
         self.name = name
-        self.layer = layer_of(name) if layer is None else layer
-        """The depth among the attention modules of its stack, from 0; None if it is not one of a stack."""
+        self._layer = layer
         self.ablated = ablated
         """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""
         self._deferred = record if callable(record) else None
@@ -119,6 +118,12 @@ class Call:
     @property
     def heads(self) -> int:
         return self.shape[-3] if len(self.shape) > 2 else 1
+
+    @property
+    def layer(self) -> int | None:
+        """The depth among the attention modules of its stack, from 0; None if it is not one of a stack."""
+        depth = self._layer() if callable(self._layer) else self._layer
+        return layer_of(self.name) if depth is None else depth
 
     @property
     def v(self) -> Float[Tensor, "*batch k d_v"]:

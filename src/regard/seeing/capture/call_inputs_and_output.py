@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -162,8 +163,25 @@ def some_rows(
     """
     if out.is_nested:
         return None, out
-    rows = evenly_spaced(out.shape[-2], ROWS)
-    return rows, out.index_select(-2, rows.to(out.device)) if len(rows) < out.shape[-2] else out.clone()
+    length, plain = out.shape[-2], type(out) is torch.Tensor  # a fake tensor needs fake indices
+    here, there = (_rows if plain else _rows.__wrapped__)(length, out.device)
+    return here, out.index_select(-2, there) if length > ROWS else out.clone()
+
+
+@functools.lru_cache(maxsize=256)
+def _rows(length: int, device: torch.device) -> tuple[Int[Tensor, " rows"], Int[Tensor, " rows"]]:
+    """The rows kept of `length`, on the CPU and on a device."""
+    with torch.inference_mode(False):
+        rows = evenly_spaced(length, ROWS)
+        return rows, rows.to(device)
+
+
+def with_some_rows(record: Record) -> Record:
+    """The record with a copy of at most `ROWS` rows of the output; its other tensors by reference."""
+    if record.rows is not None:
+        return record
+    rows, out = some_rows(record.out)
+    return replace(record, out=out, rows=rows)
 
 
 def placed(record: Record, place: Callable[[Tensor], Tensor], keys: bool = True) -> Record:

@@ -136,10 +136,10 @@ class Generation:
 
     def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
         """Keep a mask of a single step as two numbers per query where that is the same."""
-        if len(self.steps) > 1 or self.changed():
+        if len(self.steps) > 1:
             return
         first = with_short_masks(self.first, known)
-        if first is not self.first:
+        if first is not self.first and not self.changed():
             self.first, self.steps = first, [_step(first, 0)]
             self._versions = [TensorVersions(fixed_of(first))]
 

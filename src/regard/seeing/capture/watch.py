@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from dataclasses import replace
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 
 from . import call_routing
 from .attention_call import Call
-from .call_inputs_and_output import placed, tensors_of
+from .call_inputs_and_output import placed, tensors_of, with_some_rows
 from .computed_weights import IN_ITS_OWN_CODE
-from .module_depth import ModuleDepths
+from .module_depth import ModuleDepths, named_parts
 from .recorded_calls import Seen
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage, format_bytes
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from ...attention import Mask
     from .call_inputs_and_output import Record
+    from .module_depth import Parts
 
 _lock = threading.RLock()
 
@@ -54,13 +56,14 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"watch takes a model (an nn.Module), got {type(model).__name__}")
-    compiled = [name or "the model" for name, part in model.named_modules() if _compiled(part)]
+    parts = named_parts(model)
+    compiled = [name or "the model" for name, part in parts if _compiled(part)]
     if compiled:
         raise ValueError(
             f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(model, layers, keep, limit)
+    return Watch(parts, layers, keep, limit)
 
 
 class Watch:
@@ -68,20 +71,20 @@ class Watch:
 
     def __init__(
         self,
-        model: nn.Module,
+        parts: Parts,
         layers: int | str | Sequence[int | str] | None,
         keep: str | Path | None,
         limit: str | int | None,
     ) -> None:
-        self.model, self.storage = model, TensorStorage(keep, limit)
+        """`parts` are the modules of the model, the model itself first."""
+        self.parts, self.model, self.storage = parts, parts[0][1], TensorStorage(keep, limit)
         self.layers = [layers] if isinstance(layers, int | str) else layers
         # By id, since a module may not be hashable. The reference to the model keeps the ids valid.
-        self.names: dict[int, str] = {}
-        for name, part in model.named_modules():
-            self.names.setdefault(id(part), name or type(model).__name__)
-        self._depths: ModuleDepths | None = None
+        self.names = {id(part): name for name, part in parts}
+        self.names[id(self.model)] = type(self.model).__name__
+        self._depths = ModuleDepths(parts)
         self.thread = 0
-        self.seen = Seen(type(model).__name__, self.storage)
+        self.seen = Seen(type(self.model).__name__, self.storage)
         self._last_calls: dict[str, Call] = {}
         self._last_written: tuple[str, int, Call, Call | None] | None = None
         self._over_limit = 0
@@ -89,7 +92,7 @@ class Watch:
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
-        patching.install(self.model)
+        patching.install(self.parts)
         for tap in TAPS:
             tap.on_watch()
         with _lock:
@@ -149,16 +152,24 @@ class Watch:
             last = self._without_written(name, record, last)
             if last is not None and last.ablated == ablated and self._append_step(last, record):
                 return
-            tensors = (*tensors_of(record), *tensors)
-        if not self.storage.reserve(tensors):
+            if self.storage.limit is not None:
+                tensors = (*tensors_of(record), *tensors)
+        if self.storage.limit is not None and not self.storage.reserve(tensors):
             self._over_limit += 1
             return
-        kept, original = (record, None) if callable(record) else (placed(record, self.storage.store), record)
-        call = Call(name, kept, original, self.depths.of(name), ablated)
+        kept = record if callable(record) else self._kept(record)
+        original = None if callable(record) else record
+        call = Call(name, kept, original, functools.partial(self._depths.of, name), ablated)
         if not callable(record) and record.origin == IN_ITS_OWN_CODE:
             self._last_written = name, record.out.data_ptr(), call, last
         self._last_calls[name] = call
         self.seen.calls.append(call)
+
+    def _kept(self, record: Record) -> Record:
+        """The record with its tensors where they are kept, without a graph for gradients."""
+        if self.storage.copies or any(x.requires_grad for x in record.energies.learned()):
+            return placed(record, self.storage.store)
+        return with_some_rows(record)
 
     def _without_written(self, name: str, record: Record, last: Call | None) -> Call | None:
         """The last call of the module. If it noted an output that it computed by a softmax, the note replaces that."""
@@ -208,13 +219,7 @@ class Watch:
     def _selects(self, name: str) -> bool:
         if self.layers is None:
             return True
-        return any(self.depths.selects(name, x) for x in self.layers)
-
-    @property
-    def depths(self) -> ModuleDepths:
-        if self._depths is None:
-            self._depths = ModuleDepths(self.model)
-        return self._depths
+        return any(self._depths.selects(name, x) for x in self.layers)
 
 
 def _compiled(part: nn.Module) -> bool:

@@ -6,6 +6,7 @@ paths of PyTorch.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from ..module_depth import Parts
 
 NOT_ATTENTION = re.compile(
     r"norm|mask|bias|drop|embed|output|mlp|feed.?forward|ffn|adapter|cache|position|router|rotary|project|pool|head$|"
@@ -32,23 +35,22 @@ NOT_SEEN = (
 )
 
 
-def _is_attention(module: nn.Module) -> bool:
-    name = type(module).__name__
-    if type(module).__module__.startswith(("torch.", "regard.")) or isinstance(module, torch.jit.ScriptModule):
+@functools.cache
+def _is_attention(kind: type) -> bool:
+    name = kind.__name__
+    if kind.__module__.startswith(("torch.", "regard.")) or issubclass(kind, torch.jit.ScriptModule):
         return False  # these are seen by their functions
     if NOT_ATTENTION.search(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) or NOT_ATTENTION.search(name):
         return False
     return bool(ATTENTION.search(name) or STATE_SPACE.search(name))
 
 
-def _innermost(model: nn.Module) -> list[nn.Module]:
-    """The attention modules that contain no other."""
-    modules = [x for x in model.modules() if _is_attention(x)]
-    return [x for x in modules if not any(_is_attention(part) for part in x.modules() if part is not x)]
-
-
-def _replacements(model: nn.Module) -> Iterator[Replacement]:
-    for kind in dict.fromkeys(type(x) for x in _innermost(model)):
+def _replacements(parts: Parts) -> Iterator[Replacement]:
+    """The classes of the attention modules that contain no other."""
+    kinds: list[tuple[str, type]] = [(name, type(part)) for name, part in parts]
+    modules = {name: kind for name, kind in kinds if _is_attention(kind)}
+    outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
+    for kind in dict.fromkeys(kind for name, kind in modules.items() if name not in outer or len(modules) == 1):
         yield Replacement(kind, "forward", _forward)
 
 

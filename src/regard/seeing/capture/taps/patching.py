@@ -17,7 +17,7 @@ from .. import call_routing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from torch import nn
+    from ..module_depth import Parts
 
 
 class Replacement(NamedTuple):
@@ -40,7 +40,7 @@ class Tap:
 
     sees: str
     replacements: Callable[[], Iterable[Replacement]] = tuple
-    model_replacements: Callable[[nn.Module], Iterable[Replacement]] = lambda _: ()
+    model_replacements: Callable[[Parts], Iterable[Replacement]] = lambda _: ()
     """Those in the classes of a model's modules."""
     on_install: Callable[[], None] = _nothing
     on_remove: Callable[[], None] = _nothing
@@ -65,8 +65,8 @@ _tapped: set[int] = set()  # ids of functions that replace those of a model's cl
 _ABSENT = object()
 
 
-def install(model: nn.Module | None = None) -> None:
-    """Put all taps in place, also where modules of the model's packages imported a function by name."""
+def install(parts: Parts | None = None) -> None:
+    """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name."""
     global _install_count
     from . import TAPS
 
@@ -77,12 +77,12 @@ def install(model: nn.Module | None = None) -> None:
                 for tap in TAPS:
                     for owner, name, function, is_active in tap.replacements():
                         _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
-            for owner, name, function, is_active in [] if model is None else _of_model(TAPS, model):
+            for owner, name, function, is_active in _of_model(TAPS, parts or []):
                 original = getattr(owner, name)
                 if id(original) not in _tapped:  # a class may be that of two models
                     _patch(owner, name, _wrap(original, function, is_active))
                     _tapped.add(id(vars(owner)[name]))
-            for module in [] if model is None else _modules_of(model):
+            for module in _python_modules(parts or []):
                 for name, value in list(vars(module).items()):
                     if id(value) in _replaced_by:
                         _patch(module, name, _replaced_by[id(value)])
@@ -108,6 +108,7 @@ def remove() -> None:
                 tap.on_remove()
 
 
+@functools.lru_cache(maxsize=256)
 def _wrap(original: Any, function: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
     @functools.wraps(original)
     def tapped(*args: Any, **kwargs: Any) -> Any:
@@ -142,12 +143,19 @@ def _restore(count: int) -> None:
         _tapped.clear()
 
 
-def _of_model(taps: Iterable[Tap], model: nn.Module) -> list[Replacement]:
-    return [replacement for tap in taps for replacement in tap.model_replacements(model)]
+def _of_model(taps: Iterable[Tap], parts: Parts) -> list[Replacement]:
+    return [replacement for tap in taps for replacement in tap.model_replacements(parts)]
 
 
-def _modules_of(model: nn.Module) -> list[ModuleType]:
+def _python_modules(parts: Parts) -> list[ModuleType]:
     """The Python modules of the packages that define the model's classes, without PyTorch, Transformers and regard."""
-    packages = {type(part).__module__.split(".")[0] for part in model.modules()} - {"torch", "transformers", "regard"}
+    kinds = {type(part) for _, part in parts}
+    packages = {kind.__module__.partition(".")[0] for kind in kinds} - {"torch", "transformers", "regard"}
+    return [module for package in sorted(packages) for module in _modules_of_package(package, len(sys.modules))]
+
+
+@functools.lru_cache(maxsize=64)
+def _modules_of_package(package: str, loaded: int) -> list[ModuleType]:
+    """Those loaded; `loaded`, how many there are of any package, makes the cache forget when one is added."""
     modules = [(name, module) for name, module in list(sys.modules.items()) if isinstance(module, ModuleType)]
-    return [module for name, module in modules if name.partition(".")[0] in packages]
+    return [module for name, module in modules if name.partition(".")[0] == package]
