@@ -56,8 +56,8 @@ def test_every_path_of_the_source_that_is_named_exists() -> None:
     """`attention/energies/energies.py` may stand for `src/regard/attention/energies/energies.py`."""
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
-            found = [(ROOT / base / path).exists() for base in BASES]
-            assert any(found) or path.startswith(("runs/", "model/", "photos/")), f"{page.name} names {path}"
+            existing = [(ROOT / base / path).exists() for base in BASES]
+            assert any(existing) or path.startswith(("runs/", "model/", "photos/")), f"{page.name} names {path}"
 
 
 def test_the_performance_page_is_what_the_benchmarks_printed() -> None:

@@ -26,12 +26,12 @@ PAIR = "The cat is tired.", "Why is the cat tired?"
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_api.sync_playwright() as playwright:
-        if found is None and not Path(playwright.chromium.executable_path).exists():
+        if executable is None and not Path(playwright.chromium.executable_path).exists():
             pytest.skip("there is no Chromium; `make test` installs one where it may")
         # Tests run as root in containers, where Chromium's own sandbox cannot be set up.
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         browser.close()
 

@@ -31,8 +31,8 @@ STATES = {
 
 
 def problems(page: Page) -> list[str]:
-    found = axe.Axe().run(page, options={"resultTypes": ["violations"]})
-    return [f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:160]})" for one in found.response["violations"]]
+    report = axe.Axe().run(page, options={"resultTypes": ["violations"]})
+    return [f"{one['id']}: {one['help']} ({one['nodes'][0]['html'][:160]})" for one in report.response["violations"]]
 
 
 @pytest.mark.parametrize("view", STATES)

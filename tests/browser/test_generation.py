@@ -37,14 +37,14 @@ def written(library: Library) -> TraceView:
 
 
 def test_what_each_token_looked_at(page: Page, server: Server, written: TraceView) -> None:
-    found = look(page, server, READY, view="generation", trace=written.id, call="1", step=3)
+    drawing = look(page, server, READY, view="generation", trace=written.id, call="1", step=3)
     call = written.seen[1]
     assert call.steps[0] == 6
     # Token 9 is the fourth that was written, from the row of the token before it.
-    assert [one["row"] for one in found["written"]] == list(range(5, 5 + len(found["written"])))
+    assert [one["row"] for one in drawing["written"]] == list(range(5, 5 + len(drawing["written"])))
     w = torch.stack([call.head(head).dense()[8] for head in range(2)]).mean(0)
-    torch.testing.assert_close(torch.tensor(found["weights"]), w, rtol=1e-3, atol=1e-5)
-    shaded = [bool(color) for color in found["colors"]]
+    torch.testing.assert_close(torch.tensor(drawing["weights"]), w, rtol=1e-3, atol=1e-5)
+    shaded = [bool(color) for color in drawing["colors"]]
     assert shaded == (w / w.max()).sqrt().gt(0.02).tolist()
     page.keyboard.press("ArrowRight")
     later = drawn(page, "drawn.step === 4 && drawn.weights")
@@ -80,15 +80,15 @@ def test_playing_and_the_scrubber(page: Page, server: Server, written: TraceView
 
 def test_a_translator_writes_what_its_rows_are_named(page: Page, server: Server, library: Library) -> None:
     trace = next(one for one in library.traces.values() if one.seen.model == "tatoeba-bahdanau-en-fr")
-    found = look(page, server, READY, view="generation", trace=trace.id, step=1)
-    assert found["written"][1]["row"] == 1
+    drawing = look(page, server, READY, view="generation", trace=trace.id, step=1)
+    assert drawing["written"][1]["row"] == 1
     w = trace.seen[0].head(0).dense()[1]
-    torch.testing.assert_close(torch.tensor(found["weights"]), w, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(drawing["weights"]), w, rtol=1e-3, atol=1e-5)
 
 
 def test_nothing_was_written(page: Page, server: Server, library: Library) -> None:
-    found = look(page, server, view="generation", trace=next(iter(library.traces)))
-    assert found == {"written": []}
+    drawing = look(page, server, view="generation", trace=next(iter(library.traces)))
+    assert drawing == {"written": []}
     assert "in one pass" in page.locator(".empty").inner_text()
 
 
@@ -112,6 +112,6 @@ def test_the_prompts_share_of_a_long_text(page: Page, server: Server, library: L
 
 
 def test_a_link_that_says_something_else(page: Page, server: Server, written: TraceView) -> None:
-    found = look(page, server, READY, view="generation", trace=written.id, heads=5, mute=1)
-    assert found["active"] == [0, 1]
-    assert found["weights"][0] > 0
+    drawing = look(page, server, READY, view="generation", trace=written.id, heads=5, mute=1)
+    assert drawing["active"] == [0, 1]
+    assert drawing["weights"][0] > 0

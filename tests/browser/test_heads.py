@@ -59,14 +59,14 @@ def trace(library: Library) -> str:
 
 
 def test_every_link_that_can_be_seen(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL))
+    drawing = look(page, server, READY, view="heads", trace=trace, call=str(CALL))
     w = weights(minilm)
-    same(found["links"], w)
-    visible = w[:, found["rows"]] / 12 ** (1 / 3) > 0.0301
-    assert len(found["links"]) >= int(visible.sum())
-    assert max(link["alpha"] for link in found["links"]) <= 1
+    same(drawing["links"], w)
+    visible = w[:, drawing["rows"]] / 12 ** (1 / 3) > 0.0301
+    assert len(drawing["links"]) >= int(visible.sum())
+    assert max(link["alpha"] for link in drawing["links"]) <= 1
     words = page.locator("aside p").nth(1).inner_text()  # what it says of itself
-    assert words.startswith(f"{len(found['links']):,} links drawn")
+    assert words.startswith(f"{len(drawing['links']):,} links drawn")
 
 
 def test_hovering_either_side(page: Page, server: Server, minilm: Seen, trace: str) -> None:
@@ -97,13 +97,13 @@ def test_pins_stay_in_the_link(page: Page, server: Server, minilm: Seen, trace: 
     page.mouse.click(*put(page, "query", 5))
     page.keyboard.up("Shift")
     page.mouse.move(5, 5)
-    found = drawn(page, "drawn.focus.length === 4")
-    assert {link["query"] for link in found["links"]} == {2, 3, 4, 5}
+    drawing = drawn(page, "drawn.focus.length === 4")
+    assert {link["query"] for link in drawing["links"]} == {2, 3, 4, 5}
     w = weights(minilm)[:, 2:6].mean((0, 1))
     assert page.locator("aside .barrow").first.get_attribute("data-at") == str(int(w.argmax()))
     page.wait_for_function("() => location.hash.includes('pins=')")
     page.reload()
-    assert drawn(page, f"drawn.links.length === {len(found['links'])}") == found
+    assert drawn(page, f"drawn.links.length === {len(drawing['links'])}") == drawing
     page.keyboard.press("Escape")
     drawn(page, "drawn.focus.length === 0")
 
@@ -122,23 +122,25 @@ def test_heads_turned_on_and_off(page: Page, server: Server, trace: str) -> None
 
 
 def test_mass_is_the_least_that_holds_so_much(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), mass=0.6, pins=["q4"])
+    drawing = look(page, server, READY, view="heads", trace=trace, call=str(CALL), mass=0.6, pins=["q4"])
     w = weights(minilm)[:, 4]
     for head in range(12):
-        mine = sorted((link["weight"] for link in found["links"] if link["head"] == head), reverse=True)
+        mine = sorted((link["weight"] for link in drawing["links"] if link["head"] == head), reverse=True)
         assert sum(mine) >= 0.6 - HALF
         assert sum(mine[:-1]) < 0.6 + HALF
         assert mine == pytest.approx(w[head].sort(descending=True).values[: len(mine)].tolist(), rel=HALF)
 
 
 def test_muting_shows_the_rest(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), mute=["first", "special"], pins=["q4"])
+    drawing = look(
+        page, server, READY, view="heads", trace=trace, call=str(CALL), mute=["first", "special"], pins=["q4"]
+    )
     w = weights(minilm)
     last = w.shape[-1] - 1  # [SEP]
-    same(found["links"], w)
-    assert not {0, last} & {link["key"] for link in found["links"]}
+    same(drawing["links"], w)
+    assert not {0, last} & {link["key"] for link in drawing["links"]}
     left = w[:, 4, 1:last].sum(-1)
-    for link in found["links"]:  # what is shown of it is its share of what is left
+    for link in drawing["links"]:  # what is shown of it is its share of what is left
         assert link["alpha"] == pytest.approx(min(1, link["weight"] / float(left[link["head"]])), rel=3 * HALF)
 
 
@@ -148,9 +150,9 @@ def test_words(page: Page, server: Server, library: Library) -> None:
     w, words = word_weights(weights(shown.seen), shown.text)
     assert len(words) < len(shown.text.tokens) - 3
     until = f"{READY} && drawn.level === 'word'"
-    found = look(page, server, until, view="heads", trace=shown.id, call=str(CALL), level="word", pins=["q2"])
-    same(found["links"], w)
-    assert len(found["links"]) == int((w[:, 2] >= 1 / 255).sum())
+    drawing = look(page, server, until, view="heads", trace=shown.id, call=str(CALL), level="word", pins=["q2"])
+    same(drawing["links"], w)
+    assert len(drawing["links"]) == int((w[:, 2] >= 1 / 255).sum())
     hover(page, "key", 2)
     links = drawn(page, "drawn.focus[0]?.side === 'key' && drawn.links.length")["links"]
     same(links, w)
@@ -164,9 +166,9 @@ def test_parts_of_a_pair(page: Page, server: Server, library: Library) -> None:
     sides = pair.text.segments.tolist()
     look(page, server, READY, view="heads", trace=pair.id, call="1")
     page.get_by_label("Part").select_option("0-1")
-    found = drawn(page, "drawn.links.length && regard.state.get().part === '0-1'")
-    assert {(sides[link["query"]], sides[link["key"]]) for link in found["links"]} == {(0, 1)}
-    same(found["links"], weights(pair.seen, 1))
+    drawing = drawn(page, "drawn.links.length && regard.state.get().part === '0-1'")
+    assert {(sides[link["query"]], sides[link["key"]]) for link in drawing["links"]} == {(0, 1)}
+    same(drawing["links"], weights(pair.seen, 1))
 
 
 def test_by_keyboard(page: Page, server: Server, trace: str) -> None:
@@ -208,7 +210,7 @@ def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str)
 
 
 def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    found = look(page, server, READY, view="heads", trace=trace, call=str(CALL), pins=["q3"], heads=[0, 7])
+    drawing = look(page, server, READY, view="heads", trace=trace, call=str(CALL), pins=["q3"], heads=[0, 7])
     files = {}
     for kind in ("SVG", "PNG", "CSV"):
         page.get_by_role("button", name="Export").click()
@@ -218,7 +220,7 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
         files[kind] = waiting.value.path().read_bytes()
     rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
     assert rows[0][:3] == ["layer", "head", "query"]
-    assert len(rows) == 1 + len(found["links"])
+    assert len(rows) == 1 + len(drawing["links"])
     assert float(rows[1][-1]) == pytest.approx(float(weights(minilm)[int(rows[1][1]), 3, int(rows[1][4])]), rel=HALF)
     svg = files["SVG"].decode()
     assert svg.count("<path") >= 2
@@ -258,13 +260,13 @@ def test_long_texts(page: Page, server: Server, library: Library) -> None:
     library.add(shown)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    found = look(page, server, f"{READY} && drawn.rows[0] >= 1999", view="heads", trace=shown.id, at=2000)
+    drawing = look(page, server, f"{READY} && drawn.rows[0] >= 1999", view="heads", trace=shown.id, at=2000)
     w = torch.stack([seen[0].head(head).rows(slice(1900, 2100)).dense() for head in range(2)])
-    for link in found["links"]:
+    for link in drawing["links"]:
         link["query"] -= 1900
-    same(found["links"], w)
-    rows = torch.tensor(found["rows"]) - 1900
-    assert len(found["links"]) == int((w[:, rows] / 2 ** (1 / 3) >= 0.03).sum())
+    same(drawing["links"], w)
+    rows = torch.tensor(drawing["rows"]) - 1900
+    assert len(drawing["links"]) == int((w[:, rows] / 2 ** (1 / 3) >= 0.03).sum())
     best = int(w[0, 110].argmax())
     page.evaluate("(best) => regard.state.set({ shift: best - 2010, pins: [`k${best}`] })", best)
     to = drawn(page, "drawn.focus.length === 1")["links"]
@@ -287,19 +289,19 @@ def test_pins_are_tokens_also_between_words(page: Page, server: Server, library:
     page.mouse.click(*put(page, "query", 1))
     page.mouse.move(5, 5)
     page.keyboard.press("w")
-    found = drawn(page, "drawn.level === 'token' && drawn.links.length")
+    drawing = drawn(page, "drawn.level === 'token' && drawn.links.length")
     first = [at for at in range(1, len(tokens)) if tokens[at].startswith("##") or at == 1]
     pieces = [at for at in first if all(x in first for x in range(1, at))]  # of the first word
     assert len(pieces) > 1
-    assert {pin["at"] for pin in found["focus"] if pin["side"] == "query"} >= {last, *pieces}
-    assert {"side": "key", "at": len(tokens) - 1} in found["focus"]
+    assert {pin["at"] for pin in drawing["focus"] if pin["side"] == "query"} >= {last, *pieces}
+    assert {"side": "key", "at": len(tokens) - 1} in drawing["focus"]
 
 
 @pytest.mark.parametrize("state", [{"heads": 5}, {"pins": 5}, {"mute": 1}, {"pins": [5, "q1", "x", "k99999"]}])
 def test_links_that_say_something_else(page: Page, server: Server, trace: str, state: dict[str, Any]) -> None:
-    found = look(page, server, READY, view="heads", trace=trace, **state)
-    assert found["active"] == list(range(12))
-    assert found["focus"] == ([{"side": "query", "at": 1}] if isinstance(state.get("pins"), list) else [])
+    drawing = look(page, server, READY, view="heads", trace=trace, **state)
+    assert drawing["active"] == list(range(12))
+    assert drawing["focus"] == ([{"side": "query", "at": 1}] if isinstance(state.get("pins"), list) else [])
 
 
 def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server, library: Library) -> None:
@@ -310,9 +312,9 @@ def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server,
         model(q, q)
     shown = TraceView.of(seen, "flat")
     library.add(shown)
-    found = look(page, server, f"{READY} && drawn.rows[0] >= 2899", view="heads", trace=shown.id, at=2900)
-    held = sum(link["weight"] for link in found["links"])
-    share = round(100 * held / (2 * len(found["rows"])))
+    drawing = look(page, server, f"{READY} && drawn.rows[0] >= 2899", view="heads", trace=shown.id, at=2900)
+    held = sum(link["weight"] for link in drawing["links"])
+    share = round(100 * held / (2 * len(drawing["rows"])))
     page.wait_for_function(
         "(share) => document.querySelector('aside').textContent.includes(share)", arg=f"hold {share} %"
     )

@@ -68,10 +68,10 @@ def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, s
 
 
 def cells(page: Page, places: list[tuple[int, int]], at: int = 0) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = page.evaluate(
+    drawing: list[dict[str, float]] = page.evaluate(
         "([all, at]) => all.map(([r, c]) => regard.drawn().cell(r, c, at))", [places, at]
     )
-    return found
+    return drawing
 
 
 def weights_of(seen: Seen, call: int, head: int) -> Weights:
@@ -85,8 +85,8 @@ def test_cells_are_the_librarys(
 ) -> None:
     server, trace, _ = own
     view = {"pool": pool} | ({} if scale is None else {"x": 700, "y": 720, "scale": scale})
-    found = look(page, server, READY, view="map", trace=trace, head=1, map=view)
-    side = 2 ** found["level"]
+    drawing = look(page, server, READY, view="map", trace=trace, head=1, map=view)
+    side = 2 ** drawing["level"]
     assert side == {None: 4, 0.6: 2, 12: 1}[scale]
     weights = weights_of(long, 0, 1)
     some = [(700, 690), (731, 700), (740, 740), (702, 733)] + ([(0, 0), (LONG - 1, LONG - 1)] if scale is None else [])
@@ -131,10 +131,10 @@ def test_pointing_reads_the_weight_with_its_tokens(page: Page, own: tuple[Server
     assert box is not None
     x, y = cell["pixel"]  # type: ignore[misc]
     page.mouse.move(box["x"] + x, box["y"] + y)
-    found = drawn(page, "drawn.readings.length")
+    drawing = drawn(page, "drawn.readings.length")
     expected = float(weights_of(minilm, 2, 5).tile(row, column))
-    assert found["cross"] == {"row": row, "column": column}
-    assert found["readings"][0]["value"] == pytest.approx(expected, abs=1e-6)
+    assert drawing["cross"] == {"row": row, "column": column}
+    assert drawing["readings"][0]["value"] == pytest.approx(expected, abs=1e-6)
     settle(page)
     assert page.inner_text(".map-value") == (f"{expected:.5f}" if expected >= 1e-3 else page.inner_text(".map-value"))
     assert minilm.tokens is not None
@@ -211,8 +211,8 @@ def test_words_instead_of_tokens(page: Page, own: tuple[Server, str, str], piece
     dense = weights_of(pieces, 0, 1).dense()
     to = torch.stack([dense[:, group].sum(1) for group in groups], 1)
     expected = torch.stack([to[group].mean(0) for group in groups])
-    found = torch.tensor([row[1:] for row in table[2:]])
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    drawing = torch.tensor([row[1:] for row in table[2:]])
+    torch.testing.assert_close(drawing, expected, atol=1e-6, rtol=1e-5)
 
 
 def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
@@ -222,8 +222,8 @@ def test_export(page: Page, own: tuple[Server, str, str], long: Seen) -> None:
     assert table[0] == ["Attention · head 0, weights"]
     row, column = int(table[2][0].split()[0]), int(table[1][1].split()[0])
     expected = weights_of(long, 0, 0).tile(slice(row, row + 5), slice(column, column + 5))
-    found = torch.tensor([line[1:6] for line in table[2:7]])
-    torch.testing.assert_close(found, expected.float(), atol=1e-7, rtol=1e-4)
+    drawing = torch.tensor([line[1:6] for line in table[2:7]])
+    torch.testing.assert_close(drawing, expected.float(), atol=1e-7, rtol=1e-4)
     svg = page.evaluate("regard.picture()")
     assert "<image" in svg
     assert f">w{row + 3}<" in svg

@@ -31,10 +31,10 @@ def trace(library: Library) -> str:
 
 
 def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace: str) -> None:
-    found = look(page, server, READY, view="model", trace=trace)
+    drawing = look(page, server, READY, view="model", trace=trace)
     heads = [(call, head) for call in range(6) for head in range(12)]
-    assert [(int(cell["call"]), cell["head"]) for cell in found["cells"]] == heads
-    maps = torch.tensor(found["thumbs"]["data"]).view(found["thumbs"]["shape"])
+    assert [(int(cell["call"]), cell["head"]) for cell in drawing["cells"]] == heads
+    maps = torch.tensor(drawing["thumbs"]["data"]).view(drawing["thumbs"]["shape"])
     length = minilm[0].shape[-1]
     places = torch.arange(32) * length // 32  # fewer tokens than cells: each is repeated
     for at in (2, 20, 71):
@@ -42,14 +42,14 @@ def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace
         w = minilm[call].head(head).dense()
         expected = 255 * (w / w.max()).sqrt()
         torch.testing.assert_close(maps[at].float(), expected[places][:, places], atol=0.51, rtol=0)
-        assert found["thumbs"]["peaks"][at] == pytest.approx(float(w.max()), rel=1e-4)
+        assert drawing["thumbs"]["peaks"][at] == pytest.approx(float(w.max()), rel=1e-4)
         entropy = -(w * w.clamp_min(1e-30).log()).sum(-1).mean()
-        assert found["cells"][at]["values"]["entropy"] == pytest.approx(float(entropy), rel=1e-3)
-        assert found["cells"][at]["values"]["sink"] == pytest.approx(float(w[:, 0].mean()), rel=1e-3)
+        assert drawing["cells"][at]["values"]["entropy"] == pytest.approx(float(entropy), rel=1e-3)
+        assert drawing["cells"][at]["values"]["sink"] == pytest.approx(float(w[:, 0].mean()), rel=1e-3)
     patterns = Patterns()
     assert minilm.text is not None
     patterns.add(minilm, minilm.text)
-    for cell, head in zip(found["cells"], patterns.heads(), strict=True):
+    for cell, head in zip(drawing["cells"], patterns.heads(), strict=True):
         assert cell["labels"] == head.labels
         assert cell["scores"]["previous"] == pytest.approx(head.scores["previous"], abs=1e-5)
     button = page.get_by_role("button", name="Layer 0, head 2, previous")
@@ -147,8 +147,8 @@ def test_mean_instead_of_largest(page: Page, server: Server, library: Library) -
     look(page, server, READY, view="model", trace=long.id)
     page.get_by_role("button", name="Mean").click()
     page.wait_for_function("() => document.querySelector('.plain .small').textContent.includes('the mean weight')")
-    found = drawn(page)["thumbs"]
-    maps = torch.tensor(found["data"]).view(found["shape"]).float()
+    drawing = drawn(page)["thumbs"]
+    maps = torch.tensor(drawing["data"]).view(drawing["shape"]).float()
     cells = long.seen[1].head(8).map((32, 32), "mean")
     torch.testing.assert_close(maps[20], 255 * (cells / cells.max()).sqrt(), atol=0.51, rtol=0)
 
@@ -173,8 +173,8 @@ def test_a_large_map_is_asked_for_until_it_is_whole(page: Page, server: Server, 
         if whole or pool == "mean":
             route.fulfill(response=answer)
         else:
-            told = {**answer.headers, "x-computed": "0.2500", "x-note": "cells moved to multiples of 4"}
-            route.fulfill(status=202, headers=told, body=bytes(len(answer.body())))
+            partial_headers = {**answer.headers, "x-computed": "0.2500", "x-note": "cells moved to multiples of 4"}
+            route.fulfill(status=202, headers=partial_headers, body=bytes(len(answer.body())))
 
     page.route("**/tile?*", partly)
     look(page, server, READY, view="model", trace=trace, call="0", head=2)

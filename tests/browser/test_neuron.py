@@ -25,18 +25,18 @@ SAID = "(words) => document.querySelector('[aria-live]').textContent.includes(wo
 
 def test_how_a_weight_comes_about(page: Page, server: Server, library: Library, minilm: Seen) -> None:
     trace = next(iter(library.traces))
-    found = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
+    drawing = look(page, server, READY, view="neuron", trace=trace, call="2", head=9, query=4)
     scores = minilm[2].weights.flat()
     q, k = scores.a[9, 4], scores.b[9]
-    torch.testing.assert_close(torch.tensor(found["q"]), q, rtol=1e-5, atol=1e-6)
-    assert [row["key"] for row in found["rows"]] == list(range(minilm[2].shape[-1]))
+    torch.testing.assert_close(torch.tensor(drawing["q"]), q, rtol=1e-5, atol=1e-6)
+    assert [row["key"] for row in drawing["rows"]] == list(range(minilm[2].shape[-1]))
     for name, expected in (
         ("k", k),
         ("product", q * k / 32**0.5),
         ("energy", (q * k).sum(-1) / 32**0.5),
         ("weight", minilm[2].head(9).dense()[4]),
     ):
-        given = torch.tensor([row[name] for row in found["rows"]])
+        given = torch.tensor([row[name] for row in drawing["rows"]])
         torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
     assert "energy = 0.177" in page.locator(".note").inner_text()
 
@@ -77,17 +77,17 @@ def test_additive_energies_have_terms_too(page: Page, server: Server, library: L
         model(torch.randn(1, 2, 8, 6))
     shown = TraceView.of(seen, "additive")
     library.add(shown)
-    found = look(page, server, READY, view="neuron", trace=shown.id, head=1, query=2)
+    drawing = look(page, server, READY, view="neuron", trace=shown.id, head=1, query=2)
     scores = seen[0].weights.flat()
     q, k = scores.a[1, 2], scores.b[1]
     assert isinstance(scores.form, TanhForm)
     terms = scores.form.weight * torch.tanh(q + k)
-    given = torch.tensor([row["product"] for row in found["rows"]])
+    given = torch.tensor([row["product"] for row in drawing["rows"]])
     torch.testing.assert_close(given, terms, rtol=1e-4, atol=1e-6)
-    energies = [row["energy"] for row in found["rows"]]
+    energies = [row["energy"] for row in drawing["rows"]]
     assert energies[3:] == [None] * 5  # the mask closes what comes later
     torch.testing.assert_close(torch.tensor(energies[:3]), terms.sum(-1)[:3], rtol=1e-4, atol=1e-6)
-    weights = torch.tensor([row["weight"] for row in found["rows"]])
+    weights = torch.tensor([row["weight"] for row in drawing["rows"]])
     torch.testing.assert_close(weights, seen[0].head(1).dense()[2], rtol=1e-4, atol=1e-6)
     assert "tanh" in page.locator(".note").inner_text()
 

@@ -30,11 +30,11 @@ def file(minilm: Seen, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_from_disk_with_the_network_blocked(page: Page, file: Path, minilm: Seen) -> None:
     page.context.set_offline(True)
     page.goto(f"{file.as_uri()}#view=heads&call=%222%22&pins=%5B%22q3%22%5D")
-    found = drawn(page, "drawn.links.length")
+    drawing = drawn(page, "drawn.links.length")
     w = torch.stack([minilm[2].head(head).dense() for head in range(12)])
-    for link in found["links"]:
+    for link in drawing["links"]:
         assert link["weight"] == pytest.approx(float(w[link["head"], link["query"], link["key"]]), rel=1e-3)
-    assert len(found["links"]) == int((w[:, 3] >= 1 / 255).sum())
+    assert len(drawing["links"]) == int((w[:, 3] >= 1 / 255).sum())
     page.keyboard.press("w")
     drawn(page, "drawn.level === 'word' && drawn.links.length")
     page.get_by_role("tab", name="Model").click()
@@ -111,8 +111,8 @@ def test_the_maps_cells(page: Page, tmp_path: Path, pool: str) -> None:
     seen = seen_of({}, length=701, heads=1, batch=1)
     seen.to_html(tmp_path / "trace.html", size=1024)
     page.goto(f"{(tmp_path / 'trace.html').as_uri()}#view=map&map={quote(json.dumps({'pool': pool}))}")
-    found = drawn(page, "drawn.pending === 0 && drawn.cell(0, 0).value != null")
-    assert found["level"] == 1
+    drawing = drawn(page, "drawn.pending === 0 && drawn.cell(0, 0).value != null")
+    assert drawing["level"] == 1
     places = [(0, 0), (7, 530), (550, 699), (601, 77), (699, 613), (700, 700)]
     cells = page.evaluate("(all) => all.map(([r, c]) => regard.drawn().cell(r, c))", places)
     w = seen[0].head(0).dense()

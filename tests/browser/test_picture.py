@@ -93,25 +93,25 @@ def own(captioner: Path, vision: Seen) -> Iterator[tuple[Server, str]]:
         yield server, trace.id
 
 
-def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
+def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], captioner: Path, scene: Path) -> None:
     from regard.data.corpora import scenes
     from regard.decoding import load_model_and_tokenizers, translate
     from regard.seeing.alignment.word_level_weights import caption_word_weights
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)
-    found = drawn(page, "drawn.grid[0] === 8")
+    drawing = drawn(page, "drawn.grid[0] === 8")
     loaded = load_model_and_tokenizers.load(captioner)
-    (told,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
-    weights, words = caption_word_weights(told)
-    assert told.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say
+    (caption,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
+    weights, words = caption_word_weights(caption)
+    assert caption.text == next(iter(scenes.pairs(1))).target  # it learned, so it has something to say
     assert page.locator(".strip-word").all_inner_texts() == words
-    assert found["name"] == words[0]
+    assert drawing["name"] == words[0]
     last = len(words) - 1
     page.locator(".strip-word").nth(last).click()
-    found = drawn(page)
-    assert found["name"] == words[last]
-    assert found["weights"] == pytest.approx(weights[last].flatten().tolist(), rel=1e-4, abs=1e-7)
+    drawing = drawn(page)
+    assert drawing["name"] == words[last]
+    assert drawing["weights"] == pytest.approx(weights[last].flatten().tolist(), rel=1e-4, abs=1e-7)
     page.keyboard.press("ArrowLeft")
     assert page.evaluate("regard.state.get().picture.word") == max(0, last - 1)
     table = page.evaluate("regard.table()")
@@ -122,10 +122,10 @@ def test_a_picture_is_told_word_by_word(page: Page, own: tuple[Server, str], cap
 def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Server, str], scene: Path) -> None:
     look(page, own[0], view="picture", picture={"smooth": False})
     page.set_input_files("input[type=file]", scene)
-    found = drawn(page, "drawn.grid[0] === 8")
-    cell = max(range(64), key=found["weights"].__getitem__)
-    darkest = min(range(64), key=found["weights"].__getitem__)
-    box, settled = found["box"], page.locator(".picture .drawing canvas")
+    drawing = drawn(page, "drawn.grid[0] === 8")
+    cell = max(range(64), key=drawing["weights"].__getitem__)
+    darkest = min(range(64), key=drawing["weights"].__getitem__)
+    box, settled = drawing["box"], page.locator(".picture .drawing canvas")
     settle(page)
     place = settled.bounding_box()
     assert place is not None
@@ -149,12 +149,12 @@ def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Serve
         at = [round((part + 0.5) * 64) for part in (cell % 8, cell // 8)]
         expected = pixels.getpixel((at[0], at[1]))
     assert page.evaluate(shade, [cell, box]) == pytest.approx(expected, abs=12)
-    assert sum(page.evaluate(shade, [darkest, box])) < sum(page.evaluate(shade, [cell, box])) or found["weights"][
+    assert sum(page.evaluate(shade, [darkest, box])) < sum(page.evaluate(shade, [cell, box])) or drawing["weights"][
         cell
-    ] == pytest.approx(found["weights"][darkest], rel=0.3)
+    ] == pytest.approx(drawing["weights"][darkest], rel=0.3)
 
 
-def test_what_is_no_picture_is_told(browser: Browser, own: tuple[Server, str], tmp_path: Path) -> None:
+def test_what_is_no_picture_is_reported(browser: Browser, own: tuple[Server, str], tmp_path: Path) -> None:
     page = browser.new_page()  # one of its own: a refused request is told in the console too
     (tmp_path / "no.png").write_text("no picture")
     look(page, own[0], view="picture")
@@ -166,13 +166,13 @@ def test_what_is_no_picture_is_told(browser: Browser, own: tuple[Server, str], t
 
 def test_a_vision_model_over_its_patches(page: Page, own: tuple[Server, str], vision: Seen) -> None:
     server, trace = own
-    found = look(page, server, view="picture", trace=trace, call="1", head=1)
+    drawing = look(page, server, view="picture", trace=trace, call="1", head=1)
     weights = vision[1].weights[0, 1].dense()
-    assert found["grid"] == [GRID, GRID]
-    assert found["weights"] == pytest.approx(weights[0, 1:].tolist(), abs=2e-5)
+    assert drawing["grid"] == [GRID, GRID]
+    assert drawing["weights"] == pytest.approx(weights[0, 1:].tolist(), abs=2e-5)
     canvas = page.locator(".picture .drawing canvas").bounding_box()
     assert canvas is not None
-    box = found["box"]
+    box = drawing["box"]
     cell = 6  # a click makes this patch the one that asks
     x, y = (
         box["x"] + (cell % GRID + 0.5) * box["width"] / GRID,
@@ -181,5 +181,5 @@ def test_a_vision_model_over_its_patches(page: Page, own: tuple[Server, str], vi
     page.mouse.move(canvas["x"] + x, canvas["y"] + y)
     page.mouse.down()
     page.mouse.up()
-    found = drawn(page, "drawn.name === 'cell 2, 3'")
-    assert found["weights"] == pytest.approx(weights[cell + 1, 1:].tolist(), abs=2e-5)
+    drawing = drawn(page, "drawn.name === 'cell 2, 3'")
+    assert drawing["weights"] == pytest.approx(weights[cell + 1, 1:].tolist(), abs=2e-5)

@@ -48,12 +48,12 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     look(page, server, view="read")
     page.get_by_role("textbox", name="Text").fill(TEXT)
     page.keyboard.press("Enter")
-    found = drawn(page, "drawn.results.length >= 2")  # there may be one that ships
-    by_title = {one["title"]: at for at, one in enumerate(found["results"])}
+    drawing = drawn(page, "drawn.results.length >= 2")  # there may be one that ships
+    by_title = {one["title"]: at for at, one in enumerate(drawing["results"])}
     loaded = load_model_and_tokenizers.load(str(folder / "attention"))
     (expected,) = classify(loaded.model, loaded.tokenizers, [TEXT], weights=True)
     at = by_title["By attention"]
-    first, second = found["results"][at], found["results"][by_title["By last"]]
+    first, second = drawing["results"][at], drawing["results"][by_title["By last"]]
     assert first["label"] == expected.label
     assert first["probabilities"] == pytest.approx(expected.probabilities, rel=1e-3)
     pieces = loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
@@ -67,14 +67,14 @@ def test_words_are_shaded_by_their_weights(page: Page, server: Server, folder: P
     # The darkest word is that of the largest weight.
     shaded = page.get_by_role("region", name="By attention").locator("[data-kind=weights] .token")
     assert shaded.nth(int(weights.argmax())).evaluate("(node) => node.style.background") == "rgb(10, 31, 68)"
-    assert found["shades"][at][0][int(weights.argmax())] == 1
+    assert drawing["shades"][at][0][int(weights.argmax())] == 1
     assert "waiter</text>" in page.evaluate("regard.picture()")
     assert ["By attention", expected.label, 0, "the"] in [row[:4] for row in page.evaluate("regard.table()")]
 
 
 def test_a_link_reads_again(page: Page, server: Server, folder: Path) -> None:
-    found = look(page, server, "drawn.results.length === 1", view="read", text=TEXT, models=["last"])
-    assert found["results"][0]["title"] == "By last"
+    drawing = look(page, server, "drawn.results.length === 1", view="read", text=TEXT, models=["last"])
+    assert drawing["results"][0]["title"] == "By last"
     assert page.get_by_label("By attention").is_checked() is False
     page.get_by_label("By attention").check()
     drawn(page, "drawn.results.length === 2")

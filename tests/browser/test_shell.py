@@ -105,8 +105,8 @@ def test_another_trace_and_a_new_one(page: Page, server: Server, library: Librar
     look(page, server, "drawn.links.length", view="heads", trace=trace, pins=["q3"])
     other = next(id for id in library.traces if id != trace)
     page.get_by_label("Trace").select_option(other)
-    found = drawn(page, "drawn.links.length && drawn.focus.length === 0")
-    assert found["rows"][-1] < 12
+    drawing = drawn(page, "drawn.links.length && drawn.focus.length === 0")
+    assert drawing["rows"][-1] < 12
     page.get_by_label("Trace").select_option("+")
     form = page.get_by_role("dialog", name="Read a text")
     form.get_by_label("Model").select_option("minilm")
@@ -118,7 +118,7 @@ def test_another_trace_and_a_new_one(page: Page, server: Server, library: Librar
     assert len(drawn(page, "drawn.links.length")["rows"]) == 9
 
 
-def test_what_goes_wrong_is_said(browser: object, server: Server) -> None:
+def test_errors_are_reported(browser: object, server: Server) -> None:
     page = browser.new_page()  # type: ignore[attr-defined]  # of its own: the browser logs refused requests as errors
     try:
         page.goto(link(server, view="heads", trace="abc"))

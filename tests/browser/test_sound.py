@@ -77,13 +77,13 @@ def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: li
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
-    found = drawn(page, "drawn.label")
+    drawing = drawn(page, "drawn.label")
     loaded = load_model_and_tokenizers.load(folders[0])
     (named,) = classify(loaded.model, loaded.tokenizers, [str(sound)], weights=True)  # type: ignore[arg-type]
-    assert found["label"] == named.label
+    assert drawing["label"] == named.label
     assert page.inner_text(".heard") == named.label
     assert named.weights is not None
-    assert found["weights"] == pytest.approx(named.weights.tolist(), rel=1e-4, abs=1e-7)
+    assert drawing["weights"] == pytest.approx(named.weights.tolist(), rel=1e-4, abs=1e-7)
     shares = [float(text) for text in page.locator(".next td.number").all_inner_texts()]
     assert shares == pytest.approx(list(named.probabilities.values()), abs=6e-4)
     box = page.locator(".drawing canvas").bounding_box()
@@ -92,9 +92,9 @@ def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: li
     settle(page)
     seconds, weight = page.locator(".aside [role=status]").inner_text().split(" s: ")
     assert float(seconds) == pytest.approx(0.5, abs=0.01)
-    assert float(weight.replace("−", "-")) == pytest.approx(found["weights"][len(found["weights"]) // 2], rel=0.01)
+    assert float(weight.replace("−", "-")) == pytest.approx(drawing["weights"][len(drawing["weights"]) // 2], rel=0.01)
     table = page.evaluate("regard.table()")
-    assert len(table) == len(found["weights"]) + 1
+    assert len(table) == len(drawing["weights"]) + 1
     assert page.evaluate("regard.picture()").startswith("<svg")
 
 
@@ -110,8 +110,8 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
     letters = page.locator(".aside .word")
     assert letters.count() == len(spelled.pieces) - 1
     letters.nth(1).click()
-    found = drawn(page)
-    assert found["weights"] == pytest.approx(spelled.weights.mean(0)[1].tolist(), rel=1e-4, abs=1e-7)
+    drawing = drawn(page)
+    assert drawing["weights"] == pytest.approx(spelled.weights.mean(0)[1].tolist(), rel=1e-4, abs=1e-7)
 
 
 def test_without_a_model_it_says_so(page: Page) -> None:

@@ -27,11 +27,11 @@ def expected(name: str, text: str, beams: int) -> Translation:
 
 
 def test_two_models_side_by_side(page: Page, server: Server) -> None:
-    found = look(
+    cards = look(
         page, server, "drawn.length === 2", view="translate", translate={"text": TEXT, "beams": 3, "pieces": True}
     )
-    assert [card["model"] for card in found] == MODELS
-    for card, name in zip(found, MODELS, strict=True):
+    assert [card["model"] for card in cards] == MODELS
+    for card, name in zip(cards, MODELS, strict=True):
         own = expected(name, TEXT, 3)
         assert card["translation"] == own.text
         assert own.weights is not None
@@ -94,8 +94,8 @@ def test_typing_translates(page: Page, server: Server) -> None:
         page, server, "drawn.length === 1", view="translate", translate={"text": TEXT, "models": MODELS[1:], "beams": 2}
     )
     page.fill("textarea", "I am tired.")
-    found = drawn(page, f"drawn[0]?.columns[0] !== {TEXT.split()[0]!r}")
-    assert found[0]["translation"] == expected(MODELS[1], "I am tired.", 2).text
+    cards = drawn(page, f"drawn[0]?.columns[0] !== {TEXT.split()[0]!r}")
+    assert cards[0]["translation"] == expected(MODELS[1], "I am tired.", 2).text
     page.fill("textarea", "  ")
     assert drawn(page, "drawn.length === 0") == []
 

@@ -24,10 +24,10 @@ SHOW = """async ({ esm, css }) => {
     on: (name, listener) => listeners.add(listener),
     off: (name, listener) => listeners.delete(listener),
     send: async (message) => {
-      const told = await window.kernel(message);
-      if (!told) return;
-      const buffers = told.buffers.map((x) => new DataView(Uint8Array.from(atob(x), (c) => c.charCodeAt(0)).buffer));
-      for (const listener of listeners) listener(told.message, buffers);
+      const reply = await window.kernel(message);
+      if (!reply) return;
+      const buffers = reply.buffers.map((x) => new DataView(Uint8Array.from(atob(x), (c) => c.charCodeAt(0)).buffer));
+      for (const listener of listeners) listener(reply.message, buffers);
     },
   };
   const module = await import(URL.createObjectURL(new Blob([esm], { type: "text/javascript" })));
@@ -81,7 +81,7 @@ def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
 
 def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:
     page.goto(server.url)
-    told = page.evaluate("""async () => {
+    paths = page.evaluate("""async () => {
         const { WidgetSource } = await import("/static/data/widget_source.js");
         const [listeners, sent] = [new Set(), []];
         const model = {
@@ -94,4 +94,4 @@ def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:
         for (const { id, path } of [...sent].reverse()) for (const hear of listeners) hear({ id, json: path }, []);
         return answers;
     }""")
-    assert told == ["/api/a", "/api/b"]
+    assert paths == ["/api/a", "/api/b"]

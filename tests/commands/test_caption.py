@@ -79,10 +79,10 @@ def test_a_file_a_scene_and_several(folder: Path, tmp_path: Path) -> None:
 
 def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
     plot = tmp_path / "looked.png"
-    _, text, said = run("caption", "--model", folder / "soft", "scene:train:0:0", "--save-plot", plot)
+    _, text, output = run("caption", "--model", folder / "soft", "scene:train:0:0", "--save-plot", plot)
     words = len(text.split())
     assert words > MAX_WORDS  # untrained, it does not know when to end
-    assert said.strip() == f"wrote {plot}, the first {MAX_WORDS} of {words} words"
+    assert output.strip() == f"wrote {plot}, the first {MAX_WORDS} of {words} words"
     with Image.open(plot) as image:
         width, height = image.size
     panels = MAX_WORDS + 1
@@ -94,18 +94,18 @@ def test_where_it_looked_is_drawn(folder: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none.png").exists()
 
 
-def test_what_to_know_of_a_picture_is_told(folder: Path, tmp_path: Path) -> None:
+def test_what_to_know_of_a_picture_is_reported(folder: Path, tmp_path: Path) -> None:
     Image.new("RGB", (40, 20), "white").save(tmp_path / "plain.png")
     plain = tmp_path / "plain.png"
-    code, said, told = run("caption", "--model", folder / "soft", plain)
+    code, output, errors = run("caption", "--model", folder / "soft", plain)
     assert code == 0
-    assert said.strip()
-    assert f"regard: nothing is seen in {plain}: it is all one colour" in told
+    assert output.strip()
+    assert f"regard: nothing is seen in {plain}: it is all one colour" in errors
     (tmp_path / "empty.png").write_bytes(b"")
-    code, _, told = run("caption", "--model", folder / "soft", tmp_path / "empty.png", plain)
+    code, _, errors = run("caption", "--model", folder / "soft", tmp_path / "empty.png", plain)
     assert code == 1
-    assert told.count("nothing is seen") == 1
-    assert f"{tmp_path / 'empty.png'}: the file is empty" in told
+    assert errors.count("nothing is seen") == 1
+    assert f"{tmp_path / 'empty.png'}: the file is empty" in errors
 
 
 def test_what_cannot_be_captioned_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -127,6 +127,6 @@ def test_help_shows_examples() -> None:
 def test_the_captioner_that_ships_knows_scenes_it_never_saw() -> None:
     """On a fresh install: most captions right to the word."""
     pairs = list(scenes.pairs(40, seed=11, split="test"))
-    _, said, _ = run("caption", *(pair.source for pair in pairs))
-    texts = [line.split("\t")[1] for line in said.splitlines()]
+    _, output, _ = run("caption", *(pair.source for pair in pairs))
+    texts = [line.split("\t")[1] for line in output.splitlines()]
     assert sum(text == pair.target for text, pair in zip(texts, pairs, strict=True)) >= 30

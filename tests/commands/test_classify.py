@@ -68,8 +68,8 @@ def run(*arguments: object, stdin: bytes | None = None) -> tuple[int, str, str]:
 
 
 def test_a_text_is_named_and_its_words_shaded(folder: Path) -> None:
-    code, said, _ = run("The soup was not bad!", "--model", folder / "attention")
-    first, words = said.splitlines()
+    code, output, _ = run("The soup was not bad!", "--model", folder / "attention")
+    first, words = output.splitlines()
     assert code == 0
     shares = [part.rsplit(" ", 1) for part in first.split("  ")]
     assert {label for label, _ in shares} == set(opinions.LABELS)
@@ -79,8 +79,8 @@ def test_a_text_is_named_and_its_words_shaded(folder: Path) -> None:
 
 
 def test_tfidf_stands_beside_the_models_weights(folder: Path) -> None:
-    _, said, _ = run("the soup was not bad", "--compare", "--model", folder / "attention")
-    rows = {line.split()[0]: line for line in said.splitlines()}
+    _, output, _ = run("the soup was not bad", "--compare", "--model", folder / "attention")
+    rows = {line.split()[0]: line for line in output.splitlines()}
     for name in ("weights", "TF-IDF"):
         numbers = [float(part) for part in rows[name].split() if part.replace(".", "").isdigit()]
         assert sum(numbers) == pytest.approx(1, abs=0.05)
@@ -97,34 +97,34 @@ def test_a_file_and_a_pipe_are_answered_line_by_line(folder: Path, tmp_path: Pat
 
 
 def test_lines_that_cannot_be_named_do_not_stop_the_others(folder: Path) -> None:
-    code, said, told = run("--model", folder / "max", stdin=b"i liked it\n\n\xff\xfe\nthe film was dull\n")
+    code, output, errors = run("--model", folder / "max", stdin=b"i liked it\n\n\xff\xfe\nthe film was dull\n")
     assert code == 1
-    assert [bool(line.split("\t")[0]) for line in said.splitlines()] == [True, False, False, True]
-    assert "line 2 is empty: there is nothing to name" in told
-    assert "line 3 is no text: byte 1 of the line, 0xff, is not UTF-8" in told
+    assert [bool(line.split("\t")[0]) for line in output.splitlines()] == [True, False, False, True]
+    assert "line 2 is empty: there is nothing to name" in errors
+    assert "line 3 is no text: byte 1 of the line, 0xff, is not UTF-8" in errors
 
 
-def test_what_is_odd_about_lines_is_told_once(folder: Path, tmp_path: Path) -> None:
+def test_what_is_odd_about_lines_is_reported_once(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"")
     sound = str(tmp_path / "a.wav").encode()
     lines = b"i liked it\nzebra quagga\n1\tthe film was dull\n2\tit\n" + sound + b"\n" + sound + b"\nokapi\nb.wav\n"
-    code, said, told = run("--model", folder / "words", stdin=lines)
+    code, output, errors = run("--model", folder / "words", stdin=lines)
     assert code == 0
-    assert len(said.splitlines()) == 8
-    assert told.count("holds a tab; the whole line is read as the text") == 1
-    assert "regard: line 3 holds a tab" in told
-    assert told.count("a.wav is a sound, and") == 1
-    assert f"regard: line 5: {tmp_path / 'a.wav'} is a sound, and {folder / 'words'} reads texts" in told
-    assert "the model knows no word of 5 of 8 lines, so its answers to these say nothing about them" in told
+    assert len(output.splitlines()) == 8
+    assert errors.count("holds a tab; the whole line is read as the text") == 1
+    assert "regard: line 3 holds a tab" in errors
+    assert errors.count("a.wav is a sound, and") == 1
+    assert f"regard: line 5: {tmp_path / 'a.wav'} is a sound, and {folder / 'words'} reads texts" in errors
+    assert "the model knows no word of 5 of 8 lines, so its answers to these say nothing about them" in errors
     assert run("--model", folder / "words", stdin=b"i liked it\nthe zebra was dull\n")[2] == ""
 
 
-def test_a_file_with_nothing_in_it_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_file_with_nothing_in_it_is_reported(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_bytes(b"")
     for given, name in ((("--file", tmp_path / "none.txt"), tmp_path / "none.txt"), ((), "standard input")):
-        code, said, told = run("--model", folder / "max", *given, stdin=b"")
-        assert (code, said) == (0, "")
-        assert told == f"regard: {name} is empty: there is nothing to classify\n"
+        code, output, errors = run("--model", folder / "max", *given, stdin=b"")
+        assert (code, output) == (0, "")
+        assert errors == f"regard: {name} is empty: there is nothing to classify\n"
 
 
 def test_a_closed_standard_input_is_an_empty_one(
@@ -137,65 +137,65 @@ def test_a_closed_standard_input_is_an_empty_one(
 
 def test_of_several_each_is_named(folder: Path) -> None:
     tones = ["tone:rising:4", "tone:falling:2"]
-    _, said, _ = run(*tones, "--model", folder / "sound")
-    assert said.splitlines()[::4] == tones
+    _, output, _ = run(*tones, "--model", folder / "sound")
+    assert output.splitlines()[::4] == tones
     assert "tone" not in run(tones[0], "--model", folder / "sound")[1]
     texts = ["i liked it", "the film was dull"]
     assert run(*texts, "--model", folder / "last")[1].splitlines()[::2] == texts
     assert len(run(*texts, "--model", folder / "attention")[1].splitlines()) == 4  # where they are shaded already
 
 
-def test_bad_texts_are_told_clearly(folder: Path) -> None:
+def test_bad_texts_are_reported_clearly(folder: Path) -> None:
     with pytest.raises(ValueError, match="text 1 is empty: there is nothing to name"):
         run("  ", "--model", folder / "attention")
     with pytest.raises(ValueError, match=r"text 1 has [\d,]+ tokens; at most 2,048 fit: split it"):
         run("good " * 200_000, "--model", folder / "attention")
-    code, _, told = run("ξψ ωω", "--model", folder / "attention")
+    code, _, errors = run("ξψ ωω", "--model", folder / "attention")
     assert code == 0
-    assert "the model knows no word of this" in told
+    assert "the model knows no word of this" in errors
 
 
 def test_words_the_model_does_not_know_are_marked(folder: Path) -> None:
     def words(text: str, model: str) -> tuple[list[str], str]:
-        _, said, told = run(text, "--model", folder / model)
-        return [word.rstrip("░▒▓█") for word in said.splitlines()[1].split()], told
+        _, output, errors = run(text, "--model", folder / model)
+        return [word.rstrip("░▒▓█") for word in output.splitlines()[1].split()], errors
 
-    found, told = words("the zebra was dull.", "words")
-    assert found == ["the", "⟨zebra⟩", "was", "⟨dull.⟩", "</s>"]
-    assert "does not know what stands in ⟨⟩" in told
-    assert "it knows 'dull', so put a space between it and the punctuation" in told
-    found, told = words("the zebra was dull", "words")
-    assert found == ["the", "⟨zebra⟩", "was", "dull", "</s>"]
-    assert "punctuation" not in told
+    words_shown, errors = words("the zebra was dull.", "words")
+    assert words_shown == ["the", "⟨zebra⟩", "was", "⟨dull.⟩", "</s>"]
+    assert "does not know what stands in ⟨⟩" in errors
+    assert "it knows 'dull', so put a space between it and the punctuation" in errors
+    words_shown, errors = words("the zebra was dull", "words")
+    assert words_shown == ["the", "⟨zebra⟩", "was", "dull", "</s>"]
+    assert "punctuation" not in errors
     assert words("the film was dull", "words") == (["the", "film", "was", "dull", "</s>"], "")
-    found, told = words("the film was dull日", "attention")  # of a word in pieces, one
-    assert found == ["the", "film", "was", "⟨dull日⟩", "</s>"]
+    words_shown, errors = words("the film was dull日", "attention")  # of a word in pieces, one
+    assert words_shown == ["the", "film", "was", "⟨dull日⟩", "</s>"]
 
 
 def test_a_pooling_without_weights_says_so(folder: Path) -> None:
-    _, said, told = run("i liked the soup", "--model", folder / "last")
-    assert len(said.splitlines()) == 1
-    assert "gives words no weights" in told
+    _, output, errors = run("i liked the soup", "--model", folder / "last")
+    assert len(output.splitlines()) == 1
+    assert "gives words no weights" in errors
 
 
 def test_sounds_are_drawn_with_where_the_model_listened(folder: Path, tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
     quiet = np.concatenate([np.zeros(8000), np.sin(np.arange(8000))])
     soundfile.write(tmp_path / "a.wav", np.stack([quiet, quiet], 1), 16000)
-    _, said, _ = run(tmp_path / "a.wav", "--model", folder / "sound", "--save-plot", tmp_path / "a.svg")
-    sure, sound, weights = said.splitlines()
+    _, output, _ = run(tmp_path / "a.wav", "--model", folder / "sound", "--save-plot", tmp_path / "a.svg")
+    sure, sound, weights = output.splitlines()
     assert sure.endswith("and 5 more")
     assert sound.startswith("sound")
     assert sound.split(maxsplit=1)[1].count("█") > 20  # the second half is loud
     assert len(weights.removeprefix("weights  ")) == 60
     assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("seconds") >= 1
-    code, _, told = run(tmp_path / "a.wav", tmp_path / "b.wav", "--model", folder / "sound")
+    code, _, errors = run(tmp_path / "a.wav", tmp_path / "b.wav", "--model", folder / "sound")
     assert code == 1
-    assert f"there is no file {tmp_path / 'b.wav'}" in told
+    assert f"there is no file {tmp_path / 'b.wav'}" in errors
 
 
 @pytest.mark.parametrize("model", ["sound", "spell"])
-def test_where_nothing_is_heard_it_is_said(folder: Path, tmp_path: Path, model: str) -> None:
+def test_silence_is_reported(folder: Path, tmp_path: Path, model: str) -> None:
     soundfile = pytest.importorskip("soundfile", reason="soundfile is not installed (regard[sound])")
     wave = 0.1 * np.sin(np.arange(8000))
     files = {"silent": 0.0 * wave, "level": 0.3 + 0.001 * wave, "brief": wave[:20], "loud": wave, "low": 0.05 * wave}
@@ -207,23 +207,23 @@ def test_where_nothing_is_heard_it_is_said(folder: Path, tmp_path: Path, model: 
         "brief": "{} lasts 2.5 milliseconds, too short to judge",
     }
     for name in files:
-        code, said, told = run(tmp_path / f"{name}.wav", "--model", folder / model)
+        code, output, errors = run(tmp_path / f"{name}.wav", "--model", folder / model)
         assert code == 0
-        assert said
+        assert output
         if name in why:
-            assert why[name].format(tmp_path / f"{name}.wav") in told
+            assert why[name].format(tmp_path / f"{name}.wav") in errors
         else:
-            assert "means nothing" not in told
+            assert "means nothing" not in errors
     names = [tmp_path / f"{name}.wav" for name in ("loud", "none", "silent")]
-    code, _, told = run(*names, "--model", folder / model)
+    code, _, errors = run(*names, "--model", folder / model)
     assert code == 1
-    assert told.count("nothing is heard") == 1
+    assert errors.count("nothing is heard") == 1
 
 
 def test_a_speller_writes_and_its_alignment_is_drawn(folder: Path, tmp_path: Path) -> None:
-    code, said, _ = run("tone:rising:4", "--model", folder / "spell", "--save-plot", tmp_path / "a.png")
+    code, output, _ = run("tone:rising:4", "--model", folder / "spell", "--save-plot", tmp_path / "a.png")
     assert code == 0
-    assert said.count("\n") == 1
+    assert output.count("\n") == 1
     assert (tmp_path / "a.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="name the sound files to spell"):
         run("--model", folder / "spell")
@@ -287,9 +287,9 @@ def test_a_translator_is_no_classifier() -> None:
 
 
 def test_help_shows_an_example_of_each() -> None:
-    _, said, _ = run("--help")
+    _, output, _ = run("--help")
     for part in ('classify "The soup', "--compare", "seven.wav", "spell-digits", "--file"):
-        assert part in said
+        assert part in output
 
 
 @pytest.mark.skipif(TEXT_MODEL not in shipped(), reason=f"{TEXT_MODEL} does not ship yet")
@@ -305,6 +305,6 @@ def test_the_classifier_of_texts_that_ships_reads_them_in_order() -> None:
 
 @pytest.mark.skipif(SOUND_MODEL not in shipped(), reason=f"{SOUND_MODEL} does not ship yet")
 def test_the_classifier_of_sounds_that_ships_answers() -> None:
-    code, said, _ = run("tone:rising:4")
+    code, output, _ = run("tone:rising:4")
     assert code == 0
-    assert said.split()[0] in spoken_digits.WORDS
+    assert output.split()[0] in spoken_digits.WORDS

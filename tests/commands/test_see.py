@@ -89,7 +89,7 @@ def test_a_trace_is_for_whom_the_umask_says(folder: str, tmp_path: Path) -> None
     assert {S_IMODE(file.stat().st_mode) for file in (tmp_path / "trace").iterdir()} == {0o640}
 
 
-def test_what_cannot_be_drawn_is_told_before_anything_is_shown(
+def test_what_cannot_be_drawn_is_reported_before_anything_is_shown(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ("see", folder, "the cat sat", "--device", "cpu", "--save", str(tmp_path / "trace"), "--layer")
@@ -170,7 +170,7 @@ def test_patterns_over_a_file_with_a_picture(
     assert picture.read_text().startswith("<?xml")
 
 
-def test_lines_that_are_no_text_are_told(
+def test_lines_that_are_no_text_are_reported(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, common = tmp_path / "texts.txt", ("patterns", folder, str(tmp_path / "texts.txt"), "--device", "cpu")
@@ -179,10 +179,10 @@ def test_lines_that_are_no_text_are_told(
         monkeypatch.setattr(sys, "argv", ["regard", *common])
         with pytest.raises(SystemExit) as left:
             cli.main()
-        told = capsys.readouterr()
+        printed = capsys.readouterr()
         assert left.value.code in (0, None)
-        assert "2 texts" in told.out
-        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in told.err
+        assert "2 texts" in printed.out
+        assert f"regard: {file}:2 is no text: byte 1 of the line, 0xff, is not UTF-8; {said}\n" in printed.err
     file.write_bytes(b"\xff\n")
     assert "no line with words in it" in refused(monkeypatch, *common)
     assert f"{file}:1 is no text" in capsys.readouterr().err
@@ -202,7 +202,7 @@ def test_mistakes_are_one_line_that_says_what_to_do(
     assert "hf auth login" in refused(monkeypatch, "see", "nobody/has-this-model", "the cat")
 
 
-def test_a_model_that_never_attends_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_never_attends_is_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     config = transformers.FNetConfig(

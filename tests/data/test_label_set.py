@@ -29,7 +29,7 @@ def test_one_number_spelt_in_several_ways_has_one_order() -> None:
         assert done.stdout == "-2 0001 001 01 1\n", done.stderr
 
 
-def test_an_unknown_label_is_told_with_its_row_or_skipped() -> None:
+def test_an_unknown_label_is_reported_with_its_row_or_skipped() -> None:
     known = [Pair("a word", "good", 0), Pair("another", "bad", 1)]
     sides = TokenizerPair(Tokenizer.train("word", 20, [pair.source for pair in known]), LabelSet.train(["good", "bad"]))
     pairs = [*known, Pair("a word", "middling", 2, "reviews.tsv:3")]

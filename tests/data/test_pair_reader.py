@@ -68,7 +68,9 @@ def test_csv_with_quotes_commas_and_breaks(tmp_path: Path, suffix: str) -> None:
         list(PairReader(file, columns=("texts", "label")))
 
 
-def test_a_quote_that_is_never_closed_is_told_where_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quote_that_is_never_closed_is_reported_where_it_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "pairs.csv"
     file.write_text('a,b\nc,"d\ne,f\ng,h\n', encoding="utf-8")
     with pytest.raises(ValueError, match=r"pairs\.csv:2: the row is not CSV: .* \(a quote that opens must close"):
@@ -142,9 +144,9 @@ def test_parquet(tmp_path: Path) -> None:
         {"other": list(range(many)), "en": ["one"] * many, "t": [{"fr": f"un {i}"} for i in range(many)]}
     )
     parquet.write_table(table, file)
-    found = list(PairReader(file, columns=("en", "t.fr")))
-    assert [pair.target for pair in found] == [f"un {i}" for i in range(many)]
-    assert found[-1].where == f"{file}:{many}"
+    rows_read = list(PairReader(file, columns=("en", "t.fr")))
+    assert [pair.target for pair in rows_read] == [f"un {i}" for i in range(many)]
+    assert rows_read[-1].where == f"{file}:{many}"
     with pytest.raises(ValueError, match="has no column 'de'; it has other, en, t"):
         list(PairReader(file, columns=("en", "de")))
     parquet.write_table(arrow.table({"en": ["one", None, 3 * "x"], "n": [1, 2, 3]}), file)
@@ -236,8 +238,8 @@ def test_a_bad_row_is_an_error_or_skipped_and_counted(
         list(PairReader(file, columns=columns))
     assert raised.value.__notes__ == ["on_bad='skip' leaves such rows out"]
     pairs = PairReader(file, columns=columns, on_bad="skip")
-    found = list(pairs)
-    assert [pair.row for pair in found] == ([0, 2] if content.count(b"\n") > 1 else [])
+    rows_read = list(pairs)
+    assert [pair.row for pair in rows_read] == ([0, 2] if content.count(b"\n") > 1 else [])
     assert pairs.skipped == 1
     assert pairs.reasons == {kind: 1}
     assert re.search(message, pairs.first[kind])

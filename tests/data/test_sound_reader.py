@@ -1,4 +1,4 @@
-"""Sounds as people have them: stereo, at other rates, cut out of longer ones; and what is no sound, told clearly."""
+"""Sounds as people have them: stereo, at other rates, cut out of longer ones; and clear errors for what is no sound."""
 
 import struct
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_rate_that_is_none(wrong: object) -> None:
         SoundReader(wrong)
 
 
-def test_bad_sounds_are_told_by_name(tmp_path: Path) -> None:
+def test_bad_sounds_are_reported_by_name(tmp_path: Path) -> None:
     sounds = SoundReader()
     with pytest.raises(ValueError, match=r"there is no file .*nowhere.wav"):
         sounds.encode(str(tmp_path / "nowhere.wav"))
@@ -136,7 +136,7 @@ def test_chunks_after_the_samples_and_odd_ones_before_are_no_harm(tmp_path: Path
     np.testing.assert_array_equal(SoundReader().encode(str(file)), samples)
 
 
-def test_why_nothing_is_heard(tmp_path: Path) -> None:
+def test_reasons_for_silence(tmp_path: Path) -> None:
     wave = _sine(44100, 440)
     said = {
         "silent": (0 * wave, "nothing is heard in {}: it is silent"),
@@ -149,8 +149,8 @@ def test_why_nothing_is_heard(tmp_path: Path) -> None:
     for name, (samples, why) in said.items():
         file = str(tmp_path / f"{name}.wav")
         soundfile.write(file, samples, 44100)
-        found = unheard(file, SoundReader().encode(file), 8000)
-        assert found is None if why is None else found.startswith(why.format(file)), name
+        silence = unheard(file, SoundReader().encode(file), 8000)
+        assert silence is None if why is None else silence.startswith(why.format(file)), name
 
 
 def test_an_hour_is_refused_before_it_is_read(tmp_path: Path) -> None:

@@ -77,9 +77,9 @@ def model(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> Encoder
 def test_cached_steps_agree_with_reading_everything_again(decoder: str, beams: int, tokenizers: TokenizerPair) -> None:
     """What search says of a hypothesis, by cached steps reordered and dropped, is what teacher forcing says of it."""
     it = model(len(tokenizers.source), "transformer" if decoder in ("transformer", "alibi") else "rnn", decoder)
-    for found in translate(it, tokenizers, TEXTS, beams=beams, best=beams, weights=True, longest=15):
-        for h in found.hypotheses if found.source else []:
-            source = torch.tensor([found.source_tokens])
+    for result in translate(it, tokenizers, TEXTS, beams=beams, best=beams, weights=True, longest=15):
+        for h in result.hypotheses if result.source else []:
+            source = torch.tensor([result.source_tokens])
             target = torch.tensor([[BEGIN, *h.tokens, END]])
             decoded = it(source, torch.tensor([source.shape[1]]), target[:, :-1], weights=True)
             logprobs = it.readout(decoded.features)[0].log_softmax(-1)
@@ -99,8 +99,8 @@ def test_learned_positions_end_a_translation(tokenizers: TokenizerPair) -> None:
     with torch.no_grad():
         it.decoder.output.weight[END] = 0  # it does not end by itself
     for longest in (None, 50):
-        found = list(translate(it, tokenizers, TEXTS[:3], beams=2, weights=True, longest=longest))
-        assert max(len(t.tokens) for t in found) == 7  # with </s>
+        result = list(translate(it, tokenizers, TEXTS[:3], beams=2, weights=True, longest=longest))
+        assert max(len(t.tokens) for t in result) == 7  # with </s>
 
 
 @pytest.mark.parametrize("decoder", ["bahdanau", "transformer"])
@@ -108,10 +108,10 @@ def test_batches_and_windows_change_nothing(decoder: str, tokenizers: TokenizerP
     it = model(len(tokenizers.source), decoder=decoder)
     expected = [next(translate(it, tokenizers, [text], beams=3)) for text in TEXTS]
     for tokens, window in ((10_000, 100), (40, 100), (1, 3), (10_000, 2)):
-        found = list(translate(it, tokenizers, TEXTS, tokens=tokens, window=window, beams=3))
-        assert [t.source for t in found] == TEXTS
-        assert [t.text for t in found] == [t.text for t in expected]
-        assert [t.hypotheses[0].score for t in found] == pytest.approx(
+        result = list(translate(it, tokenizers, TEXTS, tokens=tokens, window=window, beams=3))
+        assert [t.source for t in result] == TEXTS
+        assert [t.text for t in result] == [t.text for t in expected]
+        assert [t.hypotheses[0].score for t in result] == pytest.approx(
             [t.hypotheses[0].score for t in expected], rel=1e-4
         )
 
@@ -144,8 +144,8 @@ class Recording:
 
 def test_batches_hold_like_lengths_and_no_more_than_asked(tokenizers: TokenizerPair) -> None:
     engine = Recording()
-    found = list(translate(engine, tokenizers, TEXTS * 5, tokens=60))
-    assert [t.hypotheses[0].tokens for t in found] == [t.source_tokens[-2::-1] for t in found]
+    result = list(translate(engine, tokenizers, TEXTS * 5, tokens=60))
+    assert [t.hypotheses[0].tokens for t in result] == [t.source_tokens[-2::-1] for t in result]
     assert all(len(batch) == 1 or max(map(len, batch)) * len(batch) <= 60 for batch in engine.batches)
     assert len(engine.batches) < len(TEXTS) * 5 / 2
     # What is next in order is translated first.
@@ -284,10 +284,10 @@ class TestCommand:
 
         texts = ["a ?", "a\u202f?", "a?", "a\u00a0?", "m²", "m2"]  # m2 is read otherwise
         hypotheses = [Hypothesis([], -1.0 - n, 0.0) for n in range(6)]
-        found = Translation("a", [], texts, hypotheses, tokenizers)
-        print_translation(found, 6, sampled=False)
+        result = Translation("a", [], texts, hypotheses, tokenizers)
+        print_translation(result, 6, sampled=False)
         assert capsys.readouterr().out == "-1.0000\ta ?\n-3.0000\ta?\n-5.0000\tm²\n-6.0000\tm2\n\n"
-        print_translation(found, 6, sampled=True)
+        print_translation(result, 6, sampled=True)
         assert capsys.readouterr().out.count("\t") == 6
 
     def test_sampling_with_a_seed_repeats(
@@ -376,24 +376,24 @@ class TestCommand:
         assert left.value.code == 2
         assert f"'{option}': Input should be less than or equal to" in capsys.readouterr().err
 
-    def test_nothing_to_translate_is_told(
+    def test_nothing_to_translate_is_reported(
         self, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         common, empty = ("translate", "--model", str(folder)), tmp_path / "none.txt"
         empty.write_bytes(b"")
-        told = "regard: {} is empty: there is nothing to translate\n"
+        warning = "regard: {} is empty: there is nothing to translate\n"
         for stdin in (io.TextIOWrapper(io.BytesIO()), None):  # None: closed, as by <&-
             monkeypatch.setattr(sys, "stdin", stdin)
             monkeypatch.setattr(sys, "argv", ["regard", *common])
             with pytest.raises(SystemExit) as left:
                 cli.main()
             assert not left.value.code
-            assert capsys.readouterr() == ("", told.format("standard input"))
+            assert capsys.readouterr() == ("", warning.format("standard input"))
         monkeypatch.setattr(sys, "argv", ["regard", *common, "--file", str(empty)])
         with pytest.raises(SystemExit) as left:
             cli.main()
         assert not left.value.code
-        assert capsys.readouterr() == ("", told.format(empty))
+        assert capsys.readouterr() == ("", warning.format(empty))
 
     def test_it_asks_where_there_is_a_terminal(
         self, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

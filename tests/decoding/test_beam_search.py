@@ -119,10 +119,10 @@ def test_a_beam_wide_enough_finds_what_enumeration_finds(alpha: float, beta: flo
     model, a, longest = decoder(), annotations(), 4
     everything = [list(s) for n in range(longest + 1) for s in itertools.product(range(3, VOCABULARY), repeat=n)]
     assert len(everything) == 121
-    found = search(
+    results = search(
         model, a, beams=121, best=121, longest=longest, length_penalty=alpha, coverage_penalty=beta, weights=True
     )
-    for sentence, hypotheses in enumerate(found):
+    for sentence, hypotheses in enumerate(results):
         truth = sorted(((score(model, a, sentence, s, alpha, beta), s) for s in everything), reverse=True)
         assert [h.score for h in hypotheses] == pytest.approx([value for value, _ in truth], rel=1e-4)
         assert hypotheses[0].tokens == truth[0][1]
@@ -158,8 +158,8 @@ def test_a_beam_is_the_beam_one_would_write_first(beams: int, alpha: float, seed
     torch.manual_seed(seed)
     model, a = decoder(), annotations(batch=4)
     for best in {1, beams}:
-        found = search(model, a, beams=beams, best=best, longest=6, length_penalty=alpha)
-        for sentence, hypotheses in enumerate(found):
+        results = search(model, a, beams=beams, best=best, longest=6, length_penalty=alpha)
+        for sentence, hypotheses in enumerate(results):
             expected = plain(model, a, sentence, beams, 6, alpha)[:best]
             assert [h.tokens for h in hypotheses] == [tokens for _, tokens in expected]
             assert [h.score for h in hypotheses] == pytest.approx([value for value, _ in expected], rel=1e-4)
@@ -200,8 +200,8 @@ def test_the_early_stop_and_what_is_dropped_save_steps() -> None:
 
 def test_the_default_limit_grows_with_the_source() -> None:
     model, a = decoder(ending=-50.0), annotations(batch=5, places=6)  # never ends of itself
-    found = search(model, a, beams=2)
-    assert [len(h[0].tokens) for h in found] == (2 * a.lengths + 10).tolist()
+    results = search(model, a, beams=2)
+    assert [len(h[0].tokens) for h in results] == (2 * a.lengths + 10).tolist()
     assert [len(h[0].tokens) for h in search(model, a, beams=2, longest=0)] == [0] * 5
 
 

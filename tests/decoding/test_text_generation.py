@@ -197,16 +197,16 @@ class TestCommand:
         assert drawn[0] == drawn[1] != drawn[2]
 
     def test_says_what_is_wrong(self, folder: str) -> None:
-        def told(*given: str) -> str:
+        def error_of(*given: str) -> str:
             done = CliRunner().invoke(app, ["generate", "--model", folder, *given])
             assert done.exit_code != 0
             assert done.stdout == ""
             return str(done.exception)
 
-        assert "does not know 'é'" in told("é The")
-        assert "does not sample" in told("--temperature", "0", "--top-k", "3")
-        assert "--top-p is a probability, 0 < P ≤ 1; got 0.0" in told("--top-p", "0")
-        assert "where 0 takes the likeliest; got inf" in told("--temperature", "inf")
+        assert "does not know 'é'" in error_of("é The")
+        assert "does not sample" in error_of("--temperature", "0", "--top-k", "3")
+        assert "--top-p is a probability, 0 < P ≤ 1; got 0.0" in error_of("--top-p", "0")
+        assert "where 0 takes the likeliest; got inf" in error_of("--temperature", "inf")
 
     @pytest.mark.parametrize(
         ("seed", "end"),
@@ -230,7 +230,7 @@ class TestCommand:
         assert other.stderr != done.stderr
         assert CliRunner().invoke(app, [*how, "--temperature", "0"]).stderr == ""
 
-    def test_an_empty_pipe_is_told(self, folder: str) -> None:
+    def test_an_empty_pipe_is_reported(self, folder: str) -> None:
         how = ["generate", "--model", folder, "--tokens", "3", "--temperature", "0"]
         assert "standard input is empty" in CliRunner().invoke(app, [*how, "-"], input="").stderr
         assert CliRunner().invoke(app, [*how, "-"], input="The").stderr == ""

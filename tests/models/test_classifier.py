@@ -151,11 +151,11 @@ def test_a_linear_classifier_begins_knowing_nothing() -> None:
 def test_windows_are_convolutions_of_each_sentence_alone(stride: int) -> None:
     layer = WindowConvolution(5, 4, [2, 3], stride)
     x, lengths = torch.randn(3, 8, 5), torch.tensor([8, 5, 1])
-    found, kept = layer(x, lengths)
+    result, kept = layer(x, lengths)
     assert kept.tolist() == [-(-n // stride) for n in lengths.tolist()]
     for i, n in enumerate(lengths.tolist()):
         alone = x[i, :n].mT[None]
-        for bank, size, part in zip(layer.banks, (2, 3), found[i].split(4, -1), strict=True):
+        for bank, size, part in zip(layer.banks, (2, 3), result[i].split(4, -1), strict=True):
             around = torch.nn.functional.pad(alone, ((size - 1) // 2, size // 2))
             wanted = conv1d(around, bank.weight, bank.bias)[0].mT.relu()[::stride]
             torch.testing.assert_close(part[: len(wanted)], wanted)
@@ -244,13 +244,13 @@ def test_a_config_that_cannot_be_is_refused_by_its_key(key: str, value: object, 
 
 def test_opinions_need_more_than_counting() -> None:
     """The same grammar in other words: what `not`, `but` and `although` do is what the labels say."""
-    found = list(opinions.pairs(2000))
-    assert found == list(opinions.pairs(2000))
-    assert len({pair.source for pair in found}) == 2000
-    assert not {pair.source for pair in found} & {pair.source for pair in opinions.pairs(500, split="test")}
+    result = list(opinions.pairs(2000))
+    assert result == list(opinions.pairs(2000))
+    assert len({pair.source for pair in result}) == 2000
+    assert not {pair.source for pair in result} & {pair.source for pair in opinions.pairs(500, split="test")}
     good, poor = set(opinions._GOOD) | set(opinions._LIKED), set(opinions._POOR) | set(opinions._DISLIKED)
     checked = 0
-    for pair in found:
+    for pair in result:
         words = pair.source.split()
         if pair.target == "neutral" or "everyone" in words:
             continue

@@ -80,6 +80,6 @@ def test_what_cannot_be_is_named(changed: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_no_share_may_be_one_and_more() -> None:
-    told = ShowAttendTellDecoderConfig(penalty=1.0, reward=2.5)
-    written = EncoderDecoderConfig(0, 10, GridEncoderConfig(), told).to_dict()
-    assert EncoderDecoderConfig.from_dict(written).decoder == told
+    decoder_config = ShowAttendTellDecoderConfig(penalty=1.0, reward=2.5)
+    written = EncoderDecoderConfig(0, 10, GridEncoderConfig(), decoder_config).to_dict()
+    assert EncoderDecoderConfig.from_dict(written).decoder == decoder_config

@@ -66,8 +66,8 @@ def test_a_transformer_drops_weights_of_every_attention() -> None:
     assert isinstance(decoder, TransformerDecoderConfig)
     some = {"dropout": 0.0, "attention_dropout": 0.4}
     model, pairs = translator(replace(encoder, **some), replace(decoder, **some)), batch()
-    found = [part.dropout for part in model.modules() if isinstance(part, MultiHead)]
-    assert found == [0.4] * (encoder.layers + 2 * decoder.layers)
+    dropouts = [part.dropout for part in model.modules() if isinstance(part, MultiHead)]
+    assert dropouts == [0.4] * (encoder.layers + 2 * decoder.layers)
     given = (pairs.source, pairs.source_lengths, pairs.target[:, :-1])
     assert torch.equal(model(*given).features, model(*given).features)
     model.train()

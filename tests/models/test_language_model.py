@@ -102,7 +102,7 @@ def test_blocks_predict_every_token_once(world: int) -> None:
     assert sorted(seen) == list(enumerate(corpus.target[1:-1].tolist()))[1:]
 
 
-def test_a_text_too_short_is_told() -> None:
+def test_a_text_too_short_is_reported() -> None:
     corpus, _ = encoded("ab")
     with pytest.raises(ValueError, match="give more text"):
         RandomWindows(corpus, block=16, rows=2)
@@ -204,8 +204,8 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
     assert isinstance(loaded.model, EncoderDecoder)
     held_out = EncodedCorpus.load(run.data / "valid")
     with torch.no_grad():
-        found = [loaded.model.loss(batch) for batch in AdjacentWindows(held_out, block=32, rows=50)]
-    nll = sum(loss.nll.item() for loss in found) / sum(loss.tokens.item() for loss in found)
+        batch_losses = [loaded.model.loss(batch) for batch in AdjacentWindows(held_out, block=32, rows=50)]
+    nll = sum(loss.nll.item() for loss in batch_losses) / sum(loss.tokens.item() for loss in batch_losses)
     assert nll == pytest.approx(min(losses), rel=1e-4)
     with regard.watch(loaded.model) as seen:
         assert len("".join(generate(loaded.model, loaded.tokenizers.target, "the ", tokens=12))) == 12
@@ -213,7 +213,7 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("recipe", "given", "told"),
+    ("recipe", "given", "message"),
     [
         ("lstmn-phrases", "decoder.fusion=deep", 'it is "none" without an encoder'),
         ("lstm-phrases", "decoder.attention=bahdanau", "nothing to attend to"),
@@ -221,18 +221,18 @@ def test_a_run_is_measured_on_the_held_out_text_and_writes_on(tmp_path: Path) ->
         ("lstm-phrases", 'task="translate"', 'task = "translate"'),
     ],
 )
-def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, given: str, told: str) -> None:
+def test_recipes_that_cannot_be_are_reported_before_anything_is_read(recipe: str, given: str, message: str) -> None:
     pytest.importorskip("pydantic")
     from regard.training.recipe import recipe_loader
     from regard.training.recipe.recipe_errors import RecipeError
 
     with pytest.raises(RecipeError) as mistakes:
         recipe_loader.load_recipe(recipe, [given])
-    assert told in str(mistakes.value)
+    assert message in str(mistakes.value)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "none is left for data.train"),
         (b"a", "none is left for data.train"),
@@ -241,7 +241,7 @@ def test_recipes_that_cannot_be_are_told_before_anything_is_read(recipe: str, gi
     ],
     ids=["empty", "one character", "not UTF-8", "missing"],
 )
-def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, told: str) -> None:
+def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, message: str) -> None:
     pytest.importorskip("pydantic")
     from regard.training.recipe import recipe_loader
     from regard.training.trainer.recipe_corpus import read
@@ -249,5 +249,5 @@ def test_texts_that_cannot_be_read(tmp_path: Path, data: bytes | None, told: str
     if data is not None:
         (tmp_path / "my.txt").write_bytes(data)
     recipe = recipe_loader.load_recipe("lstm-shakespeare", [f"data.root={tmp_path}", 'data.files=["my.txt"]'])
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         read(recipe.data, "train")

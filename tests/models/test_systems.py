@@ -30,8 +30,8 @@ STEPS = 40  # at most: most need four
 def material(reads: str, labels: bool) -> tuple[TokenizerPair, EncodedCorpus]:
     """A handful of pairs: enough to see whether a model learns them by heart."""
     if reads == "text":
-        found = opinions.pairs(12) if labels else (p for p in phrasebook.pairs(80) if len(p.source.split()) < 8)
-        pairs = [pair for pair, _ in zip(found, range(12), strict=False)]
+        corpus = opinions.pairs(12) if labels else (p for p in phrasebook.pairs(80) if len(p.source.split()) < 8)
+        pairs = [pair for pair, _ in zip(corpus, range(12), strict=False)]
         source = Tokenizer.train("word", 500, (pair.source for pair in pairs))
     elif reads == "sound":
         pairs, source = list(tones.pairs(6)), SoundReader()

@@ -93,12 +93,12 @@ def json_of(answer: ClientResponse) -> Any:
 def array_of(answer: ClientResponse) -> torch.Tensor:
     """The numbers of an answer; weights, where they came as bytes."""
     assert answer.status in (200, 202), answer.body
-    told = answer.array
-    assert told is not None
-    numbers = torch.from_numpy(np.frombuffer(answer.body, dtype=f"<{np.dtype(told['type']).str[1:]}").copy())
-    numbers = numbers.view(told["shape"]).float()
-    if told["type"] == "uint8":
-        peaks = torch.tensor(told["peaks"]).view(-1, *[1] * (max(numbers.dim(), 3) - 1))
+    metadata = answer.array
+    assert metadata is not None
+    numbers = torch.from_numpy(np.frombuffer(answer.body, dtype=f"<{np.dtype(metadata['type']).str[1:]}").copy())
+    numbers = numbers.view(metadata["shape"]).float()
+    if metadata["type"] == "uint8":
+        peaks = torch.tensor(metadata["peaks"]).view(-1, *[1] * (max(numbers.dim(), 3) - 1))
         numbers = (peaks * (numbers.view(-1, *numbers.shape[-2:]) / 255).square()).view(numbers.shape)
     return numbers
 

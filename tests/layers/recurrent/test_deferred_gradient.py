@@ -91,10 +91,10 @@ def test_what_a_broken_backward_pass_noted_does_not_count() -> None:
     breaks = False
     energy.zero_grad()
     state.sum().backward(retain_graph=True)
-    found = [parameter.grad.clone() for parameter in energy.parameters() if parameter.grad is not None]
+    first_grads = [parameter.grad.clone() for parameter in energy.parameters() if parameter.grad is not None]
     energy.zero_grad()
     state.sum().backward()
     again = [parameter.grad for parameter in energy.parameters() if parameter.grad is not None]
-    assert len(found) == len(again) == 3
-    for a, b in zip(found, again, strict=True):
+    assert len(first_grads) == len(again) == 3
+    for a, b in zip(first_grads, again, strict=True):
         torch.testing.assert_close(a, b)

@@ -86,8 +86,8 @@ def test_the_expected_gradient_is_that_of_the_expectation(
     assert sum(chances) == pytest.approx(1)
     assert max(likelihoods) - min(likelihoods) > 0.5  # or there would be nothing to learn from where it looks
     exact = torch.autograd.grad(-expectation, parameters)
-    for (name, _), found, wanted in zip(decoder.named_parameters(), averaged, exact, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+    for (name, _), result, wanted in zip(decoder.named_parameters(), averaged, exact, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
     # And it is the attention's own parameters that learn by the reward: the likelihood alone tells them nothing.
     assert exact[[name for name, _ in decoder.named_parameters()].index("energy.weight")].abs().max() > 1e-3
 
@@ -133,15 +133,15 @@ def test_a_look_is_rewarded_with_its_word_and_those_after_it(
 def test_padding_is_not_rewarded(
     decoder: show_attend_tell.ShowAttendTellDecoder, batch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    result = []
     for extra in (0, 2):
         _forced(monkeypatch, (0, 2, 1, *(1,) * extra))
         more = torch.zeros(1, extra, dtype=torch.long)
         given, wanted = (torch.cat([row, more], 1) for row in (batch.given, batch.wanted))
         decoder.baseline.fill_(-1.7)
-        told = decoder.extra(decoder(given, batch.annotations), wanted, torch.cat([batch.real, more.bool()], 1))
-        found.append((told, decoder.baseline.clone()))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
+        penalty = decoder.extra(decoder(given, batch.annotations), wanted, torch.cat([batch.real, more.bool()], 1))
+        result.append((penalty, decoder.baseline.clone()))
+    torch.testing.assert_close(result[0], result[1], rtol=1e-12, atol=0)
 
 
 def test_rows_that_fill_a_batch_change_nothing(
@@ -194,12 +194,12 @@ def test_entropy_is_what_it_is(batch: SimpleNamespace) -> None:
     vectors = torch.randn(2, 5, 4, dtype=torch.float64)
     memory = EncoderMemory.project(energy, vectors, torch.tensor([5, 3]))
     q = torch.randn(2, 1, 4, dtype=torch.float64)
-    found = looks(memory, q)
+    result = looks(memory, q)
     alpha = memory.attend(q)[1]
     for row, length in enumerate((5, 3)):
         expected = torch.distributions.Categorical(alpha[row, 0, :length]).entropy()
-        torch.testing.assert_close(found.entropy[row, 0], expected)
-    found.entropy.sum().backward()  # −∞ on padding leaves no NaN behind
+        torch.testing.assert_close(result.entropy[row, 0], expected)
+    result.entropy.sum().backward()  # −∞ on padding leaves no NaN behind
     assert all(p.grad is None or p.grad.isfinite().all() for p in energy.parameters())
 
 

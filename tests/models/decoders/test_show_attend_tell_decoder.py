@@ -83,12 +83,12 @@ def written_out(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) ->
 def test_the_equations(attention: str) -> None:
     d, given = decoder(attention), annotations()
     tokens = torch.randint(1, WORDS, (3, 5))
-    found = d(tokens, given, weights=True)
+    result = d(tokens, given, weights=True)
     features, maps = written_out(d, tokens, given)
-    torch.testing.assert_close(found.features, features)
-    assert (found.weights is None) == (maps is None)
+    torch.testing.assert_close(result.features, features)
+    assert (result.weights is None) == (maps is None)
     if maps is not None:
-        torch.testing.assert_close(found.weights, maps)
+        torch.testing.assert_close(result.weights, maps)
         assert d(tokens, given).weights is None  # unless asked for
 
 
@@ -139,14 +139,14 @@ def test_gradients_of_soft_attention() -> None:
         d.zero_grad()
         again = Annotations(given.vectors, given.lengths, given.vectors.mean(1))
         (forward(d, tokens, again) * torch.linspace(-1, 1, 8, dtype=torch.float64)).sum().backward()  # type: ignore[operator]
-        found = [given.vectors.grad, *(p.grad for p in d.parameters())]
+        result = [given.vectors.grad, *(p.grad for p in d.parameters())]
         given.vectors.grad = None
-        return [torch.zeros(()) if g is None else g.clone() for g in found]  # the output's, which is not used here
+        return [torch.zeros(()) if g is None else g.clone() for g in result]  # the output's, which is not used here
 
     ours = by(lambda d, tokens, given: d(tokens, given).features)
     truth = by(lambda d, tokens, given: written_out_for_gradients(d, tokens, given))
-    for found, wanted in zip(ours, truth, strict=True):
-        torch.testing.assert_close(found, wanted)
+    for result, wanted in zip(ours, truth, strict=True):
+        torch.testing.assert_close(result, wanted)
 
 
 def written_out_for_gradients(d: ShowAttendTellDecoder, tokens: Tensor, given: Annotations) -> Tensor:

@@ -74,7 +74,7 @@ def test_a_frozen_encoder_learns_nothing_and_a_tuned_one_does() -> None:
         EncoderDecoder(EncoderDecoderConfig(0, 9, EfficientNetEncoderConfig(size=100), TELL))
 
 
-def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_weights_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(efficientnet.FILE, str(tmp_path / "none.pth"))
     with pytest.raises(ValueError, match=r"there is no file .*none\.pth"):
         efficientnet.imagenet()
@@ -96,7 +96,9 @@ def test_missing_weights_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         [torch.zeros(1)],
     ],
 )
-def test_weights_of_another_network_are_told(weights: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_of_another_network_are_reported(
+    weights: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     torch.save(weights, tmp_path / "other.pth")
     monkeypatch.setenv(efficientnet.FILE, str(tmp_path / "other.pth"))
     encoder = efficientnet.EfficientNetEncoder(EfficientNetEncoderConfig(size=64))

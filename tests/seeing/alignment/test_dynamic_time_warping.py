@@ -11,11 +11,11 @@ from regard.seeing.alignment.dynamic_time_warping import align_frames, cheapest_
 def every_path(rows: int, cols: int) -> list[list[tuple[int, int]]]:
     if (rows, cols) == (1, 1):
         return [[(0, 0)]]
-    found = []
+    paths = []
     for a, b in ((1, 1), (1, 0), (0, 1)):
         if rows > a and cols > b:
-            found += [[*path, (rows - 1, cols - 1)] for path in every_path(rows - a, cols - b)]
-    return found
+            paths += [[*path, (rows - 1, cols - 1)] for path in every_path(rows - a, cols - b)]
+    return paths
 
 
 def test_time_warping_finds_the_cheapest_path() -> None:

@@ -67,16 +67,16 @@ def test_a_hugging_face_model_under_sdpa_and_eager(tokens: list[int]) -> None:
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(config).eval()
     ids = torch.randint(30, (1, 6))
-    found = {}
+    result = {}
     for implementation in ("sdpa", "eager"):
         model.set_attn_implementation(implementation)
         with torch.no_grad():
             before = model(ids).logits
             with ablate(model, heads={1: [0, 2]}, tokens=tokens):
-                found[implementation] = model(ids).logits
+                result[implementation] = model(ids).logits
             assert torch.equal(before, model(ids).logits)
-        assert float((before - found[implementation]).abs().max()) > 1e-4
-    assert torch.allclose(found["sdpa"], found["eager"], atol=1e-5)
+        assert float((before - result[implementation]).abs().max()) > 1e-4
+    assert torch.allclose(result["sdpa"], result["eager"], atol=1e-5)
 
 
 def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_numbers() -> None:
@@ -84,10 +84,10 @@ def test_a_query_whose_every_key_is_closed_is_left_as_it_was_by_a_mask_of_number
     q, least = torch.randn(1, 1, 3, 4), torch.finfo(torch.float32).min
     for closed in (least, -torch.inf, -1e9, -1e4):
         mask = torch.zeros(3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), closed)
-        found, _ = ablation.mask("Two", mask, False, q, q)
-        assert found is not None
-        assert torch.equal(found[0], mask[0])
-        assert torch.equal(found > CLOSED, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
+        result, _ = ablation.mask("Two", mask, False, q, q)
+        assert result is not None
+        assert torch.equal(result[0], mask[0])
+        assert torch.equal(result > CLOSED, torch.tensor([[1, 0, 0], [0, 1, 0], [0, 1, 1]]).bool())
 
 
 def test_tokens_are_keys_of_self_attention() -> None:
@@ -124,7 +124,7 @@ def test_threads_ablate_for_themselves_and_leave_the_fast_path_as_it_was() -> No
         assert torch.equal(mine, layer(x))
 
 
-def test_what_cannot_be_ablated_is_said() -> None:
+def test_what_cannot_be_ablated_is_reported() -> None:
     model = Two()
     with pytest.raises(ValueError, match="nothing to ablate"), ablate(model):
         pass
@@ -148,11 +148,11 @@ def test_what_cannot_be_ablated_is_said() -> None:
 
 def test_differences_are_divergences_of_the_distributions() -> None:
     before, after = torch.randn(2, 3, 7), torch.randn(2, 3, 7)
-    found = output_difference(before, after)
+    result = output_difference(before, after)
     expected = F.kl_div(after.log_softmax(-1), before.softmax(-1), reduction="none").sum(-1)
-    assert torch.allclose(found.divergence, expected, atol=1e-6)
-    assert found.before[0][0] == int(before[-1, -1].argmax())
-    assert found.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
+    assert torch.allclose(result.divergence, expected, atol=1e-6)
+    assert result.before[0][0] == int(before[-1, -1].argmax())
+    assert result.after[0][1] == pytest.approx(float(after[-1, -1].softmax(-1).max()))
     assert float(output_difference(before, before).divergence.abs().max()) < 1e-6
     with pytest.raises(ValueError, match="one shape"):
         output_difference(before, after[:1])

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def mixed(seen: regard.Seen) -> list[Tensor]:
-    found = []
+    result = []
     for call in seen:
         a = call.weights.dense()[0].mean(0)
         a = a + torch.eye(len(a))
-        found.append(a / a.sum(-1, keepdim=True))
-    return found
+        result.append(a / a.sum(-1, keepdim=True))
+    return result
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -39,9 +39,9 @@ def test_flow_of_one_layer_is_its_capacity_and_of_two_is_bounded() -> None:
     assert torch.allclose(flow(one, 2), only[2], atol=1e-6)
     two = watched(random_text(6).ids, layers=2)
     first, second = mixed(two)
-    found = flow(two, 2)
+    result = flow(two, 2)
     # Two layers: through each middle token as much as the narrower of its two edges, all at once.
     expected = torch.minimum(second[2][:, None], first).sum(0)
-    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.allclose(result, expected, atol=1e-6)
     with pytest.raises(ValueError, match="128 tokens"):
         flow(watched(random_text(200).ids), 0)

@@ -12,16 +12,16 @@ from tests.support.attention_model import random_text, watched
 def test_distances_between_heads() -> None:
     seen = watched(random_text(12).ids)
     rows = torch.cat([call.weights.dense()[0] for call in seen]) * 0.999 + 0.001 / 12
-    found = head_distances(seen)
-    assert found.shape == (4, 4)
+    result = head_distances(seen)
+    assert result.shape == (4, 4)
     middle = (rows[0] + rows[3]) / 2
     kl = [(x * (x / middle).log()).sum(-1) for x in (rows[0], rows[3])]
-    assert float(found[0, 3]) == pytest.approx(float(((kl[0] + kl[1]) / 2).mean()), rel=1e-3)
-    assert torch.equal(found, found.T)
+    assert float(result[0, 3]) == pytest.approx(float(((kl[0] + kl[1]) / 2).mean()), rel=1e-3)
+    assert torch.equal(result, result.T)
 
 
 def test_the_map_keeps_distances_of_points_in_a_plane() -> None:
     points = torch.randn(7, 2)
     apart = torch.cdist(points, points)
-    found = classical_scaling(apart)
-    assert torch.allclose(torch.cdist(found, found), apart, atol=1e-4)
+    result = classical_scaling(apart)
+    assert torch.allclose(torch.cdist(result, result), apart, atol=1e-4)

@@ -36,12 +36,12 @@ def written_out(w: Tensor, text: TokenizedText) -> dict[str, Tensor]:
         named["other sentence"] = same & across
         alike = F.cosine_similarity(text.vectors[:, None], text.vectors, dim=-1) > 0.5
         named["related"] = alike & across & ~same
-    found = {name: (w * m).sum((-2, -1)) / n for name, m in named.items()}
-    found["broad"] = -torch.special.xlogy(w, w).sum(-1).mean(-1)
-    found["confidence"] = w.amax(-1).mean(-1)
+    computed = {name: (w * m).sum((-2, -1)) / n for name, m in named.items()}
+    computed["broad"] = -torch.special.xlogy(w, w).sum(-1).mean(-1)
+    computed["confidence"] = w.amax(-1).mean(-1)
     best = w.argmax(-1) - torch.arange(n)
-    found["positional"] = torch.stack([(head == head.mode().values).float().mean() for head in best])
-    return found
+    computed["positional"] = torch.stack([(head == head.mode().values).float().mean() for head in best])
+    return computed
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -128,16 +128,16 @@ def test_the_default_dtype_and_device_are_not_those_of_places_in_a_text() -> Non
     with torch.no_grad(), watch(model) as seen:
         model(ids[None])
 
-    def found() -> tuple[list[dict[str, float]], list[dict[str, float]], Tensor]:
+    def computed() -> tuple[list[dict[str, float]], list[dict[str, float]], Tensor]:
         patterns = Patterns()
         patterns.add(seen, TokenizedText.from_ids(ids))
         heads = patterns.heads()
         return [head.scores for head in heads], [head.p for head in heads], head_distances(seen)
 
-    scores, p, apart = found()
+    scores, p, apart = computed()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        again, p_again, apart_again = found()
+        again, p_again, apart_again = computed()
     finally:
         torch.set_default_dtype(torch.float32)
     for one, other in zip(scores, again, strict=True):

@@ -14,5 +14,5 @@ def test_induction_on_a_repeated_sequence() -> None:
     assert int(ids.min()) >= 2
     seen = watched(ids, is_causal=True)
     expected = torch.stack([call.weights.dense()[0].diagonal(1 - 12, -2, -1)[:, 1:].mean(-1) for call in seen])
-    found = induction_scores(seen, 12)
-    assert torch.allclose(found, expected, atol=1e-6)
+    scores = induction_scores(seen, 12)
+    assert torch.allclose(scores, expected, atol=1e-6)

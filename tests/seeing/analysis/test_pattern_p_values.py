@@ -23,7 +23,7 @@ class Previous(nn.Module):
         return attend(q, k, torch.randn(1, 2, n, 4), mask=causal())
 
 
-def test_a_head_built_to_look_back_is_found_and_chance_is_not() -> None:
+def test_a_head_built_to_look_back_is_significant_and_chance_is_not() -> None:
     text, model = random_text(80), Previous()
     with watch(model) as seen:
         model(text.ids[None])

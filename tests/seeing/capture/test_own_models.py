@@ -53,16 +53,16 @@ def test_a_translation_is_seen_whole(encoder: str, decoder: str) -> None:
     tokenizers = TokenizerPair(both, both)
     with watch(model) as seen:
         (plain,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6)
-    (found,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6, weights=True)
-    assert plain.tokens == found.tokens
+    (translation,) = translate(model, tokenizers, TEXTS[:1], beams=1, longest=6, weights=True)
+    assert plain.tokens == translation.tokens
     assert seen.faithful, seen
     crossing = [call for call in seen if call.kind == "cross"]
     assert crossing
-    assert found.weights is not None
+    assert translation.weights is not None
     shown = torch.cat([call.weights.tile(slice(None), slice(None)).flatten(0, -3) for call in crossing])
-    rows = found.weights.shape[1]  # the search may go a step beyond what it keeps
+    rows = translation.weights.shape[1]  # the search may go a step beyond what it keeps
     assert rows >= 6
-    assert torch.allclose(shown[:, :rows], found.weights, atol=1e-5)
+    assert torch.allclose(shown[:, :rows], translation.weights, atol=1e-5)
 
 
 def test_two_sentences_in_one_block_are_not_one_generation() -> None:
@@ -80,10 +80,10 @@ def test_a_shipped_recurrent_translator_shows_queries_and_keys(tmp_path: Path) -
     loaded = load_model_and_tokenizers.load("tatoeba-bahdanau-en-fr")
     with watch(loaded.model) as seen:
         (plain,) = translate(loaded.model, loaded.tokenizers, ["The cat sleeps."], beams=1)
-    (found,) = translate(loaded.model, loaded.tokenizers, ["The cat sleeps."], beams=1, weights=True)
+    (translation,) = translate(loaded.model, loaded.tokenizers, ["The cat sleeps."], beams=1, weights=True)
     (call,) = seen
-    assert plain.tokens == found.tokens
-    assert found.weights is not None
+    assert plain.tokens == translation.tokens
+    assert translation.weights is not None
     energies, decoder = call.weights.energies, loaded.model.decoder
     assert isinstance(energies.form, TanhForm)
     assert torch.equal(energies.form.weight, decoder.energy.weight)
@@ -92,8 +92,8 @@ def test_a_shipped_recurrent_translator_shows_queries_and_keys(tmp_path: Path) -
     error = call.fidelity().error
     assert error is not None
     assert error < 1e-5
-    rows = found.weights.shape[1]
-    torch.testing.assert_close(call.weights.dense()[:, :rows], found.weights, atol=1e-5, rtol=1e-4)
+    rows = translation.weights.shape[1]
+    torch.testing.assert_close(call.weights.dense()[:, :rows], translation.weights, atol=1e-5, rtol=1e-4)
     terms = neuron_view(call.head(0), 1, range(call.shape[-1]))
     assert terms["kind"] == "tanh"
     torch.testing.assert_close(

@@ -282,7 +282,7 @@ def test_only_the_layers_asked_for(layers: Any, names: list[int]) -> None:
     assert [call.layer for call in seen] == names
 
 
-def test_a_limit_is_kept_and_said() -> None:
+def test_a_limit_is_kept_and_reported() -> None:
     model, x = Stack(), torch.randn(1, 64, 16)
     one = 3 * 64 * 16 * 4  # queries, keys and values of one layer
     with torch.no_grad(), watch(model, limit=2 * one + 4000) as seen:
@@ -338,7 +338,7 @@ def test_changes_in_place_are_noticed() -> None:
         seen[0].weights.entropy()
 
 
-def test_what_is_not_what_was_computed_is_said() -> None:
+def test_unfaithful_weights_are_reported() -> None:
     def wrong(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = plain(q, k, TRIANGLE) @ v
         note(q, k, v, out)  # forgets the mask

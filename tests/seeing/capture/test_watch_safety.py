@@ -90,7 +90,7 @@ def test_recomputation_in_the_backward_pass_is_not_a_call() -> None:
 
 def test_two_models_in_two_threads_see_their_own() -> None:
     models = [Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v)) for _ in range(2)]
-    found: dict[int, regard.Seen] = {}
+    by_thread: dict[int, regard.Seen] = {}
     start = threading.Barrier(2)
 
     def work(at: int) -> None:
@@ -98,21 +98,21 @@ def test_two_models_in_two_threads_see_their_own() -> None:
             start.wait()
             for _ in range(20):
                 models[at](torch.randn(1, 3 + at, 16))
-        found[at] = seen
+        by_thread[at] = seen
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [len(found[at]) for at in range(2)] == [20, 20]
-    assert all(call.shape[-1] == 3 + at for at in range(2) for call in found[at])
-    assert all(found[at].faithful for at in range(2))
+    assert [len(by_thread[at]) for at in range(2)] == [20, 20]
+    assert all(call.shape[-1] == 3 + at for at in range(2) for call in by_thread[at])
+    assert all(by_thread[at].faithful for at in range(2))
 
 
 def test_one_model_in_two_threads_each_watching() -> None:
     model = Attention(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
-    found: dict[int, list[int]] = {}
+    by_thread: dict[int, list[int]] = {}
     start = threading.Barrier(2)
 
     def work(at: int) -> None:
@@ -121,14 +121,14 @@ def test_one_model_in_two_threads_each_watching() -> None:
             for _ in range(10):
                 model(torch.randn(1, 3 + at, 16))
             start.wait()
-        found[at] = [call.shape[-1] for call in seen]
+        by_thread[at] = [call.shape[-1] for call in seen]
 
     threads = [threading.Thread(target=work, args=(at,)) for at in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {0: [3] * 10, 1: [4] * 10}
+    assert by_thread == {0: [3] * 10, 1: [4] * 10}
 
 
 def test_a_model_run_in_a_thread_of_its_own_is_seen() -> None:

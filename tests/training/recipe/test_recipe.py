@@ -157,7 +157,7 @@ def test_a_mistake_is_named(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "given", "told"),
+    ("recipe", "given", "expected_message"),
     [
         ("mean-opinions", "head.poling=mean", "head.poling (command line): unknown key; did you mean pooling?"),
         ("mean-opinions", "head.pooling=men", "head.pooling (command line): is 'men'; it should be 'mean'"),
@@ -167,15 +167,15 @@ def test_a_mistake_is_named(given: str) -> None:
         ("cnn-tones", "head.pooling=learned encoder.stride=1", "weighs words, and the encoder reads sound"),
     ],
 )
-def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, told: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(told)):
+def test_a_mistake_of_other_tasks_is_named(recipe: str, given: str, expected_message: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(expected_message)):
         recipe_loader.load_recipe(recipe, given.split(" "))
 
 
 def test_what_a_recipe_allows_the_model_can_be() -> None:
     """The recipe's rules are the model's: neither is stricter about how an encoder and a decoder fit together."""
     good = recipe_loader.load_recipe("bahdanau-phrasebook", ["decoder.readout=plain"])
-    found = {True: 0, False: 0}
+    count = {True: 0, False: 0}
     for attention, energy, scope, embedding, tied, bidirectional in itertools.product(
         ("none", "bahdanau", "luong"),
         ("dot", "general"),
@@ -201,16 +201,16 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
         except ValueError:
             allowed = False
         assert allowed == fits, values
-        found[fits] += 1
-    assert min(found.values()) > 20
+        count[fits] += 1
+    assert min(count.values()) > 20
 
 
-def test_mistakes_between_sections_are_told_together() -> None:
+def test_mistakes_between_sections_are_reported_together() -> None:
     with pytest.raises(RecipeError, match=r"coverage_penalty .*; training\.tokens = 9 "):
         recipe_loader.load_recipe("seq2seq-multi30k", ["search.coverage_penalty=0.2", "training.tokens=9"])
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
         'base = ["bahdanau-multi30k"]\n\n[training]\nupdates = "many"\nwarmpu = 3\n\n[decoder]\nlayers = true\n'
@@ -335,7 +335,7 @@ def test_what_a_decoder_reads_is_as_wide_as_its_encoder_makes_it() -> None:
         recipe_loader.load_recipe("bahdanau-phrasebook", ["encoder.kind=bag"])
 
 
-def test_odd_files_are_told_as_what_they_are(tmp_path: Path) -> None:
+def test_odd_files_are_reported_as_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "d.toml").mkdir()
     with pytest.raises(ValueError, match=r"d\.toml is a folder; a recipe is a file"):
         recipe_loader.load_recipe(tmp_path / "d.toml")

@@ -83,8 +83,8 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert loaded.model.task == recipe.task
     pairs = list(read(recipe.data, "test", recipe.source.kind))[:3]
     with watch(loaded.model) as seen:
-        found, _ = evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
-    assert found.values["loss"] > 0
+        scores, _ = evaluate_task(recipe_task(recipe), loaded.model, loaded.tokenizers, pairs)
+    assert scores.values["loss"] > 0
     assert bool(len(seen)) != name.startswith(WITHOUT), "what attends is seen"
     assert seen.faithful is not False, seen
     assert any(call.fidelity().faithful for call in seen) == bool(len(seen)), (

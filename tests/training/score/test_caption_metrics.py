@@ -18,10 +18,10 @@ def test_bleu_is_sacrebleus() -> None:
     captions = [" ".join(chance.choices(WORDS, k=chance.randint(4, 9))) for _ in range(40)]
     references = [[" ".join(chance.choices(WORDS, k=chance.randint(4, 9))) for _ in range(3)] for _ in captions]
     streams = [list(stream) for stream in zip(*references, strict=True)]
-    found = scores.bleu(captions, references)
+    values = scores.bleu(captions, references)
     for order in (1, 2, 3, 4):
         metric = sacrebleu.BLEU(tokenize="none", max_ngram_order=order, smooth_method="none", force=True)
-        assert found[order - 1] == pytest.approx(metric.corpus_score(captions, streams).score)
+        assert values[order - 1] == pytest.approx(metric.corpus_score(captions, streams).score)
 
 
 def test_bleu_where_nothing_matches() -> None:

@@ -222,7 +222,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(
     assert not (tmp_path / "said.txt.unfinished").exists()
 
 
-def test_runs_of_one_name_are_told_apart(
+def test_runs_of_one_name_are_distinguished(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "p.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in zip(SOURCES, TARGETS, strict=True)), "utf-8")
@@ -273,7 +273,7 @@ def test_models_that_do_not_translate_are_searched_as_asked_and_their_answers_ke
             [pair.source for pair in scenes.pairs(4, split="test")],
         )
         said = translate(loaded.model, loaded.tokenizers, names, beams=beams, length_penalty=0)
-        assert saved.read_text(encoding="utf-8") == "".join(f"{found.text}\n" for found in said)
+        assert saved.read_text(encoding="utf-8") == "".join(f"{result.text}\n" for result in said)
         assert results_file.load_results(captioner)["test"].search["beams"] == beams
     out = command(capsys, monkeypatch, "evaluate", str(captioner), "--split", "valid")
     assert "valid: 3 pairs, " in out
@@ -309,14 +309,14 @@ def test_a_classifier_is_scored_label_by_label(
     out = command(capsys, monkeypatch, "evaluate", str(classifier), "--save", str(said))
     assert "test: 60 examples\n" in out
     answers = said.read_text(encoding="utf-8").splitlines()
-    found = results_file.load_results(classifier)["test"]
+    result = results_file.load_results(classifier)["test"]
     kept = json.loads((classifier / "results.json").read_text(encoding="utf-8"))["test"]["labels"]
     assert sum(label["count"] for label in kept.values()) == 60
     assert {name: sum(label["answers"].get(name, 0) for label in kept.values()) for name in kept} == {
         name: answers.count(name) for name in kept
     }
-    right = sum(label.answers.get(name, 0) for name, label in found.labels.items())
-    assert found.values["accuracy"] == pytest.approx(100 * right / 60)
+    right = sum(label.answers.get(name, 0) for name, label in result.labels.items())
+    assert result.values["accuracy"] == pytest.approx(100 * right / 60)
     for word in ("precision", "recall", "F1", "by what the model answered"):
         assert word in out
     assert "opinions-1" in command(capsys, monkeypatch, "compare", str(classifier))
@@ -326,16 +326,16 @@ def test_precision_and_recall_by_hand() -> None:
     from regard.training.score.label_scores import by_label
 
     truths, answers = ["a", "a", "a", "b", "c"], ["a", "a", "b", "a", "d"]
-    found = by_label(answers, [Pair("x", truth) for truth in truths], ["d", "c", "b", "a", "e"])
-    assert list(found) == ["d", "c", "b", "a"], "in the order of the model's labels; nothing is known of e"
-    assert (found["a"].count, found["a"].answers) == (3, {"b": 1, "a": 2})
-    assert found["a"].precision == found["a"].recall == found["a"].f1 == pytest.approx(200 / 3)
-    assert (found["b"].precision, found["b"].recall, found["b"].f1) == (0, 0, 0)
-    assert (found["c"].precision, found["c"].recall) == (None, 0)
-    assert (found["d"].precision, found["d"].recall, found["d"].count) == (0, None, 0)
+    result = by_label(answers, [Pair("x", truth) for truth in truths], ["d", "c", "b", "a", "e"])
+    assert list(result) == ["d", "c", "b", "a"], "in the order of the model's labels; nothing is known of e"
+    assert (result["a"].count, result["a"].answers) == (3, {"b": 1, "a": 2})
+    assert result["a"].precision == result["a"].recall == result["a"].f1 == pytest.approx(200 / 3)
+    assert (result["b"].precision, result["b"].recall, result["b"].f1) == (0, 0, 0)
+    assert (result["c"].precision, result["c"].recall) == (None, 0)
+    assert (result["d"].precision, result["d"].recall, result["d"].count) == (0, None, 0)
 
 
-def test_a_file_of_nothing_is_told_as_that(
+def test_a_file_of_nothing_is_reported_as_that(
     run: Path, classifier: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "empty.tsv"
@@ -369,11 +369,11 @@ def test_a_language_model_is_scored_on_a_text(
     assert f"test: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder))
     file.write_text(held_out.target, encoding="utf-8")
     assert f"my.txt: {tokens:,} tokens\n" in command(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    found = results_file.load_results(folder)
-    assert found[str(file)].values["loss"] == found["test"].values["loss"]
+    result = results_file.load_results(folder)
+    assert result[str(file)].values["loss"] == result["test"].values["loss"]
     file.write_text(held_out.target[:200], encoding="utf-8")
     command(capsys, monkeypatch, "evaluate", str(folder), str(file))
-    assert results_file.load_results(folder)[str(file)].values["loss"] != found["test"].values["loss"]
+    assert results_file.load_results(folder)[str(file)].values["loss"] != result["test"].values["loss"]
     with pytest.raises(SystemExit, match=r"--columns is for models that .*; .* is one for `regard generate`"):
         command(capsys, monkeypatch, "evaluate", str(folder), str(file), "--columns", "0,1")
     file.write_text(" \n", encoding="utf-8")

@@ -49,12 +49,12 @@ def test_text_classifiers_learn(system: str, tmp_path: Path) -> None:
     model, sides = load(tmp_path / "run" / "model"), TokenizerPair.load(tmp_path / "run" / "model")
     assert model.static.idf.max() > 2  # counted, in every run, to compare with
     with torch.no_grad(), regard.watch(model) as seen:
-        (found,) = classify(model, sides, [next(opinions.pairs(1, split="test")).source], weights=True)
-    assert found.label in opinions.LABELS
-    assert sum(found.probabilities.values()) == pytest.approx(1)
+        (result,) = classify(model, sides, [next(opinions.pairs(1, split="test")).source], weights=True)
+    assert result.label in opinions.LABELS
+    assert sum(result.probabilities.values()) == pytest.approx(1)
     shown = seen["pooling"]
     assert shown.fidelity().error < 1e-5
-    torch.testing.assert_close(shown.weights.dense()[0, 0], found.weights, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(shown.weights.dense()[0, 0], result.weights, atol=1e-6, rtol=1e-4)
 
 
 def test_a_speller_learns(tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_a_speller_learns(tmp_path: Path) -> None:
     model, sides = load(tmp_path / "run" / "model"), TokenizerPair.load(tmp_path / "run" / "model")
     (pair,) = tones.pairs(1)
     with torch.no_grad(), regard.watch(model) as seen:
-        (found,) = translate(model, sides, [pair.source], weights=True)
-    assert found.weights is not None
-    assert found.weights.shape[-1] == 98  # frames of a second
+        (result,) = translate(model, sides, [pair.source], weights=True)
+    assert result.weights is not None
+    assert result.weights.shape[-1] == 98  # frames of a second
     assert all(call.fidelity().error < 1e-4 for call in seen.calls)
 
 
@@ -77,7 +77,7 @@ def test_a_card_says_what_is_classified(recipe: str, tag: str) -> None:
     assert f"pipeline_tag: {tag}\n" in recipe_task(read).model_card("those of the last update", 50.0)
 
 
-def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> None:
+def test_an_unknown_label_is_reported_with_those_that_are_known(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("good\tyes\nbad\tno\nfine\tyes\n", encoding="utf-8")
     (tmp_path / "valid.tsv").write_text("good\tyes\nodd\tperhaps\n", encoding="utf-8")
     settings = (
@@ -88,7 +88,7 @@ def test_an_unknown_label_is_told_with_those_that_are_known(tmp_path: Path) -> N
         fit(recipe_loader.load_recipe("mean-opinions", settings), tmp_path / "run")
 
 
-def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) -> None:
+def test_a_label_that_only_the_held_out_row_has_is_reported_as_that(tmp_path: Path) -> None:
     from regard.training.trainer.recipe_corpus import read
 
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
@@ -102,13 +102,13 @@ def test_a_label_that_only_the_held_out_row_has_is_told_as_that(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("rows", "setting", "told"),
+    ("rows", "setting", "message"),
     [
         (["good\tyes", "bad\tno", "odd"], "data.hold_out=50", r"data\.hold_out = 50 .* too few rows for one"),
         (["a b c d\tyes", "a b c d\tno"] * 5, "data.longest=3", r"what data\.hold_out = 2 holds out of data\.train"),
     ],
 )
-def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], setting: str, told: str) -> None:
+def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], setting: str, message: str) -> None:
     (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     settings = ('data.kind="files"', f'data.root="{tmp_path}"', 'data.train=["all.tsv"]', "data.valid=[]")
     settings = (*settings, "data.on_bad=skip", "data.hold_out=2", setting, "training.accelerator=cpu")
@@ -118,7 +118,7 @@ def test_what_is_held_out_is_named_as_that(tmp_path: Path, rows: list[str], sett
         out = {pair.row for pair in read(recipe_loader.load_recipe("mean-opinions", settings).data, "valid")}
         kept = [row if n in out else row.replace("a b c d", "a") for n, row in enumerate(rows)]
         (tmp_path / "all.tsv").write_text("".join(f"{row}\n" for row in kept), encoding="utf-8")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         fit(recipe_loader.load_recipe("mean-opinions", (*settings, "tokenizer.kind=word")), tmp_path / "run")
 
 

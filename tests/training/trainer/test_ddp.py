@@ -83,13 +83,13 @@ def test_processes_and_accumulation_take_the_same_pairs(world: int, accumulate: 
     task = recipe_task(recipe_loader.load_recipe("bahdanau-phrasebook", ["training.tokens=24", "data.longest=20"]))
 
     def rows(world: int, accumulate: int, update: int) -> list[int]:
-        found = []
+        seen_rows = []
         for rank in range(world):
             how = {"seed": 3, "rank": rank, "world": world, "fixed_shapes": False}
             batches = UpdateBatches(task, encoded, accumulate=accumulate, **how)[update]  # type: ignore[arg-type]
             assert len(batches) == accumulate
-            found += [row for batch in batches for row in batch.rows.tolist() if row >= 0]
-        return sorted(found)
+            seen_rows += [row for batch in batches for row in batch.rows.tolist() if row >= 0]
+        return sorted(seen_rows)
 
     length = UpdateBatches(
         task, encoded, accumulate=accumulate, seed=3, rank=0, world=world, fixed_shapes=False

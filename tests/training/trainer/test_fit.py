@@ -53,7 +53,7 @@ class TestFit:
         assert validations[1][2] > 80
 
         model, tokenizers = EncoderDecoder.from_pretrained(run.model), TokenizerPair.load(run.model)
-        assert [found.text for found in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
+        assert [result.text for result in translate(model, tokenizers, ["ba fi", "ke"])] == ["baba fifi", "keke"]
         assert "regard translate" in (run.model / "README.md").read_text(encoding="utf-8")
 
     def test_the_loss_is_the_mean_over_tokens(self, file: Path, tmp_path: Path) -> None:
@@ -77,16 +77,16 @@ class TestFit:
         from regard.training.trainer.recipe_corpus import read
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
-        found, _ = evaluate_translation(
+        result, _ = evaluate_translation(
             EncoderDecoder.from_pretrained(run.model),
             TokenizerPair.load(run.model),
             read(run.recipe.data, "valid"),
             **run.recipe.search.model_dump(),
         )
         last = measured(run.folder)[-1]
-        assert float(last[6]) == pytest.approx(found.tokenised_bleu.value)
-        assert found.perplexity is not None
-        assert float(last[5]) == pytest.approx(math.log(found.perplexity), rel=1e-5)
+        assert float(last[6]) == pytest.approx(result.tokenised_bleu.value)
+        assert result.perplexity is not None
+        assert float(last[5]) == pytest.approx(math.log(result.perplexity), rel=1e-5)
 
     def test_finishing_does_not_need_the_trained_parameters(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -323,8 +323,8 @@ class TestSchedule:
         assert self.settings("training.warmup=100") == pytest.approx([0.01, 0.5, 1.0, 0.5, 1 / 3])
 
     def test_cosine(self) -> None:
-        found = self.settings("training.schedule=cosine", "training.warmup=100", "training.updates=900")
-        assert found == pytest.approx([0.01, 0.5, 1.0, 0.5 + 0.5 * math.cos(math.pi * 3 / 8), 0.0], abs=1e-12)
+        result = self.settings("training.schedule=cosine", "training.warmup=100", "training.updates=900")
+        assert result == pytest.approx([0.01, 0.5, 1.0, 0.5 + 0.5 * math.cos(math.pi * 3 / 8), 0.0], abs=1e-12)
 
     def test_constant_without_warm_up(self) -> None:
         assert self.settings("training.schedule=constant", "training.warmup=0") == [1.0] * 5
@@ -379,8 +379,8 @@ def test_a_warm_up_longer_than_the_training_is_remarked(
 def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
     from regard.training.trainer.fit import _remarks
 
-    (told,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
-    assert told.startswith("decoder.warmup = 800 is more than training.updates = 500")
+    (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
+    assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
     assert not list(_remarks(recipe_loader.load_recipe("hard-scenes")))
 
 
@@ -433,7 +433,7 @@ def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
     check(data)
 
 
-def test_where_every_row_is_bad_the_first_is_told(file: Path, tmp_path: Path) -> None:
+def test_where_every_row_is_bad_the_first_is_reported(file: Path, tmp_path: Path) -> None:
     recipe = recipe_loader.load_recipe(file, ["data.on_bad=skip"])
     (tmp_path / "valid.tsv").write_text("a\tb c d e f g\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"data.valid .* 0 bad rows were skipped, and 1 rows are longer .* = 4"):
@@ -446,7 +446,7 @@ def test_where_every_row_is_bad_the_first_is_told(file: Path, tmp_path: Path) ->
         fit(recipe, tmp_path / "train")
 
 
-def test_a_misspelt_file_is_told_before_there_is_a_folder(tmp_path: Path) -> None:
+def test_a_misspelt_file_is_reported_before_there_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("a\tb\n", encoding="utf-8")
     (tmp_path / "mine.toml").write_text(
         f'''base = ["bahdanau"]

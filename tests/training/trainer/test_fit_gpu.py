@@ -70,10 +70,10 @@ def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:
             EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
         ).eval()
         pairs = batch(sentences=6)
-        found = []
+        hypotheses = []
         for device in ("cpu", "cuda"):
             model.to(device)
             with torch.no_grad():
                 notes = model.encode(pairs.source.to(device), pairs.source_lengths.to(device))
-                found.append([[h.tokens for h in best] for best in search(model, notes, beams=3, longest=12)])
-        assert found[0] == found[1], decoder
+                hypotheses.append([[h.tokens for h in best] for best in search(model, notes, beams=3, longest=12)])
+        assert hypotheses[0] == hypotheses[1], decoder

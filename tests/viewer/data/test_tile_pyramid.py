@@ -77,9 +77,9 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
         Tile(7, 3, 30, 41, 23, 38),  # single weights
         Tile(0, 0, 50, 101, 30, 7),  # cells of no even size
     ):
-        found = head.tile(tile, pool)
+        values = head.tile(tile, pool)
         assert head.edges(tile) == tile.edges
-        torch.testing.assert_close(found, pooled(w, tile.edges, pool), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(values, pooled(w, tile.edges, pool), atol=1e-6, rtol=1e-5)
 
 
 def test_cells_of_a_power_of_two_where_that_gives_as_many() -> None:
@@ -113,7 +113,7 @@ def test_a_last_cell_smaller_than_a_block_is_the_block(pool: Any, monkeypatch: p
     torch.testing.assert_close(array_of(answer), wanted, atol=1e-6, rtol=0)
 
 
-def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A NaN in the queries makes the row state NaN; looking for it again would never end."""
     monkeypatch.setattr(tile_pyramid, "BASE", 32)
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
@@ -128,21 +128,21 @@ def test_rows_that_are_no_numbers_are_found_once(monkeypatch: pytest.MonkeyPatch
     for band in range(13):
         head.compute_states(band)
     assert head.bands_without_states(range(101)) == []
-    found = head.weights(range(101), range(101))
-    torch.testing.assert_close(found[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
+    values = head.weights(range(101), range(101))
+    torch.testing.assert_close(values[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
     for path in ("weights", "top"):
         assert get(app, f"{root}/calls/0/{path}").status == 200
 
 
-def test_row_states_are_found_though_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_states_are_computed_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace may go, and a full cache drop its maps, while a request is on its way."""
     monkeypatch.setattr(tile_pyramid, "BASE", 32)
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
     app.state.jobs.pyramids.limit = 0
-    found = array_of(answered(request(app, "GET", f"{root}/calls/0/weights"), 20))
-    torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
+    values = array_of(answered(request(app, "GET", f"{root}/calls/0/weights"), 20))
+    torch.testing.assert_close(values, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
 
 
 def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:

@@ -22,16 +22,16 @@ STATUS = Path("/proc/self/status")
 
 def tiles(root: str) -> list[str]:
     """Two hundred different ones, at every zoom of two heads, in no order."""
-    found = []
+    results = []
     for level, head, pool in itertools.product(range(5), range(2), ("max", "mean")):
         reach = 256 << level
         for top, left in itertools.product(range(0, LENGTH, reach), repeat=2):
             bottom, right = min(top + reach, LENGTH), min(left + reach, LENGTH)
             size = -(-(bottom - top) >> level), -(-(right - left) >> level)
             place = f"top={top}&left={left}&bottom={bottom}&right={right}&height={size[0]}&width={size[1]}"
-            found.append(f"{root}/calls/1/tile?head={head}&pool={pool}&{place}")
-    random.Random(0).shuffle(found)
-    return found[:200]
+            results.append(f"{root}/calls/1/tile?head={head}&pool={pool}&{place}")
+    random.Random(0).shuffle(results)
+    return results[:200]
 
 
 async def asked(address: str, paths: list[str]) -> list[tuple[int, str]]:
@@ -61,11 +61,11 @@ def test_two_hundred_tiles_at_once() -> None:
     with serving(Library([shown])) as server:
         answered(asked(server.address, paths[:4]))  # what the first requests load is not their memory
         before = megabytes()
-        found = answered(asked(server.address, paths))
+        results = answered(asked(server.address, paths))
         after = megabytes()
-        assert {status for status, _ in found} == {200}
+        assert {status for status, _ in results} == {200}
         again = answered(asked(server.address, paths))
-        assert again == found
+        assert again == results
         jobs = server.app.state.jobs
         assert (jobs.worker.waiting, jobs.models.waiting) == (0, 0)
         # Two maps of 1,250² cells twice over are 25 MB, two hundred tiles at most 52; the matrices would be 50 more.
@@ -74,4 +74,4 @@ def test_two_hundred_tiles_at_once() -> None:
         # The second time nothing new is kept; what else a process holds by then moves by tens of megabytes.
         assert megabytes() - after < 160
         alone = array_of(get(server.app, paths[7]))
-    assert digest(alone.numpy().tobytes()) == found[7][1]
+    assert digest(alone.numpy().tobytes()) == results[7][1]

@@ -60,9 +60,9 @@ def test_neither_side_of_a_test_sentence_is_in_the_training() -> None:
 
 
 def test_an_english_sentence_has_one_translation() -> None:
-    found: dict[str, str] = {}
+    matches: dict[str, str] = {}
     for pair in [*pairs(3000), *pairs(600, "test"), *phrasebook.pairs(2000, seed=4)]:
-        assert found.setdefault(pair.source, pair.target) == pair.target
+        assert matches.setdefault(pair.source, pair.target) == pair.target
 
 
 def test_size() -> None:
@@ -133,8 +133,8 @@ def test_a_or_an() -> None:
 
 
 def _clause(who: NounPhrase, verb: str, tense: str, middle: str = "", clitic: str = "") -> str:
-    found = next(verb_ for verb_ in VERBS if verb_.en == verb)
-    made = group(found, who, tense, middle, False, False, clitic == "les")
+    matches = next(verb_ for verb_ in VERBS if verb_.en == verb)
+    made = group(matches, who, tense, middle, False, False, clitic == "les")
     return rendered(
         Clause(who, made, predicate(made, FrenchWord(clitic, []) if clitic else None), [], tense, False).stated()
     )[1]
@@ -167,18 +167,18 @@ def test_the_french_verb(who: NounPhrase, verb: str, tense: str, middle: str, cl
 
 def test_the_pie() -> None:
     """Many to one: "hit … with a pie" is "entarter"."""
-    found = [pair for pair in pairs(3000) if "with a pie" in pair.source and pair.source.count(" ") < 9]
-    assert found
-    for pair in found:
+    matches = [pair for pair in pairs(3000) if "with a pie" in pair.source and pair.source.count(" ") < 9]
+    assert matches
+    for pair in matches:
         pie = pair.source.split().index("pie")
         [place] = [j for i, j in links(pair.alignment) if i == pie]
         assert pair.target.split()[place].startswith("entart")
 
 
 def test_names_that_turn_around() -> None:
-    found = [pair for pair in pairs(3000) if "the european economic area" in pair.source]
-    assert found
-    for pair in found:
+    matches = [pair for pair in pairs(3000) if "the european economic area" in pair.source]
+    assert matches
+    for pair in matches:
         start = pair.source[: pair.source.index("the european economic area")].count(" ")
         french_words = pair.target.split()
         turned = [french_words[j] for k in (0, 3, 2, 1) for i, j in links(pair.alignment) if i == start + k]

@@ -1,4 +1,4 @@
-"""Scenes: reproducible, told rightly, every word where it is, and a test part that training never tells."""
+"""Scenes: reproducible, with right captions and the place of every word; test captions never occur in training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pairs_are_the_same_again_and_longer_lists_go_on() -> None:
     assert len({pair.target for pair in long}) > 30
 
 
-def test_the_test_part_is_told_in_captions_training_never_has() -> None:
+def test_the_test_split_has_captions_that_training_never_has() -> None:
     train = {pair.target for pair in scenes.pairs(3000)}
     test = {pair.target for pair in scenes.pairs(1000, split="test")}
     assert not train & test

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def test_weights_are_the_librarys(kind: str, near: float) -> None:
     seen = seen_of()
     app, root = app_of(seen)
-    found = array_of(get(app, f"{root}/calls/1/weights?entry=1&heads=2,0&rows=3:9&cols=1:&type={kind}"))
-    torch.testing.assert_close(found, seen[1].weights.dense()[1, [2, 0], 3:9, 1:], atol=near, rtol=0)
+    result = array_of(get(app, f"{root}/calls/1/weights?entry=1&heads=2,0&rows=3:9&cols=1:&type={kind}"))
+    torch.testing.assert_close(result, seen[1].weights.dense()[1, [2, 0], 3:9, 1:], atol=near, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,8 @@ def test_weights_are_the_librarys(kind: str, near: float) -> None:
 def test_weights_of_other_parts(options: dict[str, object]) -> None:
     seen = seen_of(options)
     app, root = app_of(seen)
-    found = array_of(get(app, f"{root}/calls/0/weights"))
-    torch.testing.assert_close(found, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
+    result = array_of(get(app, f"{root}/calls/0/weights"))
+    torch.testing.assert_close(result, seen[0].weights.dense()[0], atol=1e-6, rtol=0)
 
 
 def test_top_and_received() -> None:

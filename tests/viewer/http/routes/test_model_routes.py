@@ -41,20 +41,22 @@ NAMES = [name for name in load_model_and_tokenizers.shipped() if name.startswith
 @pytest.mark.parametrize("name", NAMES)
 def test_a_translation_with_its_alignment_and_its_search(name: str) -> None:
     app = create_app(Library(models=installed_models()))
-    (told,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
+    (reply,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 3}))["translations"]
     loaded = load_model_and_tokenizers.load(name)
-    (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True})
-    assert told["translation"] == found.text
-    assert (told["source"], told["target"]) == (found.source_pieces, found.pieces)
-    assert found.weights is not None
-    torch.testing.assert_close(torch.tensor(told["weights"]), found.weights.mean(0), atol=1e-4, rtol=0)
-    assert told["fidelity"]["kept"] is True
-    assert len(told["steps"]) == len(found.tokens)
+    (expected,) = translate(
+        loaded.model, loaded.tokenizers, [SENTENCE], **{**loaded.search, "beams": 3, "weights": True}
+    )
+    assert reply["translation"] == expected.text
+    assert (reply["source"], reply["target"]) == (expected.source_pieces, expected.pieces)
+    assert expected.weights is not None
+    torch.testing.assert_close(torch.tensor(reply["weights"]), expected.weights.mean(0), atol=1e-4, rtol=0)
+    assert reply["fidelity"]["kept"] is True
+    assert len(reply["steps"]) == len(expected.tokens)
     # Along the translation the alternatives' log-probabilities add up to that of the whole.
     total = 0.0
-    for step, piece in zip(told["steps"], found.pieces, strict=True):
+    for step, piece in zip(reply["steps"], expected.pieces, strict=True):
         total += next(x["logprob"] for x in step["alternatives"] if x["piece"] == piece)
-    assert total == pytest.approx(found.hypotheses[0].logprob, abs=1e-3)
+    assert total == pytest.approx(expected.hypotheses[0].logprob, abs=1e-3)
     # Greedily, each step's beam is what has been written.
     (greedy,) = json_of(post(app, "/api/translate", {"text": SENTENCE, "models": [name], "beams": 1}))["translations"]
     ends = [step["beam"][0]["text"] for step in greedy["steps"]]
@@ -66,15 +68,15 @@ def test_a_trail_ends_in_what_the_search_finds() -> None:
     if not NAMES:
         pytest.skip("no translator ships")
     loaded = load_model_and_tokenizers.load(NAMES[0])
-    (found,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], beams=4)
-    source = torch.tensor([found.source_tokens])
+    (expected,) = translate(loaded.model, loaded.tokenizers, [SENTENCE], beams=4)
+    source = torch.tensor([expected.source_tokens])
     with torch.no_grad():
         annotations = loaded.model.encode(source, torch.tensor([source.shape[1]]))
     steps = beam_history(loaded.model.decoder, annotations, beams=4)
     assert all(1 <= len(step) <= 4 for step in steps)
     assert all(len(held.tokens) == at + 1 for at, step in enumerate(steps) for held in step)
-    ended = [held for step in steps for held in step if held.tokens == found.tokens]
-    assert [held.score for held in ended] == pytest.approx([found.hypotheses[0].score], abs=1e-5)
+    ended = [held for step in steps for held in step if held.tokens == expected.tokens]
+    assert [held.score for held in ended] == pytest.approx([expected.hypotheses[0].score], abs=1e-5)
     with pytest.raises(ValueError, match="of one sentence, got 2"):
         beam_history(loaded.model.decoder, annotations.select(torch.tensor([0, 0])), beams=1)
 
@@ -114,10 +116,10 @@ def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
 
 
 def shipped(task: str) -> ModelEntry:
-    found = [model for model in installed_models() if model.ours and model.task == task]
-    if not found:
+    expected = [model for model in installed_models() if model.ours and model.task == task]
+    if not expected:
         pytest.skip(f"no model that can {task} ships")
-    return found[0]
+    return expected[0]
 
 
 def upload(model: ModelEntry, path: str, content: bytes) -> ClientResponse:
@@ -128,41 +130,41 @@ def upload(model: ModelEntry, path: str, content: bytes) -> ClientResponse:
 def test_a_text_is_named_as_the_library_names_it() -> None:
     model, text = shipped("classify"), "the soup was cold but the waiter was kind"
     app = create_app(Library(models=[model]))
-    (told,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
+    (reply,) = json_of(post(app, "/api/classify", {"text": text, "models": [model.name]}))["classifications"]
     loaded = load_model_and_tokenizers.load(model.name)
-    (found,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
-    assert (told["label"], told["probabilities"]) == (found.label, pytest.approx(found.probabilities))
-    assert told["words"] == loaded.tokenizers.source.pieces([int(x) for x in found.numbers])
-    assert found.weights is not None
-    assert told["weights"] == pytest.approx(found.weights.tolist(), rel=1e-4)
+    (expected,) = classify(loaded.model, loaded.tokenizers, [text], weights=True)
+    assert (reply["label"], reply["probabilities"]) == (expected.label, pytest.approx(expected.probabilities))
+    assert reply["words"] == loaded.tokenizers.source.pieces([int(x) for x in expected.numbers])
+    assert expected.weights is not None
+    assert reply["weights"] == pytest.approx(expected.weights.tolist(), rel=1e-4)
 
 
-def test_a_picture_is_told_as_the_library_tells_it() -> None:
+def test_a_caption_is_that_of_the_library() -> None:
     image, model, scene = pytest.importorskip("PIL.Image"), shipped("caption"), "scene:test:0:7"
     packed = io.BytesIO()
     image.fromarray(PictureReader(256).encode(scene)).save(packed, "PNG")
-    told = json_of(upload(model, "/api/caption", packed.getvalue()))
+    reply = json_of(upload(model, "/api/caption", packed.getvalue()))
     loaded = load_model_and_tokenizers.load(model.name)
-    (found,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
-    assert told["text"] == found.text  # though it was enlarged on its way
-    assert told["text"].split() == told["words"]
-    assert all(len(row) == told["grid"][0] * told["grid"][1] for row in told["weights"])
-    assert told["picture"].startswith("data:image/png;base64,")
+    (expected,) = translate(loaded.model, loaded.tokenizers, [scene], **loaded.search)
+    assert reply["text"] == expected.text  # though it was enlarged on its way
+    assert reply["text"].split() == reply["words"]
+    assert all(len(row) == reply["grid"][0] * reply["grid"][1] for row in reply["weights"])
+    assert reply["picture"].startswith("data:image/png;base64,")
     said = error_of(upload(model, "/api/caption", b"no picture"), 422)
     assert said.startswith("the uploaded file: not a picture")
 
 
-def test_a_sound_is_heard_as_the_library_hears_it() -> None:
+def test_a_sound_is_classified_as_by_the_library() -> None:
     soundfile, model = pytest.importorskip("soundfile"), shipped("listen")
     tone = 0.3 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
     packed = io.BytesIO()
     soundfile.write(packed, tone, 8000, format="WAV")
-    told = json_of(upload(model, "/api/listen", packed.getvalue()))
-    assert told["seconds"] == pytest.approx(1.0, abs=0.01)
-    assert max(most for _, most in told["waveform"]) == pytest.approx(0.3, abs=0.01)
-    assert sum(told["probabilities"].values()) == pytest.approx(1.0)
-    assert told["label"] == max(told["probabilities"], key=told["probabilities"].__getitem__)
-    assert sum(told["weights"]) == pytest.approx(1.0, abs=1e-3)
+    reply = json_of(upload(model, "/api/listen", packed.getvalue()))
+    assert reply["seconds"] == pytest.approx(1.0, abs=0.01)
+    assert max(most for _, most in reply["waveform"]) == pytest.approx(0.3, abs=0.01)
+    assert sum(reply["probabilities"].values()) == pytest.approx(1.0)
+    assert reply["label"] == max(reply["probabilities"], key=reply["probabilities"].__getitem__)
+    assert sum(reply["weights"]) == pytest.approx(1.0, abs=1e-3)
     assert "the uploaded file" in error_of(upload(model, "/api/listen", b"no sound"), 422)
 
 
@@ -170,14 +172,14 @@ def test_a_language_model_of_ours_goes_on_with_a_text() -> None:
     model = shipped("generate")
     app = create_app(Library(models=[model]))
     made = json_of(post(app, "/api/traces", {"model": model.name, "text": "To be", "generate": 6}))
-    told = json_of(get(app, f"/api/traces/{made['id']}"))
+    reply = json_of(get(app, f"/api/traces/{made['id']}"))
     given = load_model_and_tokenizers.load(model.name).tokenizers.target.pieces(
         load_model_and_tokenizers.load(model.name).tokenizers.target.continued("To be")
     )
-    assert told["tokens"][0][: told["prompt"]] == given
-    assert len(told["tokens"][0]) == len(given) + 6
-    assert {(call["queries"], call["keys"]) for call in told["calls"]} == {(len(given) + 6,) * 2}
-    assert told["faithful"] is True
+    assert reply["tokens"][0][: reply["prompt"]] == given
+    assert len(reply["tokens"][0]) == len(given) + 6
+    assert {(call["queries"], call["keys"]) for call in reply["calls"]} == {(len(given) + 6,) * 2}
+    assert reply["faithful"] is True
 
 
 def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +212,8 @@ def test_when_the_client_goes_the_model_stops(monkeypatch: pytest.MonkeyPatch) -
     app.state.jobs.models.submit(lambda: None).result(20)  # whatever was begun is over
     assert count == 3
     monkeypatch.undo()
-    told = post(app, "/api/translate", {"text": SENTENCE, "models": [model.name]})
-    assert json_of(told)["translations"][0]["translation"]  # the next is not stopped
+    reply = post(app, "/api/translate", {"text": SENTENCE, "models": [model.name]})
+    assert json_of(reply)["translations"][0]["translation"]  # the next is not stopped
 
 
 def test_a_trace_that_goes_takes_with_it_what_was_computed_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,17 +42,17 @@ def test_a_trace_and_its_calls() -> None:
 def test_thumbs_are_maps(pool: str) -> None:
     seen = seen_of()
     app, root = app_of(seen)
-    found = array_of(get(app, f"{root}/thumbs?size=4&pool={pool}"))
+    result = array_of(get(app, f"{root}/thumbs?size=4&pool={pool}"))
     wanted = torch.cat([call.weights[0].map((4, 4), pool) for call in seen])  # type: ignore[arg-type]
-    torch.testing.assert_close(found, wanted, atol=4e-3, rtol=0)
+    torch.testing.assert_close(result, wanted, atol=4e-3, rtol=0)
 
 
 def test_thumbs_of_fewer_tokens_than_cells_repeat_them() -> None:
     seen = seen_of(length=3)
     app, root = app_of(seen)
-    found = array_of(get(app, f"{root}/thumbs?size=6"))
+    result = array_of(get(app, f"{root}/thumbs?size=6"))
     wanted = seen[0].weights.dense()[0].repeat_interleave(2, 1).repeat_interleave(2, 2)
-    torch.testing.assert_close(found[:3], wanted, atol=4e-3, rtol=0)
+    torch.testing.assert_close(result[:3], wanted, atol=4e-3, rtol=0)
 
 
 def test_statistics() -> None:
@@ -71,14 +71,14 @@ def test_statistics() -> None:
 def test_patterns() -> None:
     seen = seen_of(batch=1)
     app, root = app_of(seen)
-    found = json_of(get(app, f"{root}/patterns"))
+    result = json_of(get(app, f"{root}/patterns"))
     patterns = Patterns()
     patterns.add(seen, TokenLabels.of(WORDS).text())
     wanted = patterns.heads()
-    assert [(head["call"], head["head"]) for head in found["heads"]] == [(str(x.layer), x.head) for x in wanted]
-    assert found["heads"][4]["scores"] == pytest.approx(wanted[4].scores)
-    assert found["heads"][4]["labels"] == wanted[4].labels
-    assert found["why"] == ""
+    assert [(head["call"], head["head"]) for head in result["heads"]] == [(str(x.layer), x.head) for x in wanted]
+    assert result["heads"][4]["scores"] == pytest.approx(wanted[4].scores)
+    assert result["heads"][4]["labels"] == wanted[4].labels
+    assert result["why"] == ""
 
 
 def test_patterns_say_why_there_are_none() -> None:
