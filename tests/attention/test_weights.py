@@ -274,3 +274,17 @@ def test_a_row_of_the_least_float16() -> None:
     torch.testing.assert_close(w.tile(slice(None), slice(None)), whole)
     torch.testing.assert_close(w.received(), whole.sum(-2))
     assert float(w.fidelity(q, z)) < 4 * torch.finfo(torch.float16).eps
+
+
+@pytest.mark.parametrize("mask", [None, r.causal(2)], ids=["all", "causal"])
+def test_what_a_modifier_returns_is_not_written_to(mask: r.Mask | None) -> None:
+    """Weights are computed in the memory of the energies, which a function may still need."""
+    q, k, table = torch.randn(2, 5, 4), torch.randn(2, 7, 4), torch.randn(2, 5, 7)
+    before = table.clone()
+    energy = r.Modified(r.ScaledDot(), lambda e, batch, i, j: table)
+    _, w = attend(q, k, k, energy=energy, mask=mask, weights=True)
+    dense = w.dense()
+    for weights in (w, r.Weights(w.energies, w.normalize)):
+        torch.testing.assert_close(weights.entropy(), -torch.xlogy(dense, dense).sum(-1))
+        torch.testing.assert_close(weights.tile(slice(None), slice(None)), dense)
+    assert torch.equal(table, before)

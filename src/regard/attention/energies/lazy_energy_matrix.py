@@ -170,6 +170,8 @@ class EnergyMatrix:
             batch = unravel(positions(n, device), self.batch)
             for modifier in self.modifiers:
                 e = modifier(e, batch, i, j)
+            if any(modifier.opaque for modifier in self.modifiers) and not torch.is_grad_enabled():
+                e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: a function may return its own
             if self.mask is not None:
                 hidden = ~self.mask(batch, i, j)
                 e = e.masked_fill(hidden, absent) if torch.is_grad_enabled() else e.masked_fill_(hidden, absent)
