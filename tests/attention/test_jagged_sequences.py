@@ -184,3 +184,14 @@ def test_the_variable_length_kernel(mask, same: bool) -> None:
 
 def _same_values(nested: Tensor, packed: Tensor) -> None:
     torch.testing.assert_close(nested.transpose(1, 2).values(), packed)
+
+
+@pytest.mark.gpu
+def test_energies_that_need_all_rows_are_padded() -> None:
+    x = torch.randn(9, 2, 64, device="cuda", dtype=torch.bfloat16)
+    cu = torch.tensor([0, 4, 9], device="cuda")
+    energy = r.Rotary(positions=torch.arange(5, device="cuda") + 7)
+    got = r.attend_packed(x, x, x, cu, energy=energy)
+    torch.testing.assert_close(
+        got, r.attend_packed(x, x, x, cu, energy=r.Rotary(), backend="fused"), rtol=0.05, atol=0.05
+    )

@@ -124,7 +124,10 @@ class JaggedBatch:
         if self.q.gaps or self.k.gaps or self.v.gaps or dropout or not self._kernel_has(mask):
             return None
         one_q, one_k, one_v = (x[:1].transpose(0, 1) for x in (q, k, v))  # [heads, 1, D]
-        request = make_request(one_q, one_k, one_v, energy, normalize, None, dropout, weights=False)
+        try:
+            request = make_request(one_q, one_k, one_v, energy, normalize, None, dropout, weights=False)
+        except ValueError:
+            return None  # it needs all rows, as positions [T] do; or it is wrong, which the padded batch will say
         energies = request.energies
         if energies.form.kernel != "dot" or request.normalize.kernel != "softmax" or energies.modifiers:
             return None

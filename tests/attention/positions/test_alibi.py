@@ -52,6 +52,15 @@ def test_a_step_of_the_optimizer_is_followed() -> None:
     torch.testing.assert_close(attend(q, k, v, energy=energy), want)
 
 
+def test_parameters_that_are_replaced_are_followed() -> None:
+    q, k, v = inputs((2, 3), 3, 4, 4, 2)
+    energy = Modified(ScaledDot(), Alibi(torch.nn.Parameter(torch.rand(3, dtype=torch.float64)), offset=1))
+    new = torch.rand(3, dtype=torch.float64)
+    energy.load_state_dict({"bias_0": new}, assign=True)
+    want = attend(q, k, v, energy=Modified(ScaledDot(), Alibi(new, offset=1)))
+    torch.testing.assert_close(attend(q, k, v, energy=energy), want)
+
+
 def test_what_it_cannot_take() -> None:
     with pytest.raises(TypeError, match="number of heads or a tensor of slopes"):
         Alibi(2.0)  # type: ignore[arg-type]
