@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
+from .masks.hidden_keys import clear_hidden_keys
 from .masks.mask import Dense, Mask, MaskMod
 from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
@@ -108,8 +109,12 @@ def make_request(
     modifiers = getattr(energy, "modifiers", ())
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
+    separate = False
+    if mask is not None:  # before keys are projected: parameters get gradients from all of them
+        k, v, separate = clear_hidden_keys(mask, batch, groups, q, k, v)
     a, b, form = split(energy, q, k)
-    return Request(EnergyMatrix(a, b, form, batch, modifiers, mask, groups), v, normalize, dropout, weights, vector)
+    energies = EnergyMatrix(a, b, form, batch, modifiers, mask, groups, separate)
+    return Request(energies, v, normalize, dropout, weights, vector)
 
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

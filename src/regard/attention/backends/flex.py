@@ -28,6 +28,8 @@ def refusal(request: Request) -> str | None:
     energies = request.energies
     if energies.form.kernel != "dot":
         return "the energy is not a dot product"
+    if energies.separate:
+        return "NaN or ∞ behind the mask would reach other queries"
     if request.normalize.kernel != "softmax":
         return f"it has softmax only, not {type(request.normalize).__name__}"
     if request.dropout:

@@ -74,6 +74,8 @@ def _refused(request: Request) -> str | None:
     if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
         return ""
     by_distance = energies.form.kernel == "distance"
+    if energies.separate:
+        return f"{kernel} would let NaN or ∞ behind the mask reach other queries"
     if energies.form.kernel not in ("tanh", "distance") or (by_distance and device == "cpu"):
         return ""
     if device not in ("cpu", "cuda"):

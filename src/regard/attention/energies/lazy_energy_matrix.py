@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class EnergyMatrix:
     modifiers: tuple[Modifier, ...] = ()
     mask: Mask | None = None
     groups: int = 1
+    separate: bool = False
+    """Whether each query is computed from the keys it sees alone, because others have NaN or ∞ (`hidden_keys.py`)."""
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> EnergyMatrix:
@@ -102,7 +105,9 @@ class EnergyMatrix:
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
         """All energies at once: the formula. Masked ones become `absent`."""
         a, b = self.a.to(self.precision), self.per_query_head(self.b).to(self.precision)
-        if self.form.opaque:
+        if self.separate:
+            e = self._of_seen(a, b, self._dense_mask())
+        elif self.form.opaque:
             e = self.form(a, b).to(self.precision)
         else:
             with exact(a.device):
@@ -113,8 +118,36 @@ class EnergyMatrix:
             for modifier in self.modifiers:
                 e = modifier.whole(e, *index)
         if self.mask is not None and absent is not None:
-            e = e.masked_fill(~self.mask.dense(self.batch, self.queries, self.keys, e.device), absent)
+            e = e.masked_fill(~self._dense_mask(), absent)
         return e
+
+    def average(self, w: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q d"]:
+        """w v for the weights of the whole matrix."""
+        return _average_of_seen(w, v, self._dense_mask()) if self.separate else w @ v.to(w.dtype)
+
+    def block_average(
+        self, w: Float[Tensor, "n rows k"], v: Float[Tensor, "n k d"], n: Index, rows: Index
+    ) -> Float[Tensor, "n rows d"]:
+        """The same for a block of rows with all their keys."""
+        if not self.separate:
+            return w @ v.to(w.dtype)
+        return _average_of_seen(w, v, self._block_mask(n, rows, slice(0, self.keys)))
+
+    def _of_seen(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"], seen: Tensor) -> Tensor:
+        """Energies with a copy of the keys for each query, zeros where it does not see them."""
+        with nullcontext() if self.form.opaque else exact(a.device):
+            e = self.form(a[..., None, :], b[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
+        return e.to(self.precision)
+
+    def _dense_mask(self) -> Tensor:
+        assert self.mask is not None
+        return self.mask.dense(self.batch, self.queries, self.keys, self.a.device)
+
+    def _block_mask(self, n: Index, rows: Index, cols: Index) -> Tensor:
+        assert self.mask is not None
+        device = self.a.device
+        batch = unravel(positions(n, device), self.batch)
+        return self.mask(batch, positions(rows, device)[:, None], positions(cols, device))
 
     def flat(self) -> EnergyMatrix:
         """The same with one leading dimension, the form that `block` cuts from; `batch` stays what it was."""
@@ -129,7 +162,7 @@ class EnergyMatrix:
         With a `buffer` the result may use its memory, and is valid until the next call.
         """
         a, b = self.a[n][:, rows], self.b[n][:, cols]
-        if buffer is not None:
+        if buffer is not None and not self.separate:
             with exact(a.device):
                 e = self.form.write(a.to(self.precision), b.to(self.precision), buffer)
             if e is not None:
@@ -147,7 +180,9 @@ class EnergyMatrix:
     ) -> Float[Tensor, "n rows cols"]:
         """The same for queries and keys already cut out: energies between them, finished."""
         a, b = a.to(self.precision), b.to(self.precision)
-        if self.form.opaque:
+        if self.separate:
+            e = self._of_seen(a, b, self._block_mask(n, rows, cols))
+        elif self.form.opaque:
             e = self.form(a, b).to(self.precision).expand(a.shape[0], a.shape[1], b.shape[1])
             if not torch.is_grad_enabled():
                 e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
@@ -179,7 +214,7 @@ class EnergyMatrix:
 
     def blocks(self, count: int, queries: int, budget: int) -> Iterator[tuple[range, range]]:
         """Cut `count` matrices of `queries` whole rows into blocks of about `budget` numbers: which, which rows."""
-        cost = self.form.cost(self.a.shape[-1])
+        cost = self.a.shape[-1] if self.separate else self.form.cost(self.a.shape[-1])
         if self.a.is_cuda:
             cost = 1 if self._has_kernel() else cost
             budget *= ON_GPU
@@ -208,6 +243,11 @@ class EnergyMatrix:
         if bounds is not None:
             return bounds
         return self.interval(*(torch.arange(n, device=device) for n in (self.count, self.queries)))
+
+
+def _average_of_seen(w: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """w v with a copy of the values for each query, zeros where it does not see them."""
+    return (w[..., None, :] @ v.to(w.dtype)[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
 
 
 def split(

@@ -85,6 +85,10 @@ class Mask(Part):
             seen[..., row : row + tall, :] = rule(leading, i[row : row + tall], j)
         return seen
 
+    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Bool[Tensor, "..."] | None:
+        """Keys that no query sees, broadcastable to [*batch, T_k], where the rule names them without a dense mask."""
+        return None
+
     def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
         """`bounds` as [n, 1] where they are the same for all queries of a matrix and need no index tensors."""
         return None
@@ -171,6 +175,10 @@ class And(_Pair):
         start, stop = torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
         return start, torch.maximum(start, stop)
 
+    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
+        left, right = self.left.hidden(batch, keys, device), self.right.hidden(batch, keys, device)
+        return left if right is None else right if left is None else left | right
+
 
 class Or(_Pair):
     sign = "|"
@@ -186,6 +194,10 @@ class Or(_Pair):
         if left is None or right is None:
             return None
         return torch.minimum(left[0], right[0]), torch.maximum(left[1], right[1])
+
+    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
+        left, right = self.left.hidden(batch, keys, device), self.right.hidden(batch, keys, device)
+        return None if left is None or right is None else left & right
 
 
 class Not(Mask):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ..block_indices import brief, fits, pick
+from ..block_indices import brief, fits, grid, pick
 from ..part import whole
 from ..torch_transforms import readable
 from .mask import Mask
@@ -153,6 +153,11 @@ class Padding(Mask):
 
     def length(self, batch: Batch) -> Tensor:
         return _leading(self.lengths, batch)
+
+    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
+        leading, i, j = grid(batch, 1, keys, device)
+        seen = self(leading, i, j)
+        return ~(seen.squeeze(-2) if seen.dim() > 1 else seen)
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return j < self.length(batch)
