@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 from .energies.energies import ScaledDot
 from .jagged_sequences import JaggedBatch
 from .listeners import listeners, notify
+from .masks.hidden_keys import is_finite
 from .normalizers.softmax import Softmax
 from .request import make_request
 from .select_backend import Plan, make_plan, select
@@ -79,7 +80,8 @@ def attend(
     - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Unnormalized()`, or any function
       of (energies) or (energies, mask) that gives weights along the last dimension.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
-      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros.
+      `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. NaN and ∞ behind it reach
+      no query and no gradient; on a GPU that holds for padding, and for no other mask (docs/performance.md).
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises.
@@ -99,6 +101,9 @@ def attend(
         return batch.q.nested(values) if w is None else (batch.q.nested(values), w)
     request = make_request(q, k, v, energy, normalize, mask, dropout, weights)
     output, state = select(request, backend).run(request)
+    if request.unchecked and not is_finite(output):
+        request = request.without_hidden_keys()
+        output, state = select(request, backend).run(request)
     if listeners:
         notify(request, output, state)
     if request.vector:

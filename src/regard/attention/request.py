@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from .masks.mask import Dense, Mask, MaskMod
 from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
 from .part import takes
-from .torch_transforms import AUTOCAST
+from .torch_transforms import AUTOCAST, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,21 @@ class Request:
     """Whether the row state is returned beside the output."""
     vector: bool = False
     """Whether the query was one vector [D], so that the output is one, too."""
+    unchecked: bool = False
+    """Whether NaN or ∞ may be behind the mask, which shows in the output (`hidden_keys.py`)."""
 
     def tensors(self) -> list[Tensor]:
         """What the output may be differentiated by: projected queries and keys, values, and learned tensors."""
         return [self.energies.a, self.energies.b, self.v, *self.energies.learned(), *self.normalize.tensors()]
+
+    def without_hidden_keys(self) -> Request:
+        """The same with zeros for keys that no query sees; each query apart from others where that is not enough."""
+        energies = self.energies
+        assert energies.mask is not None
+        b, v, separate = clear_hidden_keys(
+            energies.mask, energies.batch, energies.groups, energies.a, energies.b, self.v
+        )
+        return replace(self, energies=replace(energies, b=b, separate=separate), v=v, unchecked=False)
 
 
 def make_request(
@@ -109,12 +120,15 @@ def make_request(
     modifiers = getattr(energy, "modifiers", ())
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
-    separate = False
-    if mask is not None:  # before keys are projected: parameters get gradients from all of them
+    separate, unchecked = False, mask is not None and q.device.type == "cpu" and readable(q)
+    differentiated = any(x.requires_grad for x in (q, k, v)) or isinstance(energy, nn.Module)
+    if unchecked and mask is not None and torch.is_grad_enabled() and differentiated:
+        # Before keys are projected: parameters get gradients from all of them.
         k, v, separate = clear_hidden_keys(mask, batch, groups, q, k, v)
+        unchecked = False
     a, b, form = split(energy, q, k)
     energies = EnergyMatrix(a, b, form, batch, modifiers, mask, groups, separate)
-    return Request(energies, v, normalize, dropout, weights, vector)
+    return Request(energies, v, normalize, dropout, weights, vector, unchecked)
 
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

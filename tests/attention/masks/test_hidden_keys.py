@@ -97,6 +97,9 @@ def test_every_mask(name: str) -> None:
         z = attend(q, k, v, mask=mask, backend=backend)
         assert torch.equal(z[..., 0].isnan(), seen.expand(2, 3, 5, 7)[..., 2])
         assert not z[..., 1:].isnan().any()
+        z, weights = attend(q, k, v.requires_grad_(), mask=mask, backend=backend, weights=True)
+        assert torch.equal(z[..., 0].isnan(), seen.expand(2, 3, 5, 7)[..., 2])
+        assert weights.dense().isfinite().all()
 
 
 def test_grouped_heads_and_broadcast_keys() -> None:
@@ -126,9 +129,10 @@ def test_weights_of_queries_beside_a_bad_key() -> None:
 
 
 def test_a_sum_that_overflows_is_no_reason() -> None:
-    x = torch.full((4, 4), 3e38)
+    x = torch.full((4, 4), 3e38, requires_grad=True)
     assert r.explain(x, x, x, mask=r.causal()).backend == "sdpa"
-    x[2, 1] = math.inf
+    with torch.no_grad():
+        x[2, 1] = math.inf
     plan = r.explain(x, x, x, mask=r.causal())
     assert plan.backend == "fused"
     assert "behind the mask" in plan.others["sdpa"]

@@ -11,8 +11,9 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 
 from .. import blocked_attention
 from ..block_indices import digits
+from ..masks.hidden_keys import clear_named_keys
 from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import no_kernel
+from ..torch_transforms import no_kernel, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,7 @@ def refusal(request: Request) -> str | None:
     if request.dropout:
         return "it has no dropout"
     if not (energies.a.numel() and energies.b.numel() and request.v.numel() and energies.count):
-        return "some size is zero"
+        return "the batch is empty, or some other size is zero"
     if energies.a.device.type == "cpu" and _needs_gradient(request):
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
@@ -53,9 +54,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     kind = request.v.dtype  # some energies project in higher precision than the inputs have
+    k, v = energies.b, request.v
+    if k.device.type != "cpu" or traced():  # on a CPU the numbers were read, and keys that are not finite are zeros
+        k, v = clear_named_keys(energies.mask, batch, groups, k, v)
     q, k, v = (
         x.expand(*lead, *x.shape[-2:]).reshape(-1, lead[-1] if lead else 1, *x.shape[-2:])
-        for x, lead in ((energies.a.to(kind), batch), (energies.b.to(kind), shared), (request.v, shared))
+        for x, lead in ((energies.a.to(kind), batch), (k.to(kind), shared), (v, shared))
     )
     if not torch.is_grad_enabled():  # on CPU it refuses inputs that require a gradient even then
         q, k, v = q.detach(), k.detach(), v.detach()

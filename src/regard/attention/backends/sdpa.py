@@ -9,6 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .. import blocked_attention
 from ..block_indices import grid
+from ..masks.hidden_keys import clear_named_keys
 from ..normalizers.normalizer import mark_empty
 from ..torch_transforms import no_kernel, traced
 
@@ -46,7 +47,10 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    q, k, v = _four(energies.a.to(kind), batch), _four(energies.b.to(kind), shared), _four(request.v, shared)
+    k, v = energies.b, request.v
+    if k.device.type != "cpu" or traced():  # on a CPU the numbers were read, and keys that are not finite are zeros
+        k, v = clear_named_keys(energies.mask, batch, groups, k, v)
+    q, k, v = _four(energies.a.to(kind), batch), _four(k.to(kind), shared), _four(v, shared)
     scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..torch_transforms import readable
-
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
@@ -25,26 +23,25 @@ def clear_hidden_keys(
 ) -> tuple[Tensor, Tensor, bool]:
     """Keys and values with zeros where no query sees them, and whether NaN or ∞ is left beside a mask.
 
-    On a CPU the numbers are read, and mostly nothing is to be done. Elsewhere reading would wait for the device, or is
-    not possible in a trace: there the keys that the mask itself names as hidden from all queries are cleared.
+    Numbers are read for it, so this is for a CPU alone, where mostly nothing is to be done.
     """
     queries, keys = q.shape[-2], k.shape[-2]
     if mask.causal_offset is not None and mask.causal_offset >= keys - 1:
         return k, v, False  # every query sees every key
-    if q.device.type == "cpu" and readable(q):
-        if _is_finite(k) and _is_finite(v):
-            return k, v, not _is_finite(q)
-        hidden = ~mask.dense(batch, queries, keys, q.device).expand(*batch, queries, keys).any(-2)
-    else:
-        named = mask.hidden(batch, keys, q.device)
-        if named is None:
-            return k, v, False
-        hidden = named
+    if is_finite(k) and is_finite(v):
+        return k, v, not is_finite(q)
+    hidden = ~mask.dense(batch, queries, keys, q.device).expand(*batch, queries, keys).any(-2)
     k, v = (x.masked_fill(_for_keys(hidden, batch, groups, x), 0) for x in (k, v))
-    return k, v, readable(q) and q.device.type == "cpu" and not all(map(_is_finite, (q, k, v)))
+    return k, v, not all(map(is_finite, (q, k, v)))
 
 
-def _is_finite(x: Tensor) -> bool:
+def clear_named_keys(mask: Mask | None, batch: tuple[int, ...], groups: int, k: Tensor, v: Tensor) -> list[Tensor]:
+    """The same without reading numbers, which a GPU would wait for: the keys that padding hides from all queries."""
+    hidden = None if mask is None else mask.hidden(batch, k.shape[-2], k.device)
+    return [k, v] if hidden is None else [x.masked_fill(_for_keys(hidden, batch, groups, x), 0) for x in (k, v)]
+
+
+def is_finite(x: Tensor) -> bool:
     # One pass without a copy; a sum that overflows is looked at again.
     total = x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))
     return math.isfinite(float(total)) or bool(x.isfinite().all())
