@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import regard
 from regard.seeing import load_trace
 from regard.viewer.data.trace_view import TraceView
 from tests.support.viewer_client import app_of, get, json_of, seen_of
@@ -71,3 +72,12 @@ def test_tensors_of_a_stranger(wrong: str, tmp_path: Path) -> None:
     assert json_of(get(app, root))["calls"][0]["fidelity"]["kept"] is not True
     for path in ("stats", "patterns", "calls/0/top", "calls/0/neuron?query=3", "thumbs", "calls/0/received"):
         assert get(app, f"{root}/{path}").status == 200, path
+
+
+def test_statistics_that_are_not_defined_are_null() -> None:
+    """Weights of sums may be negative: they have no entropy, and JSON has no NaN."""
+    shown = TraceView.of(seen_of({"normalize": regard.Unnormalized()}, {"normalize": regard.Softmax(sink=0.0)}))
+    sums, sinks = shown.statistics(0, 0), shown.statistics(1, 0)
+    assert sums["entropy"] == [None, None, None]
+    assert all(isinstance(x, float) for x in (*sums["confidence"], *sinks["entropy"]))
+    json.dumps(sums, allow_nan=False)

@@ -260,5 +260,6 @@ def _no_patterns(why: str) -> dict[str, Any]:
     return {"heads": [], "thresholds": THRESHOLDS, "why": why}
 
 
-def _list(x: torch.Tensor) -> list[float]:
-    return [round(value, 6) for value in x.float().cpu().nan_to_num(0).tolist()]
+def _list(x: torch.Tensor) -> list[float | None]:
+    """Six digits; None where it is not defined, such as the entropy of negative weights."""
+    return [round(value, 6) if math.isfinite(value) else None for value in x.float().cpu().tolist()]
