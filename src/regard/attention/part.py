@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
 _CLASSES: dict[str, type[Part]] = {}
 """Parts by the name a trace gives them. Only classes that are already defined are rebuilt: no code is imported."""
@@ -75,6 +75,18 @@ class Part:
         """The arguments of the constructor that are no tensors."""
         return {name: x for name, x in self.arguments().items() if not isinstance(x, Tensor)}
 
+    def cache_key(self) -> Hashable | None:
+        """Equal for parts that compute the same; None where that is not known: tensors, functions, a user's class."""
+        if not _is_ours(type(self)):
+            return None
+        key: list[Hashable] = [_kind(type(self))]
+        for name, x in self.arguments().items():
+            value = x.cache_key() if isinstance(x, Part) else x if x is None or isinstance(x, _NUMBERS) else None
+            if value is None and x is not None:
+                return None
+            key.append((name, value))
+        return tuple(key)
+
     def describe(self, at: int | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Its settings as JSON has them, and its tensors by name. `at` numbers the modifiers of one energy."""
         tensors = {name: x for name, x in self.arguments().items() if isinstance(x, Tensor)}
@@ -112,8 +124,14 @@ class Part:
 
 def _kind(part: type[Part]) -> str:
     """Ours by name, a user's by module and name."""
-    ours = part.__module__.partition(".")[0] == __name__.partition(".")[0]
-    return part.__name__ if ours else f"{part.__module__}.{part.__qualname__}"
+    return part.__name__ if _is_ours(part) else f"{part.__module__}.{part.__qualname__}"
+
+
+def _is_ours(part: type[Part]) -> bool:
+    return part.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+_NUMBERS = (bool, int, float, str)
 
 
 def _place(at: int | None) -> str:
@@ -123,7 +141,7 @@ def _place(at: int | None) -> str:
 def _is_plain(x: object) -> bool:
     if isinstance(x, list | tuple):
         return all(_is_plain(item) for item in x)
-    return x is None or isinstance(x, bool | int | float | str)
+    return x is None or isinstance(x, _NUMBERS)
 
 
 def positive(what: str, value: object, hint: str = "") -> None:

@@ -34,17 +34,35 @@ class Launch:
             self.started = compiled[self.grid]
 
 
-def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> None:
-    """The same in one call, where the arguments themselves say of which kind they are."""
+def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> bool:
+    """The same in one call, where the arguments themselves say of which kind they are. Whether that kind was new."""
     key = (kernel, *[(x.dtype, x.data_ptr() & 15) if isinstance(x, torch.Tensor) else x for x in arguments])
     key = (*key, *options.values(), arguments[0].get_device())
     compiled = _compiled.get(key)
     if compiled is not None:
         compiled[grid](*arguments)
-        return
+        return False
     if len(_compiled) >= MOST:
         _compiled.clear()
     _compiled[key] = kernel[grid](*arguments, **options)
+    return True
+
+
+def start_by_name(
+    kernel: Any, grid: tuple[int, int, int], options: dict[str, Any], other: dict[str, Any] | None = None
+) -> None:
+    """`start` with the kernel's arguments by name; there may be more than it has.
+
+    With `other` the kernel is compiled for these arguments too, where the kind is new: a later call may have them.
+    """
+    compiler = {name: options[name] for name in ("num_warps", "num_stages", "maxnreg") if name in options}
+    new = start(kernel, grid, *[options[name] for name in kernel.arg_names], **compiler)
+    if new and other is not None and arguments_on_gpu(options):
+        kernel.warmup(*[(options | other)[name] for name in kernel.arg_names], grid=grid, **compiler)
+
+
+def arguments_on_gpu(options: dict[str, Any]) -> bool:
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in options.values())
 
 
 _compiled: dict[Hashable, Any] = {}

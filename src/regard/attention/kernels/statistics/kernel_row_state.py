@@ -9,6 +9,7 @@ import torch
 
 from ...normalizers.normalizer import RowState
 from .. import ceil
+from ..fast_triton_launch import start_by_name
 from .matrix_region import KIND, MatrixRegion, matrix_region, sizes
 
 if TYPE_CHECKING:
@@ -97,11 +98,10 @@ def _with_sink(w: Weights, state: RowState, unit: float = 1.0) -> RowState:
 
 
 def _largest_and_sums(r: MatrixRegion) -> RowState:
-    from . import row_state_topk_tile_triton
+    from . import row_state_tile_triton
 
     anchor, rest = torch.empty(2, r.count, r.queries, device=r.a.device)
     cut = sizes(r, "state")
-    row_state_topk_tile_triton.row_state[(ceil(r.queries, cut.queries), r.count)](
-        **r.arguments(), **r.precision(), **cut.options(), anchor=anchor, rest=rest
-    )
+    options = r.arguments() | r.precision() | cut.options() | {"anchor": anchor, "rest": rest}
+    start_by_name(row_state_tile_triton.row_state, (ceil(r.queries, cut.queries), r.count, 1), options)
     return RowState(rest, anchor)

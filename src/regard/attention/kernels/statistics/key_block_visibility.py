@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from .. import ceil
+from .matrix_region import remember
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -20,47 +21,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyBlocks:
-    """Keys cut into blocks none of which crosses an edge between cells, or each of which holds `cells` whole ones."""
+    """Keys cut into `columns` cells, and each cell into `per_cell` blocks of `width` keys; the last may be smaller."""
 
     keys: int
     columns: int
-    """How many cells there are beside one another; 1 where there is no map."""
     width: int
     per_cell: int
-    cells: int
 
     @property
     def blocks(self) -> int:
-        return ceil(self.keys, self.width) if self.cells > 1 else self.columns * self.per_cell
-
-    @property
-    def ragged(self) -> bool:
-        """Whether some block is not full."""
-        if self.cells > 1:
-            return self.keys % self.width != 0
-        return self.keys % (self.columns * self.width) != 0
+        return self.columns * self.per_cell
 
 
-def key_blocks(keys: int, cells: int, width: int, alone: bool = False) -> KeyBlocks:
-    each, rest = divmod(keys, cells)
-    if not alone and not rest and each < width and width % each == 0:
-        return KeyBlocks(keys, cells, width, 1, width // each)
-    widest = each + bool(rest)
+def key_blocks(keys: int, cells: int, width: int) -> KeyBlocks:
+    """Blocks of `width` keys, smaller where a cell has fewer: none crosses an edge between cells."""
+    widest = ceil(keys, cells)
     while width > 16 and width // 2 >= widest:
         width //= 2
-    return KeyBlocks(keys, cells, width, ceil(widest, width), 1)
+    return KeyBlocks(keys, cells, width, ceil(widest, width))
+
+
+def equal_blocks(keys: int, width: int) -> KeyBlocks:
+    """The same without cells. The width does not depend on the length: a kernel is compiled for each width."""
+    return KeyBlocks(keys, 1, width, ceil(keys, width))
 
 
 @lru_cache(maxsize=64)
 def edges_of(plan: KeyBlocks, device: torch.device) -> Int[Tensor, "blocks 2"]:
     """Where each block begins and ends; an end at or before the beginning is a block of nothing."""
-    if plan.cells > 1:
-        first = torch.arange(plan.blocks) * plan.width
-        last = (first + plan.width).clamp_max(plan.keys)
-    else:
-        edge = torch.arange(plan.columns + 1) * plan.keys // plan.columns
-        first = (edge[:-1, None] + torch.arange(plan.per_cell) * plan.width).flatten()
-        last = torch.minimum(first + plan.width, edge[1:].repeat_interleave(plan.per_cell))
+    edge = torch.arange(plan.columns + 1) * plan.keys // plan.columns
+    first = (edge[:-1, None] + torch.arange(plan.per_cell) * plan.width).flatten()
+    last = torch.minimum(first + plan.width, edge[1:].repeat_interleave(plan.per_cell))
     return torch.stack([first, last], dim=1).int().to(device)
 
 
@@ -79,12 +70,20 @@ def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tens
     edges, rows = edges_of(plan, r.a.device), ceil(r.queries, tall)
     if r.start is None or r.stop is None:
         return edges, _all(plan, rows, r.a.device)
+    key = None if r.mask_key is None else (r.mask_key, plan, tall)
+    return edges, remember(key, lambda: _visible(r, plan, tall, edges))
+
+
+def _visible(r: MatrixRegion, plan: KeyBlocks, tall: int, edges: Tensor) -> Int[Tensor, "n blocks 4"]:
+    assert r.start is not None
+    assert r.stop is not None
+    rows = ceil(r.queries, tall)
     at_once = max(1, (1 << 24) // (rows * plan.blocks))
     parts = [
         _seen(start, stop, edges, plan, rows, tall, r.keys)
         for start, stop in zip(r.start.split(at_once), r.stop.split(at_once), strict=True)
     ]
-    return edges, torch.cat(parts)
+    return torch.cat(parts)
 
 
 def _seen(

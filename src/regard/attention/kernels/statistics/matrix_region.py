@@ -9,14 +9,14 @@ import os
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ...block_indices import positions, span
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -73,6 +73,8 @@ class MatrixRegion:
     slopes: Float[Tensor, " n"]
     start: Int[Tensor, "n_or_1 q"] | None
     stop: Int[Tensor, "n_or_1 q"] | None
+    mask_key: Hashable | None
+    """Equal for regions with the same `start` and `stop`; None where that is not known."""
     kind: int
     power: float
     scale: float
@@ -133,7 +135,7 @@ class MatrixRegion:
         width = self.a.shape[-1]
         return (
             self.a.is_cuda
-            and torch.cuda.get_device_capability(self.a.device)[0] >= 9
+            and _has_copy_engine(self.a.device)
             and self.a.dtype != torch.float32
             and self.align == 16
             and self.a.data_ptr() % 16 == 0
@@ -155,12 +157,15 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
     for modifier in energies.modifiers:
         modifiers |= modifier.kernel_arguments()
     lag = modifiers.get("offset", 0)
-    start = stop = None
+    start = stop = mask_key = None
     if energies.mask is not None:
-        bounds = energies.interval(torch.tensor(entries, device=device), positions(span(rows, device), device))
+        mask_key = energies.mask.cache_key()
+        if mask_key is not None:
+            mask_key = (mask_key, energies.batch, energies.keys, entries, rows, keys, device)
+        bounds = remember(mask_key, lambda: _bounds(energies, entries, rows, keys))
         if bounds is None:
             return None
-        start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in bounds)
+        start, stop = bounds
     a = energies.a.detach()[..., span(rows, device), :]
     b = energies.b.detach()[..., keys.start : keys.stop, :]
     a, b = (x if x.stride(-1) == 1 else x.contiguous() for x in (a, b))
@@ -184,6 +189,7 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
         slopes=slopes,
         start=start,
         stop=stop,
+        mask_key=mask_key,
         kind=KIND[normalize.kernel or ""],
         power=normalize.power,
         scale=energies.form.scale,
@@ -198,6 +204,39 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
     )
 
 
+def _bounds(
+    energies: EnergyMatrix, entries: Sequence[int], rows: Sequence[int], keys: range
+) -> tuple[Tensor, Tensor] | None:
+    """The first of these keys that each query sees and one past the last, [n or 1, q]; None where it is no interval."""
+    device = energies.a.device
+    interval = energies.interval(*(positions(span(x, device), device) for x in (entries, rows)))
+    if interval is None:
+        return None
+    start, stop = ((x - keys.start).clamp(0, len(keys)).expand(-1, len(rows)).int().contiguous() for x in interval)
+    return start, stop
+
+
+R = TypeVar("R")
+
+
+def remember(key: Hashable | None, make: Callable[[], R]) -> R:
+    """What `make` gives, which is kept where there is a key: every layer of a model has the same mask."""
+    if key is None:
+        return make()
+    if key not in _results:
+        if len(_results) >= RESULTS:
+            _results.clear()
+        _results[key] = make()
+    return _results[key]  # type: ignore[no-any-return]
+
+
+_results: dict[Hashable, Any] = {}
+
+RESULTS = 64
+"""How many results are kept before all are dropped; each is a few numbers per query."""
+
+
+@cache
 def _float32(x: float) -> float:
     return float(torch.tensor(x, dtype=torch.float32))
 
@@ -256,13 +295,21 @@ def sizes(r: MatrixRegion, kernel: str) -> Sizes:
         return Sizes(32, 32 if wide else 64, 4, 2)
     if kernel == "walk":
         return Sizes(64, 128, 4, 2, None if wide else 168)
-    if kernel == "top":
-        return Sizes(64, 64 if wide else 128, 4, 2)
     return Sizes(64, 64, 4, 2)
 
 
-def waves(r: MatrixRegion) -> int:
-    """How many programs are wanted: several times what the processors hold at once, so that none waits long."""
+def programs(r: MatrixRegion) -> int:
+    """How many programs a GPU works on at once: three for each of its processors."""
     if r.a.device.type == "cpu":
         return 2 * r.count
-    return 16 * torch.cuda.get_device_properties(r.a.device).multi_processor_count
+    return 3 * _processors(r.a.device)
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _has_copy_engine(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] >= 9

@@ -7,6 +7,18 @@ import triton.language as tl
 
 SOFTMAX, PROPORTIONAL, THRESHOLD, HARD = (tl.constexpr(x) for x in range(4))
 
+LENGTHS = [
+    "queries", "keys", "bound_n", "range_n", "chosen_n", "blocks", "first_strip", "by_strip", "by_turn", "turns",
+    "map_rows", "map_cols", "key0", "count",
+]  # fmt: skip
+"""Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
+ADDRESSES = [
+    "q_at", "k_at", "state", "anchor", "rest", "place", "slopes", "start", "stop", "edges", "ranges", "row_cells",
+    "col_cells", "chosen", "entropy", "on", "mass", "received", "best", "cells", "least", "shifts", "values", "indices",
+    "out", "z_at", "v_at", "error", "norm",
+]  # fmt: skip
+"""Tensors whose alignment no kernel uses, and which may begin anywhere."""
+
 
 @triton.jit
 def tanh(y):
@@ -35,13 +47,7 @@ def energies(s, i, j, state, scale, cap, slope, KIND: tl.constexpr, CAP: tl.cons
 
 
 @triton.jit
-def log2_weigh(e, anchor, state, c, ANCHORED: tl.constexpr):
-    """log₂ w of softmax; the clamp keeps −∞ out of w · log w, and lets NaN through."""
-    return tl.maximum(_relative(e, anchor, c, ANCHORED) - state, -1e30, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _relative(e, anchor, c, ANCHORED: tl.constexpr):
+def relative(e, anchor, c, ANCHORED: tl.constexpr):
     """c e, for rows of large energies c (e − anchor): what state is subtracted from. No energy is above the anchor,
     but a block of another size may round one otherwise, and the difference may be large where energies are."""
     if ANCHORED:
@@ -53,11 +59,11 @@ def _relative(e, anchor, c, ANCHORED: tl.constexpr):
 def weigh(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
     """w from energies and row state, as `normalizers/` has it; `kernel_row_state.py` prepares anchor and state."""
     if KIND == SOFTMAX:
-        w = tl.exp2(_relative(e, anchor, c, ANCHORED) - state)
+        w = tl.exp2(relative(e, anchor, c, ANCHORED) - state)
     elif KIND == PROPORTIONAL:
         w = (e / anchor if ANCHORED else e * c) * state
     elif KIND == THRESHOLD:
-        w = tl.maximum(_relative(e, anchor, c, ANCHORED) - state, 0.0)
+        w = tl.maximum(relative(e, anchor, c, ANCHORED) - state, 0.0)
         if POWER == 2:
             w = w * w
         elif POWER != 1:

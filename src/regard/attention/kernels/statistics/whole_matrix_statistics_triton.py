@@ -13,20 +13,90 @@ by integer atomics, whose result no order changes.
 import triton
 import triton.language as tl
 
-from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, log2_weigh, matrix, ordered, weigh
+from .weight_functions_triton import (
+    ADDRESSES,
+    HARD,
+    LENGTHS,
+    PROPORTIONAL,
+    SOFTMAX,
+    energies,
+    matrix,
+    ordered,
+    relative,
+    weigh,
+)
 
 
 @triton.jit
+def group_max(x, BM: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, QUADS: tl.constexpr):
+    """The maximum of every GROUP consecutive keys [BM, BN / GROUP], keys and groups in the order of `key_group`."""
+    if not QUADS:
+        x = tl.max(tl.reshape(x, (BM, BN // GROUP, GROUP)), axis=2)
+    elif GROUP > 1:
+        x = tl.max(tl.reshape(x, (BM, BN // 2, 2)), axis=2)  # pairs: [BM, BN / 8 · 4]
+        if GROUP > 2:
+            x = tl.reshape(tl.max(tl.reshape(x, (BM, BN // 4 // GROUP, GROUP // 2, 4)), axis=2), (BM, BN // GROUP))
+    return x
+
+
+@triton.jit
+def key_group(at, BN: tl.constexpr, GROUP: tl.constexpr, QUADS: tl.constexpr):
+    """Which group of GROUP consecutive keys stands at this place of a row.
+
+    A thread of the tensor core's layout holds columns 8x + 2t and 8x + 2t + 1 for one t of four. With QUADS these are
+    BN / 4 consecutive keys, so that a maximum over some consecutive keys moves nothing between threads.
+    """
+    if not QUADS:
+        group = at
+    elif GROUP == 1:
+        group = at // 2 % 4 * (BN // 4) + at // 8 * 2 + at % 2
+    else:
+        group = at % 4 * (BN // 4 // GROUP) + at // 4
+    return group
+
+
+@triton.jit
+def pooled(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
+    """The weights of the largest energies; 0 where there is none."""
+    return tl.where(e == float("-inf"), 0.0, weigh(e, anchor, state, c, KIND, POWER, ANCHORED))
+
+
+@triton.jit
+def join_cells(
+    pool, col, col_exists, row_cell, real, cells, map_cols, BM: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr
+):  # fmt: skip
+    """Raise the cells [map_rows, map_cols] to the weights `pool` [BM, columns] of these rows, GROUP rows at a time.
+
+    A cell is at least GROUP rows high, so a group meets two cells at most, and with SPLIT some groups do.
+    """
+    groups: tl.constexpr = BM // GROUP
+    columns: tl.constexpr = pool.shape[1]
+    place = tl.reshape(row_cell, (groups, GROUP))
+    upper = tl.min(place, axis=1)
+    exists = (tl.max(tl.reshape(real.to(tl.int32), (groups, GROUP)), axis=1) > 0)[:, None] & col_exists[None, :]
+    # Weights are ≥ 0, where the order of floats is that of their bits.
+    if SPLIT:
+        lower = tl.max(place, axis=1)
+        below = cells + lower[:, None] * map_cols + col[None, :]
+        down = row_cell > tl.reshape(tl.broadcast_to(upper[:, None], (groups, GROUP)), (BM,))
+        rest = tl.max(tl.reshape(tl.where(down[:, None], pool, 0.0), (groups, GROUP, columns)), axis=1)
+        tl.atomic_max(below, rest.to(tl.int32, bitcast=True), mask=exists & (lower > upper)[:, None], sem="relaxed")
+        pool = tl.where(down[:, None], 0.0, pool)
+    pool = tl.max(tl.reshape(pool, (groups, GROUP, columns)), axis=1)
+    at = cells + upper[:, None] * map_cols + col[None, :]
+    tl.atomic_max(at, pool.to(tl.int32, bitcast=True), mask=exists, sem="relaxed")
+
+
+@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def walk(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, chosen, entropy, on, mass,
-    received, best, cells, queries, keys, q_row, k_row, bound_n, range_n, chosen_n, blocks, first_strip, by_strip,
-    by_turn, turns, map_rows, map_cols, per_cell, key0, scale, c, cap,
+    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, col_cells, chosen, entropy,
+    on, mass, received, best, cells, queries, keys, q_row, k_row, bound_n, range_n, chosen_n, blocks, first_strip,
+    by_strip, by_turn, turns, map_rows, map_cols, key0, scale, c, cap,
     ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    EDGES: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr, MASS: tl.constexpr, RECEIVED: tl.constexpr,
-    BEST: tl.constexpr, MAP: tl.constexpr, CELLS: tl.constexpr, GROUP: tl.constexpr, CANDIDATES: tl.constexpr,
-    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    SLABS: tl.constexpr, ALIGN: tl.constexpr, BULK: tl.constexpr,
+    BOUNDED: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr, MASS: tl.constexpr, RECEIVED: tl.constexpr,
+    BEST: tl.constexpr, MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
+    CANDIDATES: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, SLABS: tl.constexpr, ALIGN: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
@@ -45,28 +115,42 @@ def walk(
     received += (n.to(tl.int64) * parts + part) * keys
     start, stop, chosen = start + n * bound_n, stop + n * bound_n, chosen + n.to(tl.int64) * chosen_n
     ranges += n * range_n
+    QUADS: tl.constexpr = q.dtype.element_ty != tl.float32  # whose products are not the tensor core's
+    order = key_group(tl.arange(0, BN), BN, 1, QUADS)
+    groups: tl.constexpr = BN // CANDIDATES
     for turn in range(turns):
-        block = (first_strip + strip) * by_strip + turn * by_turn
+        # Every second turn the strips go in reverse: under a causal mask later keys are seen by fewer queries.
+        column = tl.where((turn % 2 == 1) & (by_turn == strips), strips - 1 - strip, strip)
+        block = (first_strip + column) * by_strip + turn * by_turn
         if block < blocks:
             first, last = tl.load(edges + 2 * block), tl.load(edges + 2 * block + 1)  # keys first ≤ j < last
-            j = first + tl.arange(0, BN)
+            j = first + order
             keys_t = tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN))  # [BD, BN]
             picked = tl.load(chosen + j, mask=j < last, other=0.0) if ON else 0.0
             taken = tl.zeros((BM // 16 // SLABS, 8, BN), tl.float32)
-            # Query blocks that see part of these keys, then a run that sees all of them, then part again.
-            for stretch in tl.static_range(0 if EDGES else 1, 3 if EDGES else 2):
-                at = ranges + 4 * block + stretch
-                begin = tl.load(at)
-                begin += (part + parts - begin % parts) % parts  # of these, every `parts`-th is this program's
-                for rows in range(begin, tl.load(at + 1), parts):
+            if MAP:
+                of_group = first + COL_GROUP * key_group(tl.arange(0, BN // COL_GROUP), BN, COL_GROUP, QUADS)
+                col_exists = of_group < last
+                col = tl.load(col_cells + of_group, mask=col_exists, other=0)
+            if MAP and SPLIT:
+                # The keys of a group that lie in the next cell: a cell is at least COL_GROUP keys wide.
+                own_cell = tl.load(col_cells + first + order // COL_GROUP * COL_GROUP, mask=j < last, other=0)
+                beyond = (tl.load(col_cells + j, mask=j < last, other=0) > own_cell)[None, :]
+            # Blocks of queries: from `begin` on they see some of these keys, from `run` to `stopped` all of them.
+            begin, run = tl.load(ranges + 4 * block), tl.load(ranges + 4 * block + 1)
+            stopped, end = tl.load(ranges + 4 * block + 2), tl.load(ranges + 4 * block + 3)
+            # First those that see part of the keys, before and after the run, then the run. Every `parts`-th is ours.
+            for whole in tl.static_range(2):
+                for step in range(part, stopped - run if whole else run - begin + end - stopped, parts):
+                    if whole:
+                        rows = run + step
+                    else:
+                        rows = begin + step + tl.where(step < run - begin, 0, stopped - run)
                     i = rows * BM + tl.arange(0, BM)
                     real = i < queries
                     # Beyond the last query: a state that gives no weight.
-                    own_state = tl.load(
-                        state + i,
-                        mask=real,
-                        other=-1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf"),
-                    )
+                    nothing: tl.constexpr = -1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf")
+                    own_state = tl.load(state + i, mask=real, other=nothing)
                     own_anchor = tl.load(anchor + i, mask=real, other=1.0)[:, None] if ANCHORED else 0.0
                     if BULK:
                         q_tile = all_q.load([rows * BM, 0])
@@ -75,44 +159,47 @@ def walk(
                     s = tl.dot(q_tile, keys_t, input_precision=PRECISION)
                     where = tl.load(place + i, mask=real, other=0)[:, None] if ALIBI else 0
                     e = energies(s, where, key0 + j[None, :], own_state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
-                    if stretch != 1:
-                        real_key = (j < last)[None, :]
-                        seen = real_key
+                    existing = e
+                    if not whole:
+                        exists = (j < last)[None, :]
+                        seen = exists
                         if BOUNDED:
                             low = tl.load(start + i, mask=real, other=0)[:, None]
                             high = tl.load(stop + i, mask=real, other=0)[:, None]
                             seen = seen & (j[None, :] >= low) & (j[None, :] < high)
                         e = tl.where(seen, e, 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf"))
-                    # A hidden key has weight 0, which may be the largest there is; a key that does not exist has none.
-                    existing = e if stretch == 1 else tl.where(real_key, e, float("-inf"))
+                        # A hidden key has weight 0, which may be the largest; one that does not exist has none.
+                        existing = tl.where(exists, e, float("-inf"))
                     if BEST:
-                        # The best of every CANDIDATES keys stays within a thread; which of them it is, is asked later.
-                        few = tl.max(tl.reshape(existing, (BM, CANDIDATES, BN // CANDIDATES)), axis=1)
+                        # The best of every CANDIDATES keys; which of them it is, is asked later.
+                        few = group_max(existing, BM, BN, CANDIDATES, QUADS)
                         top, slot = tl.max(few, axis=1, return_indices=True)  # [BM]
-                        code = block * (BN // CANDIDATES) + slot
-                        packed = (ordered(top).to(tl.int64) << 32) | (0x7FFFFFFF - code).to(tl.int64)
+                        code = 0x7FFFFFFF - (block * groups + key_group(slot, BN, CANDIDATES, QUADS))
+                        packed = (ordered(top).to(tl.int64) << 32) | code.to(tl.int64)
                         tl.atomic_max(best + i, packed, mask=real, sem="relaxed")
                     if MAP:
-                        if BEST and CELLS == 1:
-                            wide = top[:, None]
+                        row_cell = tl.load(row_cells + i, mask=real, other=map_rows - 1)
+                        if SPLIT:
+                            right = group_max(tl.where(beyond, existing, float("-inf")), BM, BN, COL_GROUP, QUADS)
+                            join_cells(
+                                pooled(right, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED), col + 1,
+                                col_exists & (col + 1 < map_cols), row_cell, real, cells, map_cols, BM, ROW_GROUP, SPLIT
+                            )  # fmt: skip
+                            left = group_max(tl.where(beyond, float("-inf"), existing), BM, BN, COL_GROUP, QUADS)
+                        elif BEST and COL_GROUP > CANDIDATES and CANDIDATES > 1 and QUADS:
+                            joined = tl.reshape(few, (BM, BN // 4 // COL_GROUP, COL_GROUP // CANDIDATES, 4))
+                            left = tl.reshape(tl.max(joined, axis=2), (BM, BN // COL_GROUP))
                         else:
-                            wide = tl.max(tl.reshape(existing, (BM, CELLS, BN // CELLS)), axis=2)  # [BM, CELLS]
-                        pool = weigh(wide, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
-                        # Weights are ≥ 0, where the order of floats is that of their bits.
-                        pool = tl.max(tl.reshape(pool, (BM // GROUP, GROUP, CELLS)), axis=1).to(tl.int32, bitcast=True)
-                        row = rows * BM + GROUP * tl.arange(0, BM // GROUP)
-                        row_cell = tl.load(row_cells + row, mask=row < queries, other=0)
-                        col = (block // per_cell) * CELLS + tl.arange(0, CELLS)
-                        cell = cells + row_cell[:, None] * map_cols + col[None, :]
-                        tl.atomic_max(
-                            cell, pool, mask=(row < queries)[:, None] & (col < map_cols)[None, :], sem="relaxed"
-                        )
+                            left = group_max(existing, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
+                        join_cells(
+                            pooled(left, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED), col, col_exists,
+                            row_cell, real, cells, map_cols, BM, ROW_GROUP, SPLIT,
+                        )  # fmt: skip
                     if ENTROPY or ON or MASS or RECEIVED:
-                        if KIND == SOFTMAX and stretch == 1 and not ANCHORED:
-                            log = e * c - own_state[:, None]
-                            w = tl.exp2(log)
-                        elif KIND == SOFTMAX:
-                            log = log2_weigh(e, own_anchor, own_state[:, None], c, ANCHORED)
+                        if KIND == SOFTMAX:
+                            log = relative(e, own_anchor, c, ANCHORED) - own_state[:, None]
+                            if ANCHORED or not whole:  # keep −∞ out of w · log w, and let NaN through
+                                log = tl.maximum(log, -1e30, propagate_nan=tl.PropagateNan.ALL)
                             w = tl.exp2(log)
                         else:
                             w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
@@ -127,5 +214,7 @@ def walk(
                             # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
                             pairs = tl.sum(tl.reshape(w, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
                             taken += tl.sum(pairs, axis=0)
+            if ENTROPY or ON or MASS:
+                tl.debug_barrier()  # the next block may add to the same rows by other threads: in the same order always
             if RECEIVED:
                 tl.store(received + j, tl.sum(tl.sum(taken, axis=0), axis=0), mask=j < last)

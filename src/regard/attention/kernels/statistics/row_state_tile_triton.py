@@ -1,4 +1,4 @@
-"""Questions about single rows or single weights: the row state itself, the top k, given keys, tiles, W v.
+"""Questions about single rows or single weights: the row state itself, given keys, tiles, W v.
 
 Here a program owns a block of queries and looks at the keys they see.
 """
@@ -9,7 +9,7 @@ Here a program owns a block of queries and looks at the keys they see.
 import triton
 import triton.language as tl
 
-from .weight_functions_triton import HARD, PROPORTIONAL, SOFTMAX, energies, matrix, weigh
+from .weight_functions_triton import ADDRESSES, HARD, LENGTHS, PROPORTIONAL, SOFTMAX, energies, matrix, weigh
 
 
 @triton.jit
@@ -59,7 +59,7 @@ def rows_of(
     return n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, tl.load(k_at + n)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def row_state(
     q, k, q_at, k_at, place, slopes, start, stop, anchor, rest, queries, keys, q_row, k_row, bound_n, key0, scale, c,
     cap,
@@ -98,73 +98,13 @@ def row_state(
     tl.store(rest + n * queries + i, total, mask=real)
 
 
-@triton.jit
-def top(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, values, indices, queries, keys, q_row, k_row, bound_n,
-    key0, scale, c, cap, count,
-    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr,
-    SLOTS: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, ALIGN: tl.constexpr,
-):  # fmt: skip
-    """The `count` largest weights of every row, largest first: values and indices [n, q, count].
-
-    A row keeps its best so far. A block of keys is searched only as often as some row finds a better one in it.
-    """
-    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
-    )  # fmt: skip
-    slots = tl.arange(0, SLOTS)
-    # Slots past `count` hold +∞, which nothing replaces.
-    kept = tl.zeros((BM, SLOTS), tl.float32) + tl.where(slots < count, float("-inf"), float("inf"))[None, :]
-    keys_kept = tl.zeros((BM, SLOTS), tl.int32)
-    least = tl.full((BM,), float("-inf"), tl.float32)
-    col = tl.arange(0, BN)
-    for at in range(since, until, BN):
-        e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, at + col, low, high, own_state, scale, cap, slope, key0,
-            float("-inf"), KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
-        )  # fmt: skip
-        most = tl.max(e, axis=1)
-        while tl.max((most > least).to(tl.int32), axis=0) > 0:
-            better = most > least
-            # The first column that holds the maximum, and the first slot that holds the least.
-            which = tl.min(tl.where(e == most[:, None], col[None, :], BN), axis=1)
-            worst = tl.min(tl.where(kept == least[:, None], slots[None, :], SLOTS), axis=1)
-            hit = better[:, None] & (slots[None, :] == worst[:, None])
-            kept = tl.where(hit, most[:, None], kept)
-            keys_kept = tl.where(hit, at + which[:, None], keys_kept)
-            e = tl.where(col[None, :] == which[:, None], float("-inf"), e)
-            least = tl.min(kept, axis=1)
-            most = tl.max(e, axis=1)
-    kept = tl.where((slots < count)[None, :], kept, float("-inf"))
-    keys_kept = tl.where(slots[None, :] < count, keys_kept, 0x7FFFFFFF)
-    out = (n * queries + i.to(tl.int64)) * count
-    # Whatever a NaN does to a row's energies, all its weights are NaN, and any keys are as good as others.
-    lost = own_state != own_state
-    for rank in range(count):
-        most = tl.max(kept, axis=1)
-        # Of equal weights the first key first.
-        key = tl.min(tl.where(kept == most[:, None], keys_kept, 0x7FFFFFFF), axis=1)
-        kept = tl.where(keys_kept == key[:, None], float("-inf"), kept)
-        keys_kept = tl.where(keys_kept == key[:, None], 0x7FFFFFFF, keys_kept)
-        # Past the keys a row sees come hidden ones, of weight 0: those before its interval, then those after.
-        extra = rank - (high - low)
-        key = tl.where(extra < 0, key, tl.where(extra < low, extra, tl.maximum(high, low) + extra - low))
-        key = tl.where(lost, rank, key)
-        w = weigh(tl.where(lost, 0.0, most), own_anchor, own_state, c, KIND, POWER, ANCHORED)
-        tl.store(values + out + rank, tl.where((extra < 0) | lost, w, 0.0), mask=real)
-        tl.store(indices + out + rank, key.to(tl.int64), mask=real)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def single_weights(
     q, k, q_at, k_at, state, anchor, place, slopes, start, stop, shifts, best, edges, values, indices, queries, keys,
     q_row, k_row, bound_n, key0, scale, c, cap, count,
     ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
     BOUNDED: tl.constexpr,
-    BEST: tl.constexpr, CANDIDATES: tl.constexpr, APART: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
+    BEST: tl.constexpr, CANDIDATES: tl.constexpr, GROUPS: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
     BM: tl.constexpr, ALIGN: tl.constexpr,
 ):  # fmt: skip
     """Single weights by single dot products. With BEST: which of the candidates that `walk` left is the best key,
@@ -188,13 +128,13 @@ def single_weights(
         packed = tl.load(best + row, mask=real, other=0)
         looked = packed > -0x7FFFFFFFFFFFFFFF  # a row that sees no key may never have been walked over
         code = tl.where(looked, 0x7FFFFFFF - (packed & 0x7FFFFFFF).to(tl.int32), 0)
-        block = code // APART
-        first = tl.load(edges + 2 * block, mask=real, other=0) + code % APART
+        block = code // GROUPS
+        first = tl.load(edges + 2 * block, mask=real, other=0) + code % GROUPS * CANDIDATES
         high = tl.minimum(high, tl.load(edges + 2 * block + 1, mask=real, other=0))
         top_j = tl.minimum(first, keys - 1)
     for at in range(CANDIDATES if BEST else count):
         if BEST:
-            j = first + at * APART
+            j = first + at
         else:
             j = i_place + tl.load(shifts + at) - key0
         seen = real & (j >= low) & (j < high) & (j >= 0) & (j < keys)
@@ -217,7 +157,7 @@ def single_weights(
         tl.store(indices + row, top_j.to(tl.int64), mask=real)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def tile(
     q, k, q_at, k_at, state, anchor, place, slopes, start, stop, out, queries, keys, q_row, k_row, bound_n, key0, scale,
     c, cap,
@@ -243,7 +183,7 @@ def tile(
     tl.store(there, w, mask=real[:, None] & (j < keys)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def fidelity(
     q, k, v, z, q_at, k_at, v_at, z_at, state, anchor, place, slopes, start, stop, error, norm, queries, keys, q_row,
     k_row, v_row, z_row, bound_n, key0, scale, c, cap,
