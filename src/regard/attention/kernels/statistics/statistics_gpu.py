@@ -131,7 +131,7 @@ def _walk(
     shown = torch.zeros(r.count, *cells, device=device) if cells else zeros
     own: dict[str, Any] = {}
     if cells:
-        rows, cols = Pooling.of(r.queries, cells[0], device), Pooling.of(r.keys, cells[1], device)
+        rows, cols = CellPlan.of(r.queries, cells[0], device), CellPlan.of(r.keys, cells[1], device)
         own = {"map_rows": cells[0], "map_cols": cells[1], "row_cells": rows.cells, "col_cells": cols.cells}
         own |= {"ROW_GROUP": min(rows.group, cut.queries), "COL_GROUP": min(cols.group, plan.width // 4)}
         own["SPLIT"] = rows.splits or cols.splits
@@ -197,7 +197,7 @@ def shares(blocks: int, row_blocks: int, count: int, most: int, programs: int) -
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
+class CellPlan:
     """Positions pooled to cells: cell r of R covers ⌊rT/R⌋ ≤ t < ⌊(r+1)T/R⌋ of T."""
 
     cells: Int[Tensor, " t"]
@@ -209,10 +209,10 @@ class Pooling:
 
     @staticmethod
     @lru_cache(maxsize=32)
-    def of(length: int, cells: int, device: torch.device) -> Pooling:
+    def of(length: int, cells: int, device: torch.device) -> CellPlan:
         group = min(GROUP, 1 << ((length // cells).bit_length() - 1))
         table = (((torch.arange(length) + 1) * cells - 1) // length).int().to(device)
-        return Pooling(table, group, length % cells != 0 or (length // cells) % group != 0)
+        return CellPlan(table, group, length % cells != 0 or (length // cells) % group != 0)
 
 
 def _launch(
