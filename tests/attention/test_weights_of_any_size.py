@@ -239,7 +239,11 @@ def test_every_answer_is_that_of_the_dense_matrix(example: Example) -> None:
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels.statistics import row_state_topk_tile_triton, whole_matrix_statistics_triton  # noqa: F401
+    from regard.attention.kernels.statistics import (  # noqa: F401
+        row_state_tile_triton,
+        top_k_triton,
+        whole_matrix_statistics_triton,
+    )
 
 
 def _number(count: int) -> int:
