@@ -141,7 +141,7 @@ def in_a_process(name: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--csv", type=Path, default=RESULTS)
+    parser.add_argument("--csv", type=Path, help="where to write the table; architectures.csv if no names are given")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     import transformers  # before the fork
@@ -154,12 +154,13 @@ def main() -> None:
     counts = Counter(row["verdict"] for row in rows)
     summary = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
     print(f"{summary} ({time.monotonic() - start:.0f} s)")
-    if not chosen.names:
+    file = chosen.csv or (None if chosen.names else RESULTS)
+    if file is not None:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(chosen.csv, text.getvalue())
+        write_text(file, text.getvalue())
 
 
 if __name__ == "__main__":

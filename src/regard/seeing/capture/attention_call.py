@@ -191,9 +191,9 @@ class Call:
         if self._generation is not None:
             self._generation.shorten_masks(known)
 
-    def append_step(self, record: Record, place: Callable[[Tensor], Tensor]) -> bool:
+    def append_step(self, record: Record, place: Callable[[Tensor], Tensor], trusted: bool = False) -> bool:
         """Append the record if it is the next step of the same generation; otherwise return False."""
-        if self._generation is None or not self._generation.append(record, place):
+        if self._generation is None or not self._generation.append(record, place, trusted):
             return False
         self._weights = self._fidelity = None
         return True

@@ -55,6 +55,7 @@ class Generation:
         self._source = None if original is None else _source(original)
         self._versions = [TensorVersions(fixed_of(record))]
         self._key_versions = TensorVersions([record.energies.b, record.v])
+        self._unchecked: list[tuple[int, int, Tensor, Tensor]] = []
 
     @property
     def v(self) -> Float[Tensor, "*batch k d_v"]:
@@ -84,6 +85,7 @@ class Generation:
         energies, steps = self.first.energies, self.steps
         if len(steps) == 1:
             return energies, steps[0].state
+        self._check_keys()
         if len(self._k) > 1:
             self._k = [torch.cat(self._k, dim=-2)]
         energies = replace(
@@ -96,12 +98,15 @@ class Generation:
         states = [step.state for step in steps if step.state is not None]
         return energies, torch.cat(states, dim=-1) if len(states) == len(steps) else None
 
-    def append(self, record: Record, place: Callable[[Tensor], Tensor]) -> bool:
+    def append(self, record: Record, place: Callable[[Tensor], Tensor], trusted: bool = False) -> bool:
         """Append the record if it is the next step of this generation; otherwise return False.
 
         Its keys must be the old ones and those of the new queries, of which the first and the last common row are
         compared; or the old ones alone, which are all compared, unless they lie in a buffer that is being filled. If
         other rows differ, the fidelity error shows it.
+
+        With `trusted`, another module has compared its keys in this forward pass, and these are compared when somebody
+        asks: on a GPU every comparison waits for all that was launched before it.
         """
         if not self._same_kind(record):
             return False
@@ -118,6 +123,12 @@ class Generation:
                 self.first.v = self._v[0]
         elif same_length and (source == self._source or self._same_rows(k, v)):
             pass  # unchanged keys of another sequence
+        elif trusted and 0 < old <= self.keys and new == 1:
+            k, v = (torch.cat([x[..., :1, :], x[..., old - 1 :, :]], dim=-2) for x in (k, v))
+            self._unchecked.append((self.keys - old, self.keys - 1, k, v))
+            self._k.append(place(k[..., 2:, :]))
+            self._v.append(place(v[..., 2:, :]))
+            self.keys += new
         elif (
             0 < old <= self.keys
             and self._same_row(k, v, old - 1, self.keys - 1)
@@ -133,6 +144,16 @@ class Generation:
         self.steps.append(_step(record, self.keys - record.energies.keys))
         self._versions.append(TensorVersions(fixed_of(record)))
         return True
+
+    def _check_keys(self) -> None:
+        """Compare the keys and values of trusted steps with those kept before them."""
+        for first, last, k, v in self._unchecked:
+            if not all(self._same_row(k, v, new, old) for new, old in ((0, first), (1, last))):
+                raise RuntimeError(
+                    "the key/value cache was reordered in one layer and not in another, so the steps of this layer "
+                    'cannot be joined; watch(model, keep="cpu") compares every layer at once'
+                )
+        self._unchecked.clear()
 
     def shorten_masks(self, known: dict[int, tuple[Tensor, Mask | None]]) -> None:
         """Keep a mask of a single step as two numbers per query where that is the same."""

@@ -87,6 +87,7 @@ class Watch:
         self.seen = Seen(type(self.model).__name__, self.storage)
         self._last_calls: dict[str, Call] = {}
         self._last_written: tuple[str, int, Call, Call | None] | None = None
+        self._pass: dict[str, bool] = {}  # the modules of this forward pass, and whether each continued its call
         self._over_limit = 0
         self._unseen: dict[str, str] = {}
 
@@ -150,7 +151,7 @@ class Watch:
             record = self._compute_now(record) if self.storage.copies else record
         if not callable(record):
             last = self._without_written(name, record, last)
-            if last is not None and last.ablated == ablated and self._append_step(last, record):
+            if last is not None and last.ablated == ablated and self._append_step(name, last, record):
                 return
             if self.storage.limit is not None:
                 tensors = (*tensors_of(record), *tensors)
@@ -186,17 +187,24 @@ class Watch:
         fidelity = Call("", record).fidelity()
         return replace(record, measured=fidelity.error, budget=fidelity.budget, after=None)
 
-    def _append_step(self, last: Call, record: Record) -> bool:
+    def _append_step(self, name: str, last: Call, record: Record) -> bool:
         """Append the record to the last call if it is the next step of a generation and fits into the limit."""
-        queries, keys = record.energies.queries, record.energies.keys
-        size = record.energies.a.nbytes + record.out.nbytes
-        size += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
-        if self.storage.limit is not None and self.storage.bytes + size > self.storage.limit:
-            return False  # a call of its own will not fit either, and is counted
-        if not last.append_step(record, self.storage.store):
-            return False
-        self.storage.bytes += size
-        return True
+        if self.storage.limit is not None:
+            queries, keys = record.energies.queries, record.energies.keys
+            size = record.energies.a.nbytes + record.out.nbytes
+            size += (record.energies.b.nbytes + record.v.nbytes) * min(queries, keys) // keys
+            if self.storage.bytes + size > self.storage.limit:
+                return False  # a call of its own will not fit either, and is counted
+            self.storage.bytes += size
+        if name in self._pass:  # the next forward pass
+            self._pass = {}
+        # One module of a pass compares its keys, the others follow; on a CPU each compares its own.
+        trusted = next(iter(self._pass.values()), False) and record.energies.b.is_cuda and not self.storage.copies
+        joined = last.append_step(record, self.storage.store, trusted)
+        self._pass[name] = joined
+        if not joined and self.storage.limit is not None:
+            self.storage.bytes -= size
+        return joined
 
     def add_missed(self, name: str, reason: str) -> None:
         message = f"{name}: {reason}"
