@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,52 +18,68 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LENGTHS = (512, 2048, 8192)
-ROUNDS = 15
 
 
-def seconds(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """The median time of some rounds, after two that do not count."""
+def model_of(layers: int, width: int, device: str) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=width,
+        intermediate_size=width * 7 // 2,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=2 * LENGTHS[-1],
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return LlamaForCausalLM(config).to(torch.bfloat16).eval()
+
+
+@torch.no_grad()
+def compare(name: str, model: Any, work: Callable[[], object], rounds: int) -> None:
+    """Print the median time of some rounds, plainly and watched, after two that do not count."""
+
+    def watched() -> None:
+        with watch(model):
+            work()
+
+    plain, seen = (_median(x, rounds) for x in (work, watched))
+    print(f"{name}: {plain * 1e3:8.2f} ms, watched {seen * 1e3:8.2f} ms, {seen / plain:.2f} ×", flush=True)
+
+
+def _median(work: Callable[[], object], rounds: int) -> float:
     times = []
     for _ in range(rounds + 2):
-        torch.cuda.synchronize()
+        _wait()
         start = time.perf_counter()
         work()
-        torch.cuda.synchronize()
+        _wait()
         times.append(time.perf_counter() - start)
     return statistics.median(times[2:])
 
 
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def main() -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    shape = {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336}
-    shape |= {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 16384}
-    for layers in (8, 16):
-        torch.manual_seed(0)
-        with torch.device("cuda"):
-            model = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=layers)).to(torch.bfloat16).eval()
-        ids = torch.randint(0, 32000, (1, max(LENGTHS)), device="cuda")
-
-        def watched(work: Callable[[], object], model: torch.nn.Module = model) -> None:
-            with watch(model):
-                work()
-
-        with torch.no_grad():
-            if layers == 8:
-                for length in LENGTHS:
-                    run = lambda length=length: model.model(ids[:, :length], use_cache=False)  # noqa: B023, E731
-                    plain, seen = seconds(run), seconds(lambda run=run: watched(run))
-                    print(f"forward, {length:5} tokens: {plain * 1e3:7.2f} ms, watched {seen * 1e3:7.2f} ms, "
-                          f"{seen / plain:.2f} ×", flush=True)  # fmt: skip
-            else:
-                options = {"max_new_tokens": 128, "min_new_tokens": 128, "do_sample": False, "pad_token_id": 0}
-                run = lambda: model.generate(ids[:, :512], **options)  # noqa: B023, E731
-                plain, seen = seconds(run, 3), seconds(lambda: watched(run), 3)  # noqa: B023
-                print(
-                    f"generation of 128 tokens: {plain:.3f} s, watched {seen:.3f} s, {seen / plain:.2f} ×", flush=True
-                )
-        del model
-        torch.cuda.empty_cache()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS)
+    options = parser.parse_args()
+    ids = torch.randint(0, 32000, (1, max(options.lengths)), device=options.device)
+    model = model_of(8, options.width, options.device)
+    for length in options.lengths:
+        part = ids[:, :length]
+        compare(f"forward, {length:5} tokens", model, lambda part=part: model.model(part, use_cache=False), 15)
+    del model
+    writer = model_of(16, options.width, options.device)
+    prompt, fixed = ids[:, : options.lengths[0]], {"max_new_tokens": 128, "min_new_tokens": 128, "do_sample": False}
+    compare("generation, 128 tokens", writer, lambda: writer.generate(prompt, **fixed, pad_token_id=0), 3)
 
 
 if __name__ == "__main__":
