@@ -55,6 +55,7 @@ class Generation:
         self._source = None if original is None else _source(original)
         self._versions = [TensorVersions(fixed_of(record))]
         self._key_versions = TensorVersions([record.energies.b, record.v])
+        self._queries = record.energies.queries  # of all steps
         self._unchecked: list[tuple[int, int, Tensor, Tensor]] = []
 
     @property
@@ -142,6 +143,7 @@ class Generation:
         self._source = source
         record = placed(record, place, keys=False)
         self.steps.append(_step(record, self.keys - record.energies.keys))
+        self._queries += new
         self._versions.append(TensorVersions(fixed_of(record)))
         return True
 
@@ -182,7 +184,6 @@ class Generation:
 
     def _same_kind(self, record: Record) -> bool:
         new, old = record.energies, self.first.energies
-        queries = sum(step.q.shape[-2] for step in self.steps)
         return (
             new.batch == old.batch
             and new.groups == old.groups
@@ -190,7 +191,7 @@ class Generation:
             and type(new.form) is type(old.form)
             and new.form.settings() == old.form.settings()
             and [type(x) for x in new.modifiers] == [type(x) for x in old.modifiers]
-            and all(x.continues(first, queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
+            and all(x.continues(first, self._queries) for x, first in zip(new.modifiers, old.modifiers, strict=True))
             and type(record.normalize) is type(self.first.normalize)
             and record.normalize.settings() == self.first.normalize.settings()
             and record.after is None
@@ -202,7 +203,7 @@ class Generation:
 
         Both are compared: in a record of weights alone all keys are 0.
         """
-        return all(_equal(x[..., new, :], _row(kept, old)) for x, kept in ((k, self._k), (v, self._v)))
+        return all(_equal(x[..., new, :], _row(kept, old, self.keys)) for x, kept in ((k, self._k), (v, self._v)))
 
     def _same_rows(self, k: Tensor, v: Tensor) -> bool:
         return all(
@@ -224,12 +225,15 @@ def _step(record: Record, first: int) -> GenerationStep:
     )
 
 
-def _row(chunks: list[Tensor], at: int) -> Tensor:
-    """Row `at` of consecutive chunks."""
-    for chunk in chunks:
-        if at < chunk.shape[-2]:
-            return chunk[..., at, :]
-        at -= chunk.shape[-2]
+def _row(chunks: list[Tensor], at: int, total: int) -> Tensor:
+    """Row `at` of the `total` rows of consecutive chunks; the first or the last chunk usually has it."""
+    if at < chunks[0].shape[-2]:
+        return chunks[0][..., at, :]
+    stop = total
+    for chunk in reversed(chunks):
+        stop -= chunk.shape[-2]
+        if at >= stop:
+            return chunk[..., at - stop, :]
     raise IndexError(at)
 
 
