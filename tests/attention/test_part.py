@@ -27,6 +27,16 @@ class LaplaceForm(EnergyForm):
         return -(q - k).abs() * self.weight.to(q.dtype)
 
 
+@dataclass(frozen=True)
+class OverlapForm(EnergyForm):
+    """e_ij = Σ_d min(a_d, b_d): nothing to set, and a short name in traces."""
+
+    trace_key = "overlap"
+
+    def __call__(self, a, b):
+        return torch.minimum(a[..., :, None, :], b[..., None, :, :]).sum(-1)
+
+
 class Laplace(r.Energy):
     def __init__(self, weight):
         self.weight = weight
@@ -221,6 +231,7 @@ def _rule(energy: r.Energy) -> r.Normalizer:
         r.Entmax(1.3),
         r.Hard(),
         DistanceForm(True),
+        OverlapForm(),
     ],
     ids=lambda x: type(x).__name__,
 )

@@ -42,9 +42,7 @@ class Part:
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of the constructor, by name."""
-        code = getattr(type(self).__init__, "__code__", None)
-        names = () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _argument_names(type(self))}
 
     def tensors(self) -> list[Tensor]:
         """The tensors it holds, those of parts inside it included."""
@@ -119,7 +117,14 @@ class Part:
             settings |= {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
             return part(**settings)  # type: ignore[no-any-return]
         first = settings.pop(part.trace_key)
+        if not _argument_names(part):
+            return part()  # type: ignore[no-any-return]
         return part(tensors.get(part.trace_key + place, first), **settings)  # type: ignore[no-any-return]
+
+
+def _argument_names(part: type[Part]) -> tuple[str, ...]:
+    code = getattr(part.__init__, "__code__", None)
+    return () if code is None else code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
 
 
 def _kind(part: type[Part]) -> str:
