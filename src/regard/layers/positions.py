@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..attention.positions.position import Position
-from ..attention.positions.rotary import BASE, angles, geometric_rates, rotate
+from ..attention.positions.rotary import BASE, angles, geometric_rates, mean_cosine, rotate
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -42,7 +42,7 @@ class SinusoidalPositions(nn.Module, Position):
 
     def by_distance(self, distances: Int[Tensor, " n"]) -> Float[Tensor, "1 n"]:
         # PE(p)·PE(p + d) = Σ_i cos(d · rate_i): the same at every p.
-        return angles(distances, geometric_rates(self.width // 2, BASE)).cos().mean(-1)[None]
+        return mean_cosine(distances, geometric_rates(self.width // 2, BASE))
 
     def extra_repr(self) -> str:
         return str(self.width)
@@ -118,7 +118,7 @@ class RotaryPositions(nn.Module, Position):
         return angles(torch.arange(count), geometric_rates(self.width // 2, BASE)).cos()
 
     def by_distance(self, distances: Int[Tensor, " n"]) -> Float[Tensor, "1 n"]:
-        return angles(distances, geometric_rates(self.width // 2, BASE)).cos().mean(-1)[None]
+        return mean_cosine(distances, geometric_rates(self.width // 2, BASE))
 
     def extra_repr(self) -> str:
         return str(self.width)

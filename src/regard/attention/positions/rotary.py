@@ -39,6 +39,11 @@ def angles(positions: Float[Tensor, "*batch t"], rates: Float[Tensor, " planes"]
     return positions[..., None].to(rates.dtype) * rates
 
 
+def mean_cosine(distances: Int[Tensor, " n"], rates: Float[Tensor, " planes"]) -> Float[Tensor, "1 n"]:
+    """The cosine of the angle between vectors of positions this far apart, as a curve for the picture."""
+    return angles(distances, rates).cos().mean(-1)[None]
+
+
 def rotate(
     x: Float[Tensor, "*batch t d"], angle: Float[Tensor, "*batch t planes"], layout: Layout = "half"
 ) -> Float[Tensor, "*batch t d"]:
@@ -171,7 +176,7 @@ class Rotary(nn.Module, Position):
 
     def by_distance(self, distances: Int[Tensor, " n"]) -> Float[Tensor, "1 n"]:
         """The mean cosine over planes: what remains of the dot product of two equal vectors this far apart."""
-        return angles(distances, self.angle_rates(_PICTURE_WIDTH).cpu()).cos().mean(-1)[None]
+        return mean_cosine(distances, self.angle_rates(_PICTURE_WIDTH).cpu())
 
     def extra_repr(self) -> str:
         named = [] if isinstance(self.energy, nn.Module) else [repr(self.energy)]
