@@ -6,7 +6,7 @@ so the exponentials are taken once per row (T·D of them) and what remains per t
 a division, where a tanh costs many times that. The [T_q, T_k, D] tensor exists one tile at a time, in the cache.
 
 Rows are processed whole (all their keys), which needs O(T_k) memory per row and no rescaling; the backward
-recomputes them from the saved log-sum-exp. Nothing here is differentiable by itself: `additive_op.py` makes it an op.
+recomputes them. Nothing here is differentiable by itself: `additive_op.py` makes it an op.
 """
 
 from __future__ import annotations
@@ -163,6 +163,19 @@ def _kept(block: _Block, like: Tensor, dropout: float) -> Tensor:
     return torch.empty_like(like).bernoulli_(1 - dropout, generator=generator).div_(1 - dropout)
 
 
+def _softmax_(e: Float[Tensor, "n rows cols"]) -> tuple[Float[Tensor, "n rows cols"], Float[Tensor, "n rows"]]:
+    """The softmax in place of the energies, and the log-sum-exp; 0 and +∞ in rows that see no key.
+
+    Not e^{e − lse}: where energies are large the log-sum-exp is rounded so much that weights do not sum to one.
+    """
+    top = e.amax(-1, keepdim=True)
+    top.masked_fill_(top == -torch.inf, 0)
+    total = e.sub_(top).exp_().sum(-1, keepdim=True)
+    empty = total == 0
+    lse = total.log().add_(top).masked_fill_(empty, torch.inf)
+    return e.div_(total.masked_fill_(empty, 1)), lse.squeeze(-1)
+
+
 def forward(
     a: Float[Tensor, "n q d"],
     b: Float[Tensor, "n k d"],
@@ -182,12 +195,9 @@ def forward(
             e = energies(a[n, rows], b[n, cols], w).mul_(scale)
             if hidden is not None:
                 e.masked_fill_(hidden, -torch.inf)
-            total = e.logsumexp(-1)
-            total.masked_fill_(total == -torch.inf, torch.inf)
-            p = e.sub_(total[..., None]).exp_()
+            p, lse[n, rows] = _softmax_(e)
             if dropout:
                 p.mul_(_kept(block, p, dropout))
-            lse[n, rows] = total
             out[n, rows] = p @ v[n, cols]
 
     cpu_thread_pool.run(share, _shares(_blocks(a, b, options)))
@@ -201,8 +211,6 @@ def backward(
     b: Float[Tensor, "n k d"],
     w: Float[Tensor, " d"],
     v: Float[Tensor, "n k d_v"],
-    out: Float[Tensor, "n q d_v"],
-    lse: Float[Tensor, "n q"],
     *,
     options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -213,8 +221,6 @@ def backward(
     """
     scale, dropout = options.scale, options.dropout
     da, db, dv = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(v)
-    # Σ_j p_ij dp_ij = grad_i·out_i, with or without dropout; the log-sum-exp's own gradient enters with p_ij too.
-    delta = (grad * out).sum(-1) - grad_lse
     shares = _shares(_blocks(a, b, options))
     whole = {id(own) for own in shares if sum(other[0].n == own[0].n for other in shares) == 1}
 
@@ -230,7 +236,7 @@ def backward(
             e = _energies(left, right, w).mul_(scale)
             if hidden is not None:
                 e.masked_fill_(hidden, -torch.inf)
-            p = e.sub_(lse[n, rows, None]).exp_()
+            p, _ = _softmax_(e)
             dp = grad[n, rows] @ v[n, cols].mT
             if dropout:
                 kept = _kept(block, p, dropout)
@@ -238,7 +244,9 @@ def backward(
                 dv_own[:, cols] += (p * kept).mT @ grad[n, rows]
             else:
                 dv_own[:, cols] += p.mT @ grad[n, rows]
-            ds = dp.sub_(delta[n, rows, None]).mul_(p).mul_(scale)  # [n, rows, cols]
+            # The log-sum-exp's own gradient enters with p_ij, too.
+            delta = torch.linalg.vecdot(p, dp).sub_(grad_lse[n, rows])
+            ds = dp.sub_(delta[..., None]).mul_(p).mul_(scale)  # [n, rows, cols]
             dw += ds.sum()
             da_block, db_block = da[n, rows], db_own[:, cols]
             for m, i, j in _tiles(ds.shape[0], ds.shape[1], ds.shape[2], a.shape[2]):

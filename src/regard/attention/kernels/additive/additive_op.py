@@ -57,7 +57,7 @@ def additive_backward(
     dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     options = KernelArguments(start, stop, seed, scale, dropout)
-    gradients = additive_cpu.backward(*(_wide(x) for x in (grad, grad_lse, a, b, w, v, out, lse)), options=options)
+    gradients = additive_cpu.backward(*(_wide(x) for x in (grad, grad_lse, a, b, w, v)), options=options)
     return tuple(g.to(x.dtype) for g, x in zip(gradients, (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 
