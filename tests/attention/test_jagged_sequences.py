@@ -195,3 +195,15 @@ def test_energies_that_need_all_rows_are_padded() -> None:
     torch.testing.assert_close(
         got, r.attend_packed(x, x, x, cu, energy=r.Rotary(), backend="fused"), rtol=0.05, atol=0.05
     )
+
+
+@pytest.mark.gpu
+def test_a_sink_is_not_left_to_the_kernel_for_variable_lengths() -> None:
+    x = torch.randn(9, 2, 64, device="cuda", dtype=torch.bfloat16)
+    cu = torch.tensor([0, 4, 9], device="cuda")
+    normalize = r.Softmax(sink=torch.tensor([1.0, 3.0], device="cuda"))
+    out = r.attend_packed(x, x, x, cu, cu, normalize=normalize)
+    one = x[4:].transpose(0, 1)  # [heads, T, D]
+    torch.testing.assert_close(
+        out[4:].transpose(0, 1), attend(one, one, one, normalize=normalize), rtol=2e-2, atol=2e-2
+    )

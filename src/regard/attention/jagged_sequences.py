@@ -128,13 +128,15 @@ class JaggedBatch:
             request = make_request(one_q, one_k, one_v, energy, normalize, None, dropout, weights=False)
         except ValueError:
             return None  # it needs all rows, as positions [T] do; or it is wrong, which the padded batch will say
-        energies = request.energies
-        if energies.form.kernel != "dot" or request.normalize.kernel != "softmax" or energies.modifiers:
+        energies, normalizer = request.energies, request.normalize
+        if energies.form.kernel != "dot" or energies.modifiers:
+            return None
+        if normalizer.kernel != "softmax" or normalizer.sink is not None:
             return None
         # An energy that leaves one row as it is leaves all of them as they are.
         if energies.a is not one_q or energies.b is not one_k:
             return None
-        return energies.form.scale / request.normalize.temperature
+        return energies.form.scale / normalizer.temperature
 
     def _kernel_has(self, mask: AnyMask) -> bool:
         """Whether the mask is none, or j ≤ i + T_k − T_q in each sequence, the kernel's causal mask."""

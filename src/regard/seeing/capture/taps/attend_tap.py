@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
-    from ....attention import Mask, Normalizer
-    from ....attention.attend import AnyEnergy
+    from ....attention import Mask
+    from ....attention.attend import AnyEnergy, AnyNormalizer
+    from ....attention.masks.mask import MaskFunction
     from ....attention.request import Request
 
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
@@ -47,8 +48,8 @@ def note(
     out: Float[Tensor, "*batch q d_v"],
     *,
     energy: AnyEnergy = _SCALED_DOT,
-    normalize: Normalizer = _SOFTMAX,
-    mask: Mask | Bool[Tensor, "..."] | None = None,
+    normalize: AnyNormalizer = _SOFTMAX,
+    mask: Mask | Bool[Tensor, "..."] | MaskFunction | None = None,
     dropout: float = 0.0,
 ) -> None:
     """Report an attention computed by your own code, so that `watch` can see it.
