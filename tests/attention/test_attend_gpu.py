@@ -227,3 +227,48 @@ def test_a_mask_on_the_wrong_device_is_refused() -> None:
     x = torch.randn(5, 8, device=CUDA)
     with pytest.raises(ValueError, match="is on cpu, the inputs are on cuda"):
         attend(x, x, x, mask=torch.ones(5, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "flex", "fused"])
+@pytest.mark.parametrize("mask", [None, r.causal(), r.padding([40, 70])], ids=repr)
+def test_second_derivatives(mask, backend: str) -> None:
+    q, k, v = (torch.randn(2, 3, 70, 16, device="cuda", requires_grad=True) for _ in range(3))
+
+    def second(backend: str, *x: torch.Tensor) -> list[torch.Tensor]:
+        z = r.attend(*x, mask=mask, backend=backend)
+        first = torch.autograd.grad(z.pow(3).sum(), x, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in first), x))
+
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    expected = [x.float() for x in second("reference", *wide)]
+    torch.testing.assert_close(second(backend, q, k, v), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("energy", [r.Gaussian(), r.InverseDistance(), "additive"], ids=str)
+def test_second_derivatives_of_our_kernels(energy) -> None:
+    energy = r.Additive(16, 16, 16).cuda() if energy == "additive" else energy
+    normalize = r.Proportional() if isinstance(energy, r.InverseDistance) else r.Softmax()
+    q, k, v = (torch.randn(2, 70, 16, device="cuda", requires_grad=True) for _ in range(3))
+
+    def second(backend: str) -> list[torch.Tensor]:
+        z = r.attend(q, k, v, energy=energy, normalize=normalize, mask=r.causal(), backend=backend)
+        first = torch.autograd.grad(z.pow(3).sum(), (q, k, v), create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in first), (q, k, v)))
+
+    torch.testing.assert_close(second("fused"), second("reference"), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("backend", ["auto", "sdpa", "flex"])
+@pytest.mark.parametrize("mask", [r.padding([300, 170]), r.causal() & r.padding([300, 170])], ids=repr)
+def test_what_padding_hides_does_not_leak(mask, backend: str, bad: float) -> None:
+    q, k, v = (torch.randn(2, 4, 300, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+
+    def results() -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        z = r.attend(*leaves, mask=mask, backend=backend)
+        return [z, *torch.autograd.grad(z.square().sum(), leaves)]
+
+    expected = results()
+    k[1, :, 170:], v[1, :, 170:] = bad, bad
+    torch.testing.assert_close(results(), expected)

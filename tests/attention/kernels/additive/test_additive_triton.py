@@ -268,3 +268,22 @@ def test_memory_is_linear_in_length() -> None:
     out, lse = ours((a, b, w, v, None, None))
     our_gradients((a, b, w, v, None, None), (out, lse))
     assert torch.cuda.max_memory_allocated() - before < 0.3 * 2**30
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("queries", [2, 70])
+def test_what_padding_hides_does_not_leak(queries: int, bad: float, device: str) -> None:
+    a, b = torch.randn(2, queries, 8, device=device), torch.randn(2, 80, 8, device=device)
+    v, w = torch.randn(2, 80, 16, device=device), torch.randn(8, device=device)
+    stop = torch.tensor([[80], [37]], device=device)
+    options = KernelArguments(torch.zeros_like(stop), stop, None, 1.0, 0.0)
+
+    def results() -> list[Tensor]:
+        out, lse = additive_gpu.forward(a, b, w, v, options=options)
+        grad = torch.ones_like(out)
+        da, db, dw, dv = additive_gpu.backward(grad, None, a, b, w, v, out, lse, options=options)
+        return [out, lse, da, db, dw, dv]
+
+    expected = results()
+    b[1, 37:], v[1, 37:] = bad, bad
+    torch.testing.assert_close(results(), expected)

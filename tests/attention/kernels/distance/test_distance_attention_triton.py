@@ -338,3 +338,23 @@ def test_a_second_derivative_is_refused_not_wrong() -> None:
     (slope,) = torch.autograd.grad(attend(x, x, x, energy=r.Gaussian()).square().sum(), x, create_graph=True)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(slope.sum(), x)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_what_padding_hides_does_not_leak(inverse: bool, bad: float, device: str) -> None:
+    a, b = torch.randn(2, 20, 8, device=device), torch.randn(2, 80, 8, device=device)
+    v, stop = torch.randn(2, 80, 16, device=device), torch.tensor([[80], [37]], device=device)
+    options = KernelArguments(torch.zeros_like(stop), stop, None, 1.0, 0.0)
+
+    def results() -> list[Tensor]:
+        out, state = distance_attention_triton.forward(a, b, v, options=options, inverse=inverse)
+        grad = torch.ones_like(out)
+        gradients = distance_attention_triton.backward(
+            grad, None, a, b, v, out, state, options=options, inverse=inverse
+        )
+        return [out, state, *gradients]
+
+    expected = results()
+    b[1, 37:], v[1, 37:] = bad, bad
+    torch.testing.assert_close(results(), expected)

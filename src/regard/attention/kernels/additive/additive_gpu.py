@@ -50,6 +50,7 @@ def backward(
     options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
+    b = options.without_hidden(b)
     run = few_queries.backward if few_queries.applies(a, v) else many_queries.backward
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     return run(grad, grad_lse, a, b, w, v, out.contiguous(), lse.contiguous(), options.expand(*a.shape[:2]))

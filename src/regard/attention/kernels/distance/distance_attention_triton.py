@@ -285,6 +285,7 @@ def backward(
     inverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of a, b and v, each in its tensor's dtype. No gradient of the row state is one of zeros."""
+    b = options.without_hidden(b)
     left, right = _side(a), _side(b)
     da, db = (torch.zeros_like(x, dtype=torch.float32, memory_format=torch.contiguous_format) for x in (a, b))
     near = a.new_empty(0, dtype=torch.int32)
