@@ -45,7 +45,7 @@ def pairs(folder: Path, split: Split, language: Language = "en") -> Iterator[Pai
 
 
 class _Multi30kSentences:
-    """Multi30k's lines, read when one is asked for."""
+    """Multi30k's lines, read on first use."""
 
     def __init__(self, folder: Path, language: Language) -> None:
         self.folder, self.column = folder, _COLUMNS[language]

@@ -18,7 +18,7 @@ _VALID = range(5, 10)  # recordings of each speaker and digit; 0 to 4 are the of
 
 
 def pairs(folder: Path, split: Literal["train", "valid", "test"], left_out: str = "") -> Iterator[Pair]:
-    """Stretches of the one sound file, and the words spoken there.
+    """Intervals of the sound file, and the words spoken in them.
 
     The official split tests on recordings 0 to 4 of each speaker and digit; of the rest, 5 to 9 validate. With a
     speaker `left_out`, everything of that speaker's is the test and nothing of it is seen before.

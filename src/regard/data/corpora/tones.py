@@ -1,4 +1,4 @@
-"""Tones hidden in noise: sounds of ours, each with one short tone that rises, falls or stays, and its true place."""
+"""Generated sounds: noise with one short tone that rises, falls or stays level, and the time of the tone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"tone:(rising|falling|steady):(\d{1,18})")
 
 
 def pairs(count: int, seed: int = 0, *, split: Literal["train", "test"] = "train") -> Iterator[Pair]:
-    """Names of sounds that `SoundReader` can read, and what is to be heard in them; no sound is in both splits."""
+    """Names of sounds that `SoundReader` can read, and their labels; no sound is in both splits."""
     if count < 0:
         raise ValueError(f"the number of sounds is at least 0, got {count}")
     chance = random.Random(f"tones {split} {seed}")

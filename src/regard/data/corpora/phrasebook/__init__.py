@@ -1,4 +1,4 @@
-"""An English–French grammar of our own that makes any number of sentence pairs, with gold alignments."""
+"""A grammar that generates English–French sentence pairs with gold alignments."""
 
 from __future__ import annotations
 

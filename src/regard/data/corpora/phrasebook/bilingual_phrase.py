@@ -1,4 +1,4 @@
-"""A phrase in both languages at once, every French word tied to the English words it comes from."""
+"""A phrase in both languages at once, with links from every French word to English words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from .french import contracted, elided
 
-_A_DESPITE_VOWEL = ("european",)  # said with a y
+_A_DESPITE_VOWEL = ("european",)  # pronounced with a y
 
 
-@dataclass(eq=False)  # two words "the" of one sentence are two words
+@dataclass(eq=False)  # compared by identity: a sentence may have "the" twice
 class EnglishWord:
     """An English word; the object itself is what French words are linked to."""
 
@@ -18,7 +18,7 @@ class EnglishWord:
 
 @dataclass
 class FrenchWord:
-    """A French word, the English words it surely comes from, and those it may be said to come from too."""
+    """A French word, its sure links to English words, and its possible links."""
 
     text: str
     sure: list[EnglishWord]
@@ -31,7 +31,7 @@ class Phrase:
     fr: list[FrenchWord]
 
     def __add__(self, other: Phrase) -> Phrase:
-        """One after the other, in both languages."""
+        """Concatenation in both languages."""
         return Phrase(self.en + other.en, self.fr + other.fr)
 
 
@@ -39,12 +39,12 @@ EMPTY = Phrase([], [])
 
 
 def french_words(text: str, *sure: EnglishWord) -> list[FrenchWord]:
-    """French words that all come from these English ones."""
+    """French words, each linked to all of these English words."""
     return [FrenchWord(word, list(sure)) for word in text.split()]
 
 
 def phrase_pair(english: str, french: str, sure: str | None = None, possible: str = "") -> Phrase:
-    """A phrase written out, with its links "i-j"; without them, word n is word n."""
+    """A phrase written out, with its links "i-j"; without links, word n is linked to word n."""
     en = [EnglishWord(text) for text in english.split()]
     fr = [FrenchWord(text, []) for text in french.split()]
     if sure is None:

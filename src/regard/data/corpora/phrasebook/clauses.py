@@ -1,4 +1,4 @@
-"""Clauses: who does what, in which tense, to whom, and whether at all."""
+"""Clauses with a subject, a verb in a tense, an object, and negation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OF_BODIES = {"help", "invite", "build", "buy", "sell"}
 
 @dataclass
 class VerbGroup:
-    """The verb with all that clings to it. English: auxiliaries, middle, lexical verb. French: finite verb, rest.
+    """The verb group. English: auxiliaries, middle, lexical verb. French: finite verb, rest.
 
     In French, "ne" and an object pronoun come before a verb, and "pas" and adverbs right after the finite one.
     """
@@ -98,7 +98,7 @@ def _infinitive(
 
 
 def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[FrenchWord, FrenchWord]:
-    """ne and pas, or ne and jamais. "does" is there for the sake of "not", so it may be said to be in them too."""
+    """ne and pas, or ne and jamais. "does" is there because of "not", so it is a possible link of both."""
     support = [auxiliary for auxiliary in auxiliaries if auxiliary.text in ("do", "does", "did")]
     pas = "jamais" if word.text == "never" else "pas"
     return FrenchWord("ne", [word], support), FrenchWord(pas, [word], list(support))
@@ -123,14 +123,14 @@ def predicate(made: VerbGroup, clitic: FrenchWord | None = None) -> list[FrenchW
 
 @dataclass
 class Clause:
-    """Subject, verb and object, kept apart until it is known whether they state or ask."""
+    """Subject, verb and object, kept apart until a statement or a question is made of them."""
 
     who: NounPhrase
     verb: VerbGroup
     french: list[FrenchWord]  # the whole French predicate
     english: list[EnglishWord]  # what follows the English verb: its preposition, object and particle
     tense: str
-    moving: bool  # it says where already
+    moving: bool  # the verb has a place already
 
     def stated(self) -> Phrase:
         return self.who.phrase + self.predicate()
@@ -139,7 +139,7 @@ class Clause:
         return Phrase([*self.verb.english(), *self.english], self.french)
 
     def asked(self) -> Phrase:
-        """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is what "does" does, and what "?" says."""
+        """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is linked to "does" and to "?"."""
         [first], mark = self.verb.auxiliaries, EnglishWord("?")
         modal = first.text in _MODALS
         ask = [FrenchWord("est-ce", [] if modal else [first], [first, mark]), FrenchWord("que", [], [first, mark])]
@@ -163,7 +163,7 @@ def clause(r: Random, who: NounPhrase, *, tenses: tuple[str, ...] = ALL, asked: 
 
 
 def _tenses(verb: Verb, who: NounPhrase, tenses: tuple[str, ...]) -> list[str]:
-    """Those of these that the verb has; "they hit" would be present and past, and is taken for past."""
+    """The tenses that the verb has; "they hit" could be present or past, and is used as past."""
     twofold = verb.en == verb.past and not who.third
     return [tense for tense in verb.tenses if tense in tenses and not (twofold and tense == "present")]
 

@@ -1,4 +1,4 @@
-"""Clauses of being and having: what is how, who is what, who has what, what there is."""
+"""Clauses with "be" and "have": adjectives, comparisons, professions, possession, "there is"."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
     )
     there, (english, french) = EnglishWord("there"), _is(what, tense, negative, _HAS)
     verb = 1 if negative else 0
-    french[verb].text = _HAS[tense]["il"]  # "il" is the subject, however many there are
+    french[verb].text = _HAS[tense]["il"]  # the subject is "il" in the plural too
     french = [*french_words("il", there), *french[:verb], *french_words("y", there), *french[verb:]]
     inside, place = EnglishWord("in"), noun_phrase(r, {"inside"}, determiners="definite").phrase
     where = Phrase([inside, *place.en], [*french_words("dans", inside), *place.fr])
@@ -137,7 +137,7 @@ def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
 
 
 def _described(r: Random) -> NounPhrase:
-    """Somebody or something that an adjective fits, and that has none yet."""
+    """A noun phrase that an adjective can describe, without an adjective of its own."""
     if r.random() < 0.4:
         return subject(r, plain=True)
     return noun_phrase(

@@ -1,11 +1,11 @@
-"""French forms: agreement, conjugation, and what happens where two words meet."""
+"""French morphology: agreement, conjugation, elision and contraction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-Person = Literal["je", "il", "nous", "vous", "ils"]  # of the verb; nobody in the phrase book says tu
+Person = Literal["je", "il", "nous", "vous", "ils"]  # of the verb; the phrase book has no "tu"
 _PERSONS: tuple[Person, ...] = ("je", "il", "nous", "vous", "ils")
 _VOWELS = "aeiouyàâéèêîïôûœh"  # every h of the phrase book is mute
 _ELIDED = {"le", "la", "de", "je", "ne", "me", "que"}
@@ -41,7 +41,7 @@ def present(forms: str) -> dict[Person, str]:
 
 
 def vowel(word: str) -> bool:
-    """Whether it begins with a vowel, so that the word before it is cut short."""
+    """Whether it begins with a vowel, so that the word before it is elided."""
     return word[0] in _VOWELS
 
 
@@ -69,5 +69,5 @@ def elided(word: str, following: str) -> str:
 
 
 def contracted(word: str, following: str) -> str | None:
-    """de + le → du; None where both stay as they are."""
+    """de + le → du; None where nothing is contracted."""
     return _CONTRACTED.get((word, following))

@@ -1,4 +1,4 @@
-"""The words of the phrase book: ours, written for it."""
+"""The words of the phrase book, with their forms in both languages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Noun:
     fr: str
     frs: str
     female: bool
-    tags: frozenset[str]  # what verbs, adjectives and prepositions ask for
+    tags: frozenset[str]  # that verbs, adjectives and prepositions require
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Verb:
 
 
 ALL = ("present", "progressive", "past", "future", "going", "can", "must", "want")
-_STATES = ("present", "past", "future")  # nobody "is loving" or "is seeing"
+_STATES = ("present", "past", "future")  # stative verbs have no "is loving"
 
 # en [plural] | fr [plural] | m or f | tags. A plural not given is regular.
 _NOUNS = """
@@ -294,16 +294,17 @@ VERBS = [_verb(ALL, *row) for row in _table(_VERBS)] + [_verb(_STATES, *row) for
 GIVING = [_verb(ALL, *row) for row in _table(_GIVING)]
 MOVING = [_verb(("present", "progressive", "past", "future"), *row) for row in _table(_MOVING)]
 THINKING = [_verb(("present",), *row) for row in _table(_THINKING)]
-NAMES = {"paul": False, "louis": False, "jules": False, "marie": True, "anna": True, "emma": True}  # is it a woman's?
+# Whether it is a woman's name.
+NAMES = {"paul": False, "louis": False, "jules": False, "marie": True, "anna": True, "emma": True}
 
 
 @cache
 def nouns(tags: frozenset[str]) -> list[Noun]:
-    """Those with one of these tags."""
+    """The nouns with one of these tags."""
     return [noun for noun in NOUNS if noun.tags & tags]
 
 
 @cache
 def adjectives(tags: frozenset[str]) -> list[Adjective]:
-    """Those that suit a noun with these tags."""
+    """The adjectives that suit a noun with these tags."""
     return [adjective for adjective in ADJECTIVES if adjective.tags & tags]

@@ -1,4 +1,4 @@
-"""Noun phrases: determiners, adjectives on the right side of the noun, owners, pronouns."""
+"""Noun phrases: determiners, adjectives before or after the noun, possessives, pronouns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .lexicon import NAMES, Adjective, Noun, adjectives, nouns
 if TYPE_CHECKING:
     from random import Random
 
-# English → French with a man's word, a woman's word, several; and with one that begins with a vowel, his and hers.
+# English → French: masculine, feminine, plural; then masculine and feminine before a vowel.
 _DETERMINERS = {
     "the": ("le", "la", "les", "le", "la"),
     "a": ("un", "une", "", "un", "une"),
@@ -44,7 +44,7 @@ _CHOICES = {
 # English subject, object | French subject, object | person of the verb, female, several
 _PRONOUNS: list[tuple[str, str, str, str, Person, bool, bool]] = [
     ("i", "me", "je", "me", "je", False, False),
-    ("you", "you", "vous", "vous", "vous", False, False),  # to one person, politely
+    ("you", "you", "vous", "vous", "vous", False, False),  # singular, polite
     ("he", "him", "il", "le", "il", False, False),
     ("she", "her", "elle", "la", "il", True, False),
     ("we", "us", "nous", "nous", "nous", False, True),
@@ -54,7 +54,7 @@ _PRONOUNS: list[tuple[str, str, str, str, Person, bool, bool]] = [
 
 @dataclass
 class NounPhrase:
-    """A phrase, and what verbs and adjectives must agree with."""
+    """A phrase, and the person, gender and number that verbs and adjectives agree with."""
 
     phrase: Phrase
     person: Person
@@ -84,7 +84,7 @@ def subject(r: Random, *, plain: bool = False, human: bool = False) -> NounPhras
 def object_pronoun(r: Random, of: NounPhrase) -> tuple[EnglishWord, FrenchWord, bool, bool]:
     """me, him, …: the English word, the French one, female, several; never the subject itself."""
     ours = ("je", "nous") if of.person in ("je", "nous") else ("vous",) if of.person == "vous" else ()
-    others = [row for row in _PRONOUNS if row[4] not in ours]  # he may see him, but I do not see us
+    others = [row for row in _PRONOUNS if row[4] not in ours]  # "he sees him" is possible, "I see us" is not
     _, en, _, fr, _, female, several = r.choice(others)
     word = EnglishWord(en)
     return word, FrenchWord(fr, [word]), female, several
@@ -108,7 +108,7 @@ def noun_phrase(
     fitting = uncounted if not noun.ens else more if several else one
     if "own" in noun.tags:
         fitting = _OWNERS
-    elif "nobodys" in noun.tags:  # "ma femme" is more than "my woman"
+    elif "nobodys" in noun.tags:  # "ma femme" means "my wife"
         fitting = [choice for choice in fitting if choice not in _OWNERS]
     determiner = r.choice(fitting)
     described = [] if plain else _adjectives(r, noun)
@@ -144,7 +144,7 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
 
 
 def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
-    """None, one, or one for each side."""
+    """No adjective, one, or one before and one after the noun."""
     fitting = adjectives(noun.tags)
     before = [adjective for adjective in fitting if adjective.before]
     after = [adjective for adjective in fitting if not adjective.before]
@@ -152,7 +152,7 @@ def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
 
 
 def _body(noun: Noun, several: bool, described: list[Adjective]) -> Phrase:
-    """The noun among its adjectives; in English all of them come first."""
+    """The noun with its adjectives; in English all of them come first."""
     word = EnglishWord(noun.ens if several else noun.en)
     french = french_words(noun.frs if several else noun.fr, word)
     words = [EnglishWord(adjective.en) for adjective in described]
@@ -166,7 +166,7 @@ def _body(noun: Noun, several: bool, described: list[Adjective]) -> Phrase:
 
 
 def _owned(r: Random, noun: Noun, described: list[Adjective]) -> NounPhrase:
-    """ "the teacher 's red car": "la voiture rouge du professeur", the other way round."""
+    """ "the teacher 's red car": "la voiture rouge du professeur", in reverse order."""
     owner, s = noun_phrase(r, {"person"}, determiners="definite").phrase, EnglishWord("'s")
     body = _body(noun, False, described)
     article = FrenchWord("la" if noun.female else "le", [], [s, body.en[-1]])

@@ -1,4 +1,4 @@
-"""Whole sentences of the phrase book, and any number of them."""
+"""Sentences of the phrase book: statements, questions, several clauses; and the corpus of them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def sentence(r: Random) -> Phrase:
 
 
 def _part(r: Random) -> Phrase:
-    """What could be a sentence by itself."""
+    """A main clause."""
     return r.choices([_statement, _state, _that, _if, _body], [56, 20, 10, 8, 6])[0](r)
 
 
@@ -114,7 +114,7 @@ def _around(r: Random, made: Clause) -> Phrase:
     if not made.moving and r.random() < 0.25:
         phrase += _place(r)
     never = any(word.text != "not" for word in made.verb.middle)
-    return phrase if never else _timed(r, phrase, made.tense)  # nobody "always went yesterday"
+    return phrase if never else _timed(r, phrase, made.tense)  # "always" and "yesterday" exclude each other
 
 
 def _place(r: Random) -> Phrase:
@@ -152,7 +152,7 @@ def _if(r: Random) -> Phrase:
 
 
 def _body(r: Random) -> Phrase:
-    """Bodies whose names turn around: the european economic area, la zone économique européenne."""
+    """Names whose words have the reverse order in French: the european economic area, la zone économique européenne."""
     en, fr, links, several = r.choice(_BODIES)
     body = phrase_pair(en, fr, links)
     if r.random() < 0.5:

@@ -20,7 +20,7 @@ COLOURS = {
     "blue": (45, 85, 215),
     "purple": (140, 55, 165),
 }
-RADII = {"small": 6.0, "": 8.0, "large": 10.0}  # what is neither small nor large is not said to be anything
+RADII = {"small": 6.0, "": 8.0, "large": 10.0}  # "": medium, which captions do not mention
 COUNTS = {1: "a", 2: "two", 3: "three"}
 PLURALS = {"circle": "circles", "square": "squares", "triangle": "triangles", "cross": "crosses", "ring": "rings"}
 
@@ -38,7 +38,7 @@ class Box(NamedTuple):
 
 
 class CaptionWord(NamedTuple):
-    """A word of a caption and where in the picture it is; no boxes where it is nowhere in particular."""
+    """A word of a caption and its regions in the picture; no boxes for a word without a place, such as "a"."""
 
     text: str
     boxes: tuple[Box, ...] = ()
@@ -46,7 +46,7 @@ class CaptionWord(NamedTuple):
 
 @dataclass(frozen=True)
 class PlacedShape:
-    """Where one shape stands, in shares of the picture, and how large and how turned it is."""
+    """The position of one shape, as a share of the picture, its size and its rotation."""
 
     x: float
     y: float
@@ -119,7 +119,7 @@ class Scene:
 
 
 def _draw(canvas: np.ndarray, shape: str, thing: PlacedShape, shade: np.ndarray) -> None:
-    """Paint a thing over what is there, looking only at the pixels it may cover."""
+    """Paint a shape over the picture; only the pixels it may cover are computed."""
     size = len(canvas)
     x, y, radius = thing.x * size, thing.y * size, thing.radius * size
     reach = 1.3 * radius + 1  # the corners of a square

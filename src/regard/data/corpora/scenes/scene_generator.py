@@ -1,4 +1,4 @@
-"""Any number of scenes, each with a name that says all there is to say about it: nothing is kept on disk."""
+"""Generated scenes. The name of a scene determines it, so that nothing is stored on disk."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "test"]
 
-SIZE = 64  # pixels, unless somebody asks for more
-HELD_OUT = 5  # one description in so many is of the test part
+SIZE = 64  # pixels, by default
+HELD_OUT = 5  # one caption in so many belongs to the test split
 _SLOTS = 3  # of a group, side by side: no two things overlap
 
 

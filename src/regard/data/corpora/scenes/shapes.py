@@ -1,4 +1,4 @@
-"""Shapes as signed distances: how far a point is from the edge, negative inside; and their drawing without stairs."""
+"""Shapes as signed distances: how far a point is from the edge, negative inside; and anti-aliased drawing."""
 
 from __future__ import annotations
 
