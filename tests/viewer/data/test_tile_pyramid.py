@@ -217,3 +217,19 @@ def test_when_the_client_goes_the_work_ends(monkeypatch: pytest.MonkeyPatch) -> 
     worker.submit(lambda: None).result(10)
     assert count == before < 60  # there are 63 bands
     assert worker.waiting == 0
+
+
+@pytest.mark.parametrize("normalize", [regard.Softmax(), regard.Sparsemax()], ids=repr)
+def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers times a power of two, whose products are exact at any size; and a row of finfo.min."""
+    monkeypatch.setattr(tile_pyramid, "BASE", 32)
+    q, k = (torch.randint(-3, 4, (1, 96, 16)).float() for _ in range(2))
+    bias = torch.zeros(96, 96)
+    bias[5] = torch.finfo(torch.float32).min
+    energy = regard.Modified(regard.ScaledDot(), regard.Bias(bias))
+    _, w = regard.attend(2.0**60 * q, k, k, energy=energy, mask=regard.causal(), normalize=normalize, weights=True)
+    dense, head = w.dense()[0], walked(TilePyramid(w[0]))
+    torch.testing.assert_close(head.weights(range(96), range(3, 50)), dense[:, 3:50])
+    tile = Tile(0, 0, 96, 96, 12, 12)
+    for pool in ("max", "mean"):
+        torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))
