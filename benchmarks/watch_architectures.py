@@ -27,6 +27,7 @@ from regard.atomic_write import write_text
 from tests.support import tiny_architectures
 
 RESULTS = Path(__file__).with_name("architectures.csv")
+PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
 COLUMNS = ("architecture", "verdict", "calls", "returned", "reason")
 ALLOWED = 2e-5
 SECONDS = 120
@@ -68,20 +69,23 @@ def examine(name: str) -> dict[str, str]:
             watched = first_tensor(model(**copy.deepcopy(inputs)))
         reason, theirs, own = "", [], None
         try:
-            eager = copy.deepcopy(model)
+            eager: Any = copy.deepcopy(model)
             eager.set_attn_implementation("eager")
             torch.manual_seed(0)
             with watch(eager) as own:
                 theirs = weights_returned(eager(**copy.deepcopy(inputs), output_attentions=True))
+            if any(bool(x.isnan().any()) for x in theirs):
+                theirs, reason = [], "its eager attention returns NaN"
         except Exception as error:
             reason = f"no eager copy: {type(error).__name__}: {error}"
     if plain is not None and watched is not None and not torch.equal(plain.nan_to_num(), watched.nan_to_num()):
         return line(name, "CHANGED", len(seen), len(theirs), "the output differs when watched")
     faithful, missed = seen.faithful, "; ".join(seen.missed)
     unmatched = compare(seen, theirs)
-    if unmatched and faithful and own is not None and own.faithful and not compare(own, theirs):
-        # Both are proved: the fast and the eager attention of this architecture compute different things.
-        return line(name, "proved, eager differs", len(seen), len(theirs), "; ".join(unmatched[:1]))
+    if unmatched and faithful and own is not None and own.faithful:
+        # Both copies are proved by their outputs: they compute different things, or return others than they use.
+        verdict = "proved, returned otherwise" if compare(own, theirs) else "proved, eager differs"
+        return line(name, verdict, len(seen), len(theirs), "; ".join(unmatched[:1]))
     if unmatched:
         differs = any(x.startswith("differs") for x in unmatched)
         verdict = "WRONG" if faithful else "wrong, doubted" if differs else "named" if missed else "unseen"
@@ -145,7 +149,7 @@ def in_a_process(name: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--csv", type=Path, help="where to write the table; architectures.csv if no names are given")
+    parser.add_argument("--csv", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     import transformers  # before the fork
@@ -158,13 +162,73 @@ def main() -> None:
     counts = Counter(row["verdict"] for row in rows)
     summary = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
     print(f"{summary} ({time.monotonic() - start:.0f} s)")
-    file = chosen.csv or (None if chosen.names else RESULTS)
-    if file is not None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(file, text.getvalue())
+    keep(rows, chosen.csv)
+
+
+def kept(file: Path = RESULTS) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def keep(rows: list[dict[str, str]], file: Path = RESULTS) -> None:
+    """Write the rows in place of older ones of the same architectures, and the page made of them."""
+    old = {row["architecture"]: row for row in (kept(file) if file.exists() else [])}
+    merged = old | {row["architecture"]: row for row in rows}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(merged[name] for name in sorted(merged))
+    write_text(file, text.getvalue())
+    write_text(PAGE, page(kept(file)))
+
+
+MEANINGS = {
+    "proved": "every weight is that of its eager attention within 2e-5, and W·v is the output",
+    "proved, nothing returned": "W·v is the output; the model returns no weights to compare with",
+    "proved, eager differs": "proved in both, whose weights differ: its fast and its eager attention are not the same",
+    "proved, returned otherwise": "proved in both; what it returns is not what it multiplies with values",
+    "unproven": "weights are shown, their product with values was not found",
+    "doubted": "a fidelity error is larger than rounding explains, and said so",
+    "wrong, doubted": "differs from eager attention, and is not called faithful",
+    "WRONG": "differs from eager attention, and is called faithful",
+    "named": "some modules cannot be seen, and `seen.missed` names them with the reason",
+    "unseen": "attention ran unseen, and nothing says so",
+    "no attention": "nothing was called",
+    "error": "watching failed",
+    "not built": "no tiny model could be built or fed by the generic rules of tests/support/tiny_architectures.py",
+}
+
+
+def page(rows: list[dict[str, str]]) -> str:
+    """docs/architectures.md"""
+    counts = Counter(row["verdict"] for row in rows)
+    verdicts = [verdict for verdict in MEANINGS if counts[verdict]]
+    lines = [
+        "# Architectures of Transformers, watched",
+        "",
+        f"A tiny random model of each of {len(rows)} architectures in Transformers' model mapping, of which "
+        f"{len(rows) - counts['not built']} could be built. `python -m benchmarks.watch_architectures` makes this "
+        "page, with names those lines.",
+        "",
+        "| verdict | architectures | meaning |",
+        "|---|---:|---|",
+        *(f"| {verdict} | {counts[verdict]} | {MEANINGS[verdict]} |" for verdict in verdicts),
+        "",
+    ]
+    for verdict in verdicts:
+        chosen = [row for row in rows if row["verdict"] == verdict]
+        lines += [f"## {verdict}", ""]
+        if verdict in ("proved", "no attention", "proved, nothing returned"):
+            lines += [", ".join(f"{row['architecture']}" for row in chosen), ""]
+            continue
+        lines += ["| architecture | calls | reason |", "|---|---:|---|"]
+        lines += [f"| {row['architecture']} | {row['calls']} | {_cell(row['reason'])} |" for row in chosen]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")[:160]
 
 
 if __name__ == "__main__":

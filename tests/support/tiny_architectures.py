@@ -161,8 +161,9 @@ def _number(key: str, value: int, sizes: list[tuple[str, int]], layers: int) -> 
 def _inputs(model: nn.Module) -> Iterator[dict[str, Any]]:
     """What the model may take, likeliest first."""
     known = inspect.signature(model.forward).parameters
-    wanted = [getattr(model, "main_input_name", "input_ids"), "input_ids", "pixel_values", "input_values"]
-    wanted += ["input_features", "pixel_values_videos"]
+    main_names = getattr(model, "main_input_name", "input_ids")
+    wanted = [*(main_names if isinstance(main_names, list) else [main_names]), "input_ids", "pixel_values"]
+    wanted += ["input_values", "input_features", "pixel_values_videos"]
     for main in dict.fromkeys(x for x in wanted if x in known):
         for value in _values(main, model):
             inputs: dict[str, Any] = {main: value}
@@ -181,7 +182,7 @@ def _extras(known: Any, model: nn.Module, main: str) -> dict[str, Any]:
         "decoder_input_ids": ids[:, :5],
         "input_ids": ids,
         "bbox": torch.tensor([1, 2, 3, 4]).expand(2, TEXT, 4),
-        "visual_feats": torch.randn(2, 5, getattr(model.config, "visual_feat_dim", 2048) or 2048),  # type: ignore[union-attr]
+        "visual_feats": torch.randn(2, 5, getattr(model.config, "visual_feat_dim", 2048) or 2048),
         "visual_pos": torch.rand(2, 5, 4),
         "pixel_values": next(_values("pixel_values", model), None) if main != "pixel_values" else None,
         "input_points": torch.rand(2, 1, 2, 2) if main != "input_ids" else None,
