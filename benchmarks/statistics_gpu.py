@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def of_dense(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def sixteen_heads() -> Iterator[Measured]:
     q, k, v = (torch.randn(1, 16, 16384, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    name = "T=16384 H=16"
+    name = "T=16384 H=16 D=128"
     _, w = regard.attend(q, k, v, weights=True)
     yield name, "cuDNN forward", *measure(lambda: cudnn(q, k, v, False))
     yield name, "dense, one head at a time", *measure(lambda: [of_dense(q[0, h], k[0, h]) for h in range(16)], 0.2)
@@ -93,14 +94,40 @@ def sixteen_heads() -> Iterator[Measured]:
     yield name, "regard: row state alone", *measure(lambda: fresh(w.energies, w.normalize).row_state(), 0.2)
 
 
+def causal_layer(length: int, heads: int, width: int) -> Iterator[Measured]:
+    q, k, v = (torch.randn(1, heads, length, width, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    name = f"T={length} H={heads} D={width} causal"
+    _, w = regard.attend(q, k, v, mask=regard.causal(), weights=True)
+    yield name, "PyTorch forward", *measure(lambda: scaled_dot_product_attention(q, k, v, is_causal=True))
+    asked = {"entropy": True, "received": True, "map": (128, 128)}
+    yield name, "regard: entropy, max, received, map", *measure(lambda: w.stats(**asked, top=1))
+    yield name, "regard: the same with top 8", *measure(lambda: w.stats(**asked, top=8))
+
+
+def causal_layers() -> Iterator[Measured]:
+    """What a decoder's layers ask: a short context of many heads, a long one of few."""
+    yield from causal_layer(4096, 32, 64)
+    yield from causal_layer(16384, 16, 128)
+
+
+def new_lengths() -> Iterator[Measured]:
+    """The first call at lengths not seen before, after one at 4096: nothing should be compiled for them."""
+    for length in (4096, 4097, 5000, 3000, 8192):
+        q, k, v = (torch.randn(1, 8, length, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+        stats = regard.attend(q, k, v, mask=regard.causal(), weights=True)[1].stats
+        once = timed(partial(stats, entropy=True, top=8, received=True, map=(128, 128)), 1)
+        if length != 4096:
+            yield "H=8 D=64 causal, the first call at a length", f"regard: T={length}", once, once, once, once, 0.0
+
+
 def long_context() -> Iterator[Measured]:
     q, k, v = (torch.randn(1, 4, 131072, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    name = "T=131072 H=4 causal"
+    name = "T=131072 H=4 causal D=128"
     _, w = regard.attend(q, k, v, mask=regard.causal(), weights=True)
     yield name, "cuDNN forward", *measure(lambda: cudnn(q, k, v, True), 0.5)
     asked = {"entropy": True, "top": 1, "received": True, "map": (128, 128)}
     yield name, "regard: entropy, max, received, map", *measure(lambda: w.stats(**asked), 0.5)
-    name = "T=131072, one head"
+    name = "T=131072, one head D=128"
     _, w = regard.attend(q[:, :1], k[:, :1], v[:, :1], weights=True)
     every = slice(None)
     yield name, "regard: tile of 512 × 512 cells, whole map", *measure(lambda: w.tile(every, every, (512, 512)), 0.5)
@@ -115,12 +142,12 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     rows: dict[str, list[Row]] = {}
-    for part in (sixteen_heads, long_context):
+    for part in (sixteen_heads, causal_layers, new_lengths, long_context):
         for name, by, p20, p50, p80, alone, peak in part():
             print(
                 f"{name:22} {by:42} {p20:8.3f} {p50:8.3f} {p80:8.3f}, alone {alone:8.3f} ms {peak:8.1f} MiB", flush=True
             )
-            work = f"statistics {name} D=128, bfloat16"
+            work = f"statistics {name}, bfloat16"
             rows.setdefault(work, []).append(gpu_row(work, by, p20, p50, p80))
             work = f"{work}, one call from idle"
             rows.setdefault(work, []).append(gpu_row(work, by, alone, alone, alone))
