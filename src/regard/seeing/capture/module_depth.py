@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 STATE_SPACE = re.compile(
     r"mamba|rwkv|ssm|state.?space|delta.?(net|rule|product)|linear.?attention|lightning.?attention|retention|hyena|"
-    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta",
+    r"rg.?lru|recurrent|[sm]lstm|kimi.?delta|mixer$",
     re.IGNORECASE,
 )
 """Classes of layers that mix tokens without weights."""
