@@ -200,7 +200,7 @@ def test_what_has_no_kernel_is_answered_in_linear_memory(name: str) -> None:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        found = w.stats(entropy=True, top=4, received=True)
+        result = w.stats(entropy=True, top=4, received=True)
         assert torch.cuda.max_memory_allocated() - before < 320 << 20
         wide = _twin(energy) if isinstance(energy, torch.nn.Module) else energy
         if isinstance(wide, r.Modified):
@@ -208,10 +208,10 @@ def test_what_has_no_kernel_is_answered_in_linear_memory(name: str) -> None:
         scores = replace(EnergyMatrix.of(q.double().cpu(), k.double().cpu(), wide), mask=mask)
         truth = Weights(scores, normalize).rows(rows).dense()
     torch.testing.assert_close(
-        found.entropy[:, rows].double().cpu(), -torch.xlogy(truth, truth).sum(-1), rtol=1e-4, atol=1e-4
+        result.entropy[:, rows].double().cpu(), -torch.xlogy(truth, truth).sum(-1), rtol=1e-4, atol=1e-4
     )
-    torch.testing.assert_close(found.top.values[:, rows].double().cpu(), truth.topk(4).values, rtol=1e-4, atol=1e-6)
-    seen = (found.received.double().sum(-1) - QUERIES).abs().max()
+    torch.testing.assert_close(result.top.values[:, rows].double().cpu(), truth.topk(4).values, rtol=1e-4, atol=1e-6)
+    seen = (result.received.double().sum(-1) - QUERIES).abs().max()
     assert seen < 1e-3 * QUERIES, "every row's weights sum to one"
 
 

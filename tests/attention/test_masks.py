@@ -45,11 +45,11 @@ def test_intervals_say_the_same_as_the_rule(name: str) -> None:
     mask = masks()[name].resolve(5, 7)
     batch = unravel(torch.arange(6), (2, 3))
     i, j = torch.arange(5)[:, None], torch.arange(7)
-    found = mask.bounds(batch, i, 7)
-    if found is None:
+    result = mask.bounds(batch, i, 7)
+    if result is None:
         assert name in ("unordered documents", "not", "dense", "dense column", "mask_mod")
         return
-    start, stop = found
+    start, stop = result
     assert ((j >= start) & (j < stop)).expand(6, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7))
     assert mask.dense((2, 3), 5, 7, CPU).expand(2, 3, 5, 7).equal(mask(batch, i, j).expand(6, 5, 7).view(2, 3, 5, 7))
 

@@ -79,11 +79,11 @@ def test_a_modifier_of_ones_own_learns() -> None:
     q, k, v = inputs()
     modifier = Scaled()
     energy = r.Modified(r.Gaussian(), modifier)
-    found = [
+    result = [
         torch.autograd.grad(attend(q, k, v, energy=energy, backend=name).square().sum(), modifier.factor)[0]
         for name in ("fused", "reference")
     ]
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*result)
 
 
 @pytest.mark.usefixtures("small_blocks")

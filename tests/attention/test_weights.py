@@ -144,9 +144,9 @@ def test_fidelity_tells_a_lie() -> None:
     assert unmasked.fidelity(v, out).min() > 0.05
     wrong = out.clone()
     wrong[1, 2] *= 1.1
-    told = w.fidelity(v, wrong)
-    assert told[1, 2] > 0.05
-    assert told[0].max() < 1e-12
+    errors = w.fidelity(v, wrong)
+    assert errors[1, 2] > 0.05
+    assert errors[0].max() < 1e-12
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -160,10 +160,10 @@ def test_low_precision_weights_belong_to_the_output(dtype: torch.dtype) -> None:
 def test_state_comes_from_the_kernel_and_is_right_without_it() -> None:
     q, k, v = inputs((2, 3), values=4, dtype=torch.float32)
     _, given = attend(q, k, v, mask=r.padding([0, 5]), weights=True)
-    _, found = attend(q, k, v[..., :3], mask=r.padding([0, 5]), weights=True)  # d_v ≠ d: not the flash kernel
+    _, result = attend(q, k, v[..., :3], mask=r.padding([0, 5]), weights=True)  # d_v ≠ d: not the flash kernel
     assert given.kernel_state is not None
-    assert found.kernel_state is None
-    torch.testing.assert_close(given.tile(slice(None), slice(None)), found.tile(slice(None), slice(None)))
+    assert result.kernel_state is None
+    torch.testing.assert_close(given.tile(slice(None), slice(None)), result.tile(slice(None), slice(None)))
 
 
 @pytest.mark.parametrize(

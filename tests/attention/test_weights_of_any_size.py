@@ -217,8 +217,8 @@ def _compare(w: r.Weights, v: Tensor, out: Tensor, off: float) -> None:
     norm = out.double().flatten(-2).norm(dim=-1)
     error = torch.where(proof == 0, 0, proof / norm)
     allowed = keys * (off + 1e-6) * float(v.double().abs().max()) * math.sqrt(out[0, 0].numel()) / norm
-    found = w.fidelity(v, out).double()
-    assert ((found - error).abs() <= allowed).all() or not error.isfinite().all(), (found, error, allowed)
+    result = w.fidelity(v, out).double()
+    assert ((result - error).abs() <= allowed).all() or not error.isfinite().all(), (result, error, allowed)
 
 
 @settings(max_examples=2 * settings.get_profile(EXAMPLES).max_examples)

@@ -34,7 +34,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     energies = request.energies.flat()
     v = energies.flatten(request.energies.per_query_head(request.v))
     work = _Work(request, energies)
-    # Also where there is one block: `Weights` computes others, and a short test should fail as a long run does.
+    # Checked for a single block too: `Weights` uses other blocks, and a short test must fail like a long run.
     check_pairwise(energies.form, energies.a, energies.b)
     if len(work.cut) == 1:
         out, state = work.rows(energies, v, *work.cut[0])
@@ -67,11 +67,11 @@ def differentiable(request: Request, out: Tensor) -> Tensor:
 
 
 class _Work:
-    """What to do for each block, and which blocks there are."""
+    """The computation of each block, and the list of blocks."""
 
     def __init__(self, request: Request, energies: EnergyMatrix) -> None:
         self.request, self.energies = request, energies
-        # A learned bias is a matrix itself, and so is its gradient, which every block would write anew.
+        # A learned bias is a whole matrix, and so is its gradient, which every block would write again.
         learned = [x for part in energies.modifiers if not part.opaque for x in part.tensors()]
         whole = not readable(energies.a) or forward_mode() or any(x.requires_grad for x in learned)
         self.cut = [(slice(0, energies.count), slice(0, energies.queries))]
@@ -100,7 +100,7 @@ class _Work:
         i: slice,
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
-        """The same of rows already cut out: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
+        """The same for rows that are already selected: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
         normalize, rate = normalize.of_block(energies.batch, n), self.request.dropout
         e = energies.between(a, b, n, i, slice(0, energies.keys), normalize.absent)  # [n, rows, T_k]
         with exact(e.device):
@@ -145,7 +145,7 @@ class _Work:
         return out, state
 
     def checkpointed(self, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Blocks as PyTorch checkpoints them: for functions that close over parameters, whatever else they do."""
+        """Blocks by torch.utils.checkpoint, for functions that close over parameters."""
         parts = [
             checkpoint(self.rows, self.energies, v, n, i, use_reentrant=False)  # it restores the generator itself
             for n, i in self.cut
@@ -159,7 +159,7 @@ class _Work:
 
 
 def _is_known(request: Request, energies: EnergyMatrix) -> bool:
-    """Whether every tensor the result is differentiable by is one of ours to name: a, b, v and what is learned."""
+    """Whether gradients go only to tensors that are known here: a, b, v and learned parameters."""
     if request.normalize.opaque or any(x.opaque for x in energies.modifiers):
         return False
     if not energies.form.opaque:

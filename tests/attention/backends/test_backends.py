@@ -221,8 +221,8 @@ def test_a_bias_keeps_its_digits_beside_narrow_queries(kind: torch.dtype) -> Non
 def test_what_is_finite_stays_finite_in_a_narrow_bias() -> None:
     from regard.attention.backends.sdpa import _narrow
 
-    found = _narrow(torch.tensor([-1e9, -torch.inf, 3.0]), torch.float16)
-    assert found.tolist() == [-65504.0, -torch.inf, 3.0]
+    result = _narrow(torch.tensor([-1e9, -torch.inf, 3.0]), torch.float16)
+    assert result.tolist() == [-65504.0, -torch.inf, 3.0]
 
 
 def test_an_empty_batch_has_an_empty_answer() -> None:

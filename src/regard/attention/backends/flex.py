@@ -64,7 +64,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     if not torch.is_grad_enabled():  # on CPU it refuses inputs that require a gradient even then
         q, k, v = q.detach(), k.detach(), v.detach()
     temperature = normalize.temperature
-    # With modifiers the scale applies before them and the temperature after, so it is theirs to divide by.
+    # With modifiers the scale applies before them and the temperature after them, so they divide by it.
     scale = energies.form.scale if energies.modifiers else energies.form.scale / temperature
     out, aux = _kernel(q.device.type)(
         q,
@@ -79,9 +79,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, energies.queries)
     if normalize.sink is not None:
         out, lse = _with_sink(out, lse, normalize.sink, temperature)
-    # −∞ may also come of a bias, in a row that sees keys; then the state is computed from the energies.
+    # −∞ can also result from a bias, in a row that sees keys; then the state is computed from the energies.
     state = lse if any(x.kernel is None for x in energies.modifiers) else mark_empty(lse)
-    # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
+    # `Weights` keeps unrounded queries and keys; the state of rounded ones would not fit them.
     return blocked_attention.differentiable(request, out), state if energies.a.dtype == kind else None
 
 
@@ -96,8 +96,8 @@ def _with_sink(out: Tensor, lse: Tensor, sink: float | Tensor, temperature: floa
 
 @cache
 def _kernel(device: str) -> Callable[..., Any]:
-    # Uncompiled it materialises the energies; compiling is what makes it a kernel. On CPU compiling needs a C++
-    # compiler that users may not have, and "auto" never comes here.
+    # Without compilation it stores the matrix of energies. On a CPU, compiling needs a C++ compiler that users may not
+    # have, and "auto" never selects this backend.
     if device == "cpu":
         return flex_attention
     return torch.compile(flex_attention)

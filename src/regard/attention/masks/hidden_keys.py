@@ -1,4 +1,4 @@
-"""What is behind a mask stays there, NaN and ∞ too: 0 · NaN is NaN, so a weight of zero alone does not keep it back.
+"""Masked keys and values have no effect, NaN and ∞ included: 0 · NaN is NaN, so a weight of zero is not enough.
 
 Keys that no query sees are set to zero, keys and values alike. What some queries see and others do not is left as it
 is, and reported, so that each query is computed from the keys it sees alone.
@@ -42,7 +42,7 @@ def clear_named_keys(mask: Mask | None, batch: tuple[int, ...], groups: int, k: 
 
 
 def is_finite(x: Tensor) -> bool:
-    # One pass without a copy; a sum that overflows is looked at again.
+    # One pass without a copy; a sum that overflows is checked again.
     total = x.detach().sum(dtype=torch.promote_types(x.dtype, torch.float32))
     return math.isfinite(float(total)) or bool(x.isfinite().all())
 

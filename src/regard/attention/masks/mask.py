@@ -44,7 +44,7 @@ class Mask(Part):
     starts_at_first: bool = False
     """Whether every interval that `bounds` gives begins at key 0."""
     seen: Tensor | None = None
-    """The boolean tensor of a mask that is given as one."""
+    """The boolean tensor, of a mask made from one."""
 
     @property
     def is_causal(self) -> bool:
@@ -66,7 +66,7 @@ class Mask(Part):
         return self.map_tensors(lambda x: x if x.dtype == torch.bool else x.to(device))
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
-        """(start, stop) such that query i sees exactly the keys start ≤ j < stop; None where no interval says it."""
+        """(start, stop) such that query i sees exactly the keys start ≤ j < stop; None where it is no interval."""
         return None
 
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Bool[Tensor, "..."]:
@@ -75,9 +75,9 @@ class Mask(Part):
         leading, i, j = grid(batch, queries, keys, device)
         if queries * keys <= BLOCK or traced():
             return rule(leading, i, j)
-        # A block of rows at a time: composed masks hold several tensors of what they are computed for.
+        # A block of rows at a time: composed masks hold several temporary tensors.
         first = rule(leading, i[:2], j)
-        if first.dim() < 2 or first.shape[-2] != 2:  # the rule is not about queries
+        if first.dim() < 2 or first.shape[-2] != 2:  # the rule does not depend on the query
             return rule(leading, i, j)
         tall = max(1, 2 * BLOCK // first.numel())
         seen = first.new_empty(*first.shape[:-2], queries, first.shape[-1])
@@ -110,7 +110,7 @@ class Mask(Part):
 
     def __bool__(self) -> bool:
         if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
-            return True  # Dynamo asks this of everything it holds
+            return True  # Dynamo compares every object it holds
         raise TypeError("a mask is neither true nor false; combine masks with &, | and ~, not with and, or and not")
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
@@ -158,7 +158,7 @@ class _Pair(Mask):
         return f"({self.left!r} {self.sign} {self.right!r})"
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
-        # The one that knows most about its shape decides; masks without a shape of their own say 8 × 8.
+        # The mask with the more specific shape decides; masks without a shape use 8 × 8.
         return max(self.left.example(), self.right.example(), key=lambda shape: (len(shape[0]), shape[1:] != (8, 8)))
 
 

@@ -86,7 +86,7 @@ class Window(Mask):
         if size < 1:
             raise ValueError(f"window needs a size ≥ 1, got {size}")
         if center is not None:
-            # In bfloat16 the places of keys themselves would be rounded.
+            # In bfloat16 the positions of keys would be rounded.
             kind = torch.promote_types(center.dtype, torch.float32) if center.is_floating_point() else torch.int64
             center = center.detach().to(kind, copy=True)
         self.size, self.center, self.offset = size, center, offset
@@ -108,11 +108,11 @@ class Window(Mask):
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         middle = self.middle(batch, i)
-        return (j > middle - self.size) & (j < middle + self.size)  # no difference of every i and j is held
+        return (j > middle - self.size) & (j < middle + self.size)  # without a tensor of differences i − j
 
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         middle = self.middle(batch, i)
-        # |j − m| < n for whole j: from floor(m − n) + 1 up to ceil(m + n) − 1, both for whole and broken centers.
+        # |j − m| < n for whole j: from floor(m − n) + 1 up to ceil(m + n) − 1, for integer and fractional m.
         if middle.is_floating_point():
             start, stop = (middle - self.size).floor().long() + 1, (middle + self.size).ceil().long()
         else:
@@ -167,7 +167,7 @@ class Padding(Mask):
         return torch.zeros_like(stop), stop
 
     def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
-        # A decoder asks this at every step, and index tensors would take longer than the attention itself.
+        # Called at every step of a decoder; index tensors would take longer than the attention itself.
         if self.lengths.shape != batch:
             return None
         stop = self.lengths.to(device).reshape(-1, 1).clamp(0, keys)
@@ -215,7 +215,7 @@ def padding(
     *,
     queries: int | list[int] | Int[Tensor, " *batch"] | None = None,
 ) -> Mask:
-    """Keys j < length are real, the rest filling.
+    """Keys j < length are real, the rest are padding.
 
     Lengths, as the ids of `documents`, belong to the first leading dimensions: `[B]` to the batch. A `dense` mask and
     the centers of `window` align with the last, as tensors broadcast: `[B, 1, T_q, T_k]` and `[B, 1, T_q]`.
@@ -253,8 +253,8 @@ class Documents(Mask):
                 )
         self.queries = queries.to(torch.int64, copy=True)  # unsigned differences would wrap
         self.keys = self.queries if keys is queries else keys.to(torch.int64, copy=True)
-        # Ids in order make every document one interval of keys. Looked at once, here, where it costs little;
-        # a compiled graph cannot look, and takes the general path.
+        # Ids in order make every document one interval of keys. Checked once, here, where it is cheap;
+        # a compiled graph cannot read the ids, and takes the general path.
         self.in_order = readable(self.keys) and bool((self.keys.diff(dim=-1) >= 0).all())
 
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
@@ -317,7 +317,7 @@ def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) ->
 
 
 def _check_lengths(name: str, lengths: Tensor, most: int, what: str) -> None:
-    # Looked at only where that is free: not on a GPU, nor where the numbers are not there to be looked at.
+    # Checked only where reading is free: not on a GPU, and not for tensors without data.
     if lengths.device.type == "cpu" and lengths.numel() and readable(lengths):
         low, high = (int(x) for x in lengths.aminmax())
         if low < 0 or high > most:

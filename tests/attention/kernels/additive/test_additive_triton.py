@@ -121,12 +121,12 @@ def gradients(inputs: tuple[Any, ...], grads: tuple[Tensor, Tensor], dtype: torc
     return torch.autograd.grad(outputs, leaves, [g.to(o.dtype) for g, o in zip(grads, outputs, strict=True)])
 
 
-def assert_within_budget(found: Tensor, eager: Tensor, truth: Tensor) -> None:
+def assert_within_budget(result: Tensor, eager: Tensor, truth: Tensor) -> None:
     """At most twice the error of the same formula in the same dtype, plus rounding."""
-    unseen, eps = truth.isinf(), torch.finfo(found.dtype).eps
-    assert torch.equal(found.isinf(), unseen)
-    found, eager, truth = (x.double().masked_fill(unseen, 0) for x in (found, eager, truth))
-    error, theirs, rounding = (found - truth).abs().max(), (eager - truth).abs().max(), 8 * eps * truth.abs().max()
+    unseen, eps = truth.isinf(), torch.finfo(result.dtype).eps
+    assert torch.equal(result.isinf(), unseen)
+    result, eager, truth = (x.double().masked_fill(unseen, 0) for x in (result, eager, truth))
+    error, theirs, rounding = (result - truth).abs().max(), (eager - truth).abs().max(), 8 * eps * truth.abs().max()
     assert error <= 2 * theirs + rounding, f"{error:.3g}; the formula's {theirs:.3g}, rounding {rounding:.3g}"
 
 
@@ -141,8 +141,8 @@ def test_output_and_log_sum_exp(name: str, dtype: torch.dtype, device: str) -> N
     assert out.dtype == dtype
     assert lse.dtype == torch.float32
     truths = formula(*(x.double() for x in inputs[:4]), *inputs[4:], 0.7)
-    for found, eager, truth in zip((out, lse), formula(*inputs, 0.7), truths, strict=True):
-        assert_within_budget(found, eager, truth)
+    for result, eager, truth in zip((out, lse), formula(*inputs, 0.7), truths, strict=True):
+        assert_within_budget(result, eager, truth)
 
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
@@ -151,10 +151,10 @@ def test_gradients(name: str, dtype: torch.dtype, device: str) -> None:
     out, lse = ours(inputs)
     grads = torch.randn_like(out), torch.randn_like(lse)
     eager, truth = gradients(inputs, grads, dtype), gradients(inputs, grads, torch.float64)
-    for x, found, low, high in zip(inputs, our_gradients(inputs, grads), eager, truth, strict=False):
-        assert found.shape == x.shape
-        assert found.dtype == dtype
-        assert_within_budget(found, low, high)
+    for x, result, low, high in zip(inputs, our_gradients(inputs, grads), eager, truth, strict=False):
+        assert result.shape == x.shape
+        assert result.dtype == dtype
+        assert_within_budget(result, low, high)
 
 
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
@@ -167,8 +167,8 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
     monkeypatch.setattr(few_kernels, "_backwards", {})
-    for found, truth in zip((*ours(inputs), *our_gradients(inputs, grads)), (*whole, *slopes), strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    for result, truth in zip((*ours(inputs), *our_gradients(inputs, grads)), (*whole, *slopes), strict=True):
+        torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ragged", "one query", "few queries, many keys"])
@@ -190,8 +190,8 @@ def test_dropout(name: str, device: str) -> None:
     assert_within_budget(out, formula(*inputs, 0.7, factors)[0], formula(*double, *inputs[4:], 0.7, factors)[0])
     grads = torch.randn_like(out), torch.randn_like(lse)
     eager, truth = (gradients(inputs, grads, t, factors) for t in (torch.float32, torch.float64))
-    for found, low, high in zip(our_gradients(inputs, grads, 0.3, seed), eager, truth, strict=True):
-        assert_within_budget(found, low, high)
+    for result, low, high in zip(our_gradients(inputs, grads, 0.3, seed), eager, truth, strict=True):
+        assert_within_budget(result, low, high)
 
 
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
@@ -251,10 +251,10 @@ def test_attend_compiles_whole_and_keeps_the_op(mask: r.Mask | None) -> None:
     energy = r.Additive(32, 32, 64).cuda()
     q, k, v = (torch.randn(2, 90, 32, device="cuda", requires_grad=True) for _ in "qkv")
     compiled = torch.compile(lambda *x: r.attend(*x, energy=energy, mask=mask, backend="fused"), fullgraph=True)
-    found, truth = compiled(q, k, v), r.attend(q, k, v, energy=energy, mask=mask, backend="reference")
-    torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-5)
+    result, truth = compiled(q, k, v), r.attend(q, k, v, energy=energy, mask=mask, backend="reference")
+    torch.testing.assert_close(result, truth, rtol=1e-4, atol=1e-5)
     grad = torch.randn_like(truth)
-    for x, y in zip(*(torch.autograd.grad(z, (q, k, v), grad) for z in (found, truth)), strict=True):
+    for x, y in zip(*(torch.autograd.grad(z, (q, k, v), grad) for z in (result, truth)), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
 
 

@@ -150,14 +150,14 @@ def test_output_and_gradients(name: str, dtype: torch.dtype, inverse: bool, devi
     assert out.dtype == dtype
     assert state.dtype == torch.float32
     truths = formula(*(x.double() for x in inputs[:3]), *inputs[3:], inverse)
-    for found, eager, truth in zip((out, state), formula(*inputs, inverse), truths, strict=True):
-        assert_within_budget(found, eager, truth)
+    for result, eager, truth in zip((out, state), formula(*inputs, inverse), truths, strict=True):
+        assert_within_budget(result, eager, truth)
     grads = _gradients_of(out, state, inverse)
     eager, truth = gradients(inputs, grads, inverse, dtype), gradients(inputs, grads, inverse, torch.float64)
-    for x, found, low, high in zip(inputs, our_gradients(inputs, grads, inverse), eager, truth, strict=False):
-        assert found.shape == x.shape
-        assert found.dtype == dtype
-        assert_within_budget(found, low, high)
+    for x, result, low, high in zip(inputs, our_gradients(inputs, grads, inverse), eager, truth, strict=False):
+        assert result.shape == x.shape
+        assert result.dtype == dtype
+        assert_within_budget(result, low, high)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -179,8 +179,8 @@ def test_both_forms_agree_where_nothing_is_near(inverse: bool, device: str, monk
     slopes = our_gradients(inputs, grads, inverse)
     monkeypatch.setattr(distance_attention_triton, "FAR", torch.inf)
     direct = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
-    for found, truth in zip((*whole, *slopes), direct, strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    for result, truth in zip((*whole, *slopes), direct, strict=True):
+        torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
     assert not torch.equal(whole[0], direct[0]), "no tile was computed by products"
 
 
@@ -192,8 +192,8 @@ def test_pieces_make_no_difference(inverse: bool, device: str, monkeypatch: pyte
     slopes = our_gradients(inputs, grads, inverse)
     monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     again = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
-    for found, truth in zip(again, (*whole, *slopes), strict=True):
-        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+    for result, truth in zip(again, (*whole, *slopes), strict=True):
+        torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -213,8 +213,8 @@ def test_dropout(inverse: bool, device: str) -> None:
     out, state = ours(inputs, inverse, 0.3, seed)
     grads = _gradients_of(out, state, inverse)
     eager, truth = (gradients(inputs, grads, inverse, t, factors) for t in (torch.float32, torch.float64))
-    for found, low, high in zip(our_gradients(inputs, grads, inverse, 0.3, seed), eager, truth, strict=True):
-        assert_within_budget(found, low, high)
+    for result, low, high in zip(our_gradients(inputs, grads, inverse, 0.3, seed), eager, truth, strict=True):
+        assert_within_budget(result, low, high)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -223,8 +223,8 @@ def test_the_state_is_differentiated_too(inverse: bool, device: str) -> None:
     out, state = ours(inputs, inverse)
     grads = torch.zeros_like(out), torch.randn_like(state)
     eager, truth = (gradients(inputs, grads, inverse, t) for t in (torch.float32, torch.float64))
-    for found, low, high in zip(our_gradients(inputs, grads, inverse), eager, truth, strict=True):
-        assert_within_budget(found, low, high)
+    for result, low, high in zip(our_gradients(inputs, grads, inverse), eager, truth, strict=True):
+        assert_within_budget(result, low, high)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -245,17 +245,17 @@ def test_what_is_no_number_stays_in_its_row(size: float, inverse: bool, device: 
     clean, state = ours((a, *rest), inverse)
     a = a.clone()
     a[0, 1, 2] = size
-    out, found = ours((a, *rest), inverse)
+    out, result = ours((a, *rest), inverse)
     if math.isnan(size):
         assert out[0, 1].isnan().all()
-        assert found[0, 1].isnan()
+        assert result[0, 1].isnan()
     else:
         assert (out[0, 1] == 0).all()
-        assert found[0, 1] == (0 if inverse else torch.inf)
-    others = torch.ones_like(found, dtype=torch.bool)
+        assert result[0, 1] == (0 if inverse else torch.inf)
+    others = torch.ones_like(result, dtype=torch.bool)
     others[0, 1] = False
     torch.testing.assert_close(out[others], clean[others], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[others], state[others], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result[others], state[others], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -297,9 +297,9 @@ def test_attend_takes_the_kernel_and_compiles_whole(way: str, mask: r.Mask | Non
     truth, grad = attend(q, k, v, **how, backend="reference"), torch.randn_like(q)
     expected = torch.autograd.grad(truth, (q, k, v), grad)
     for function in (attend, torch.compile(attend, fullgraph=True)):
-        found = function(q, k, v, **how)
-        torch.testing.assert_close(found, truth, rtol=1e-4, atol=1e-5)
-        for x, y in zip(torch.autograd.grad(found, (q, k, v), grad), expected, strict=True):
+        result = function(q, k, v, **how)
+        torch.testing.assert_close(result, truth, rtol=1e-4, atol=1e-5)
+        for x, y in zip(torch.autograd.grad(result, (q, k, v), grad), expected, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-5)
 
 

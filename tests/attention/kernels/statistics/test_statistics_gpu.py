@@ -133,28 +133,28 @@ def _ask(w: Weights, v: Tensor, out: Tensor) -> dict[str, dict[str, object]]:
 def _of_dense(dense: Tensor, asked: dict[str, object], v: Tensor, out: Tensor) -> dict[str, Tensor]:
     """The same questions, asked of the matrix itself."""
     queries, keys = dense.shape[-2:]
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     if "entropy" in asked:
-        found["entropy"] = -torch.xlogy(dense, dense).sum(-1)
+        result["entropy"] = -torch.xlogy(dense, dense).sum(-1)
     if "top" in asked:
-        found["top"] = dense.topk(asked["top"], dim=-1).values
+        result["top"] = dense.topk(asked["top"], dim=-1).values
     if "received" in asked:
-        found["received"] = dense.sum(-2)
+        result["received"] = dense.sum(-2)
     if "on" in asked:
-        found["on"] = dense[..., sorted(set(asked["on"]))].sum(-1)
+        result["on"] = dense[..., sorted(set(asked["on"]))].sum(-1)
     if "offsets" in asked:
         j = torch.arange(queries, device=dense.device)[:, None] + torch.tensor(asked["offsets"], device=dense.device)
         there = (j >= 0) & (j < keys)
-        found["offsets"] = dense.gather(-1, j.clamp(0, keys - 1).expand(*dense.shape[:-2], -1, -1)) * there
+        result["offsets"] = dense.gather(-1, j.clamp(0, keys - 1).expand(*dense.shape[:-2], -1, -1)) * there
     if "map" in asked:
         rows, cols = min(asked["map"][0], queries), min(asked["map"][1], keys)
-        found["map"] = _pooled(_pooled(dense, cols, asked.get("pool")).mT, rows, asked.get("pool")).mT
+        result["map"] = _pooled(_pooled(dense, cols, asked.get("pool")).mT, rows, asked.get("pool")).mT
     if "fidelity" in asked:
         v = v.repeat_interleave(dense.shape[-3] // v.shape[-3], dim=-3)
         off = dense @ v.to(dense.dtype) - out.to(dense.dtype)
-        found["fidelity"] = off.flatten(-2).norm(dim=-1) / out.to(dense.dtype).flatten(-2).norm(dim=-1)
-        found["fidelity"] = found["fidelity"].nan_to_num(0.0)
-    return found
+        result["fidelity"] = off.flatten(-2).norm(dim=-1) / out.to(dense.dtype).flatten(-2).norm(dim=-1)
+        result["fidelity"] = result["fidelity"].nan_to_num(0.0)
+    return result
 
 
 def _pooled(x: Tensor, cells: int, pool: object) -> Tensor:
@@ -337,15 +337,15 @@ def test_a_hundred_thousand_tokens() -> None:
     tokens = 131072
     q, k, v = (torch.randn(1, 2, tokens, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     _, w = r.attend(q, k, v, mask=r.causal(), weights=True)
-    found = w.stats(entropy=True, top=1, received=True, map=(512, 512))
-    assert abs(float(found.received.double().sum()) - 2 * tokens) < 1e-3 * tokens
+    result = w.stats(entropy=True, top=1, received=True, map=(512, 512))
+    assert abs(float(result.received.double().sum()) - 2 * tokens) < 1e-3 * tokens
     for i in (0, 77, 70001, tokens - 1):
         e = (q[0, :, i, None].double() * k[0, :, : i + 1].double()).sum(-1) / 8
         p = e.softmax(-1)
-        torch.testing.assert_close(found.entropy[0, :, i].double(), -torch.xlogy(p, p).sum(-1), rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(found.top.values[0, :, i, 0].double(), p.amax(-1), rtol=1e-4, atol=0)
-        assert torch.equal(found.top.indices[0, :, i, 0], p.argmax(-1))
-    assert float(found.map[0, 0, 3, 200]) == 0
+        torch.testing.assert_close(result.entropy[0, :, i].double(), -torch.xlogy(p, p).sum(-1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(result.top.values[0, :, i, 0].double(), p.amax(-1), rtol=1e-4, atol=0)
+        assert torch.equal(result.top.indices[0, :, i, 0], p.argmax(-1))
+    assert float(result.map[0, 0, 3, 200]) == 0
     tile = w.tile(slice(tokens - 512, None), slice(100, 612))
     assert tile.shape == (1, 2, 512, 512)
 
