@@ -52,7 +52,7 @@ def _every_other(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "mask",
     [r.causal(), r.causal(1), r.causal("bottom-right"), r.window(2), ~r.causal() | r.prefix(1), _every_other],
-    ids=str,
+    ids=["causal", "causal(1)", "bottom-right", "window", "or", "function"],
 )
 @pytest.mark.parametrize("backend", ["auto", "reference", "fused", "sdpa"])
 def test_masks_count_from_the_start_of_each_sequence(mask, backend: str) -> None:

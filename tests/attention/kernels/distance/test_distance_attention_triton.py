@@ -288,7 +288,7 @@ def test_opcheck_on_the_gpu(way: str, dropout: float) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mask", [None, r.causal(), r.padding([40, 90])], ids=str)
+@pytest.mark.parametrize("mask", [None, r.causal(), r.padding([40, 90])], ids=repr)
 def test_attend_takes_the_kernel_and_compiles_whole(way: str, mask: r.Mask | None) -> None:
     energy, normalize = WAYS[way]
     q, k, v = (torch.randn(2, 90, 32, device="cuda", requires_grad=True) for _ in "qkv")

@@ -398,7 +398,7 @@ def test_no_kernel_is_compiled_for_a_length() -> None:
         assert numbers <= set(LENGTHS), f"{one.__name__}: {sorted(numbers - set(LENGTHS))}"
 
 
-@pytest.mark.parametrize("mask", [None, r.causal(), r.window(20) & r.causal()], ids=str)
+@pytest.mark.parametrize("mask", [None, r.causal(), r.window(20) & r.causal()], ids=repr)
 def test_top_of_many_keys_has_a_threshold_first(
     monkeypatch: pytest.MonkeyPatch, device: str, mask: r.Mask | None
 ) -> None:
