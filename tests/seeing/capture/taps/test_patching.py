@@ -39,7 +39,7 @@ def test_taps_that_cannot_be_put_in_place_are_taken_back(monkeypatch: pytest.Mon
         assert home.sdpa is F.scaled_dot_product_attention is not before
     assert home.sdpa is F.scaled_dot_product_attention is before
 
-    monkeypatch.setattr(patching, "_modules_of", lambda model: 1 / 0)
+    monkeypatch.setattr(patching, "_python_modules", lambda parts: 1 / 0)
     with pytest.raises(ZeroDivisionError), watch(mine):
         pass
     assert F.scaled_dot_product_attention is before
