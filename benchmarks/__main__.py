@@ -18,7 +18,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(2)  # what the project's own machines have
     console = Console()
-    rows = list(track(cpu.rows(), description="measuring", console=console, total=20))
+    rows = list(track(cpu.rows(), description="measuring", console=console, total=24))
     write(rows)
     page.PAGE.write_text(page.page(), encoding="utf-8")
     console.print(table(rows))

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch._guards import detect_fake_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def transformed() -> bool:
@@ -45,11 +50,14 @@ def _levels_of(x: torch.Tensor) -> set[int]:
 _DERIVATIVES = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
 
 
-def no_kernel(*tensors: torch.Tensor) -> str | None:
-    """Why a kernel with a first derivative and no other one cannot be used; None if it can."""
+def no_kernel(tensors: Callable[[], list[torch.Tensor]]) -> str | None:
+    """Why a kernel with a first derivative and no other one cannot be used; None if it can.
+
+    The tensors are asked for only inside a transform: listing them takes a good part of a small call.
+    """
     if forward_mode():
         return "it has no forward-mode derivative"
-    if transformed() and derivative_levels(*tensors) > 1:
+    if transformed() and derivative_levels(*tensors()) > 1:
         return "it has no second derivative"
     return None
 

@@ -41,7 +41,7 @@ def refusal(request: Request) -> str | None:
         return "on CPU it has no backward; call it under torch.no_grad()"
     if energies.a.dtype == torch.float64 and energies.a.device.type != "cpu":
         return "its GPU kernels have no float64"
-    return no_kernel(*request.tensors())
+    return no_kernel(request.tensors)
 
 
 def _needs_gradient(request: Request) -> bool:

@@ -95,5 +95,5 @@ def _refused(request: Request) -> str | None:
         return f"{kernel} has no score modifiers"
     if by_distance and transformed():
         return f"{kernel} is not made for torch.func"
-    reason = no_kernel(*request.tensors())
+    reason = no_kernel(request.tensors)
     return None if reason is None else f"{kernel}: {reason}"

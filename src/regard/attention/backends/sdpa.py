@@ -33,7 +33,7 @@ def refusal(request: Request) -> str | None:
     for modifier in energies.modifiers:
         if not modifier.additive:
             return f"it can add to the energies, but not apply {type(modifier).__name__}"
-    return no_kernel(*request.tensors())
+    return no_kernel(request.tensors)
 
 
 def run(request: Request) -> tuple[Tensor, Tensor | None]:
@@ -50,7 +50,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     k, v = energies.b, request.v
     if k.device.type != "cpu" or traced():  # on a CPU the numbers were read, and keys that are not finite are zeros
         k, v = clear_named_keys(energies.mask, batch, groups, k, v)
-    q, k, v = _four(energies.a.to(kind), batch), _four(k.to(kind), shared), _four(v, shared)
+    q, k = (x if x.dtype == kind else x.to(kind) for x in (energies.a, k))
+    q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
     scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
