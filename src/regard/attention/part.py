@@ -177,6 +177,16 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     return named == 0 and least <= count and (count <= most or bool(code.co_flags & inspect.CO_VARARGS))
 
 
+def argument_name(function: Callable[..., Any], at: int) -> str | None:
+    """The name of an argument by position; None where there is none, or it is not known."""
+    target = type(function).forward if isinstance(function, nn.Module) else function
+    code = getattr(target, "__code__", None)
+    if code is None:
+        return None
+    at += isinstance(function, nn.Module) or getattr(function, "__self__", None) is not None
+    return code.co_varnames[at] if at < code.co_argcount else None
+
+
 def _binds(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))

@@ -145,3 +145,19 @@ def test_wrong_functions(normalize, error, words: str) -> None:
     for backend in ("auto", "reference"):
         with pytest.raises(error, match=words):
             attend(*inputs(), normalize=normalize, backend=backend)
+
+
+def test_a_second_argument_with_a_default_is_the_mask_only_by_that_name() -> None:
+    q, k, v = (torch.randn(5, 4) for _ in range(3))
+    expected = attend(q, k, v)
+    for function in (
+        lambda e, temperature=1.0: (e / temperature).softmax(-1),
+        lambda e, dim=-1: e.softmax(dim),
+        lambda e, mask=None: e.masked_fill(~mask, -1e9).softmax(-1),
+    ):
+        torch.testing.assert_close(attend(q, k, v, normalize=function), expected)
+
+
+def test_proportional_names_the_energy_that_was_given() -> None:
+    with pytest.raises(ValueError, match="got -4;"):
+        r.Proportional()(torch.tensor([[8.0, -4.0]]))

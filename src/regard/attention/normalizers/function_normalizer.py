@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..part import function_tensors, takes
+from ..part import argument_name, function_tensors, takes
 from ..torch_transforms import readable
 from .normalizer import Normalizer, empty_rows
 
@@ -42,8 +42,8 @@ class FunctionNormalizer(Normalizer):
         if not e.shape[-1]:
             return e
         masked = e == -torch.inf
-        # Two arguments first: a function of (energies, mask=None) is given both.
-        if takes(self.function, 2):
+        # A second argument that may be left out is the mask only if it is called so: F.softmax has `dim` there.
+        if not takes(self.function, 1) or argument_name(self.function, 1) == "mask":
             arguments: tuple[Tensor, ...] = e.masked_fill(masked, 0), ~masked
         else:
             arguments = (e.masked_fill(masked, MASKED).masked_fill(empty_rows(e), 0),)

@@ -26,12 +26,12 @@ class Proportional(Normalizer):
     opaque = False
 
     def __call__(self, e: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        _check(e)
         e = e / _power_of_two(e)
-        return self.weigh(e, self.state(e)[..., None], e)
+        return self.weigh(e, e.sum(dim=-1, keepdim=True), e)
 
     def state(self, e: Tensor) -> Tensor:
-        if readable(e) and bool((e < 0).any()):
-            raise ValueError(f"Proportional needs energies ≥ 0, got {e.min().item():.4g}; use Softmax() for any energy")
+        _check(e)
         return e.sum(dim=-1)
 
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
@@ -61,3 +61,8 @@ def _power_of_two(e: Tensor) -> Tensor:
     _, exponent = torch.frexp(top)
     power = torch.ldexp(torch.ones_like(top), exponent - 1)
     return torch.where(top.isfinite() & (top > 0), power, 1)
+
+
+def _check(e: Tensor) -> None:
+    if readable(e) and bool((e < 0).any()):
+        raise ValueError(f"Proportional needs energies ≥ 0, got {e.min().item():.4g}; use Softmax() for any energy")

@@ -223,11 +223,13 @@ def remember(key: Hashable | None, make: Callable[[], R]) -> R:
     """What `make` gives, which is kept where there is a key: every layer of a model has the same mask."""
     if key is None:
         return make()
-    if key not in _results:
-        if len(_results) >= RESULTS:
+    result: R | None = _results.get(key)
+    if result is None:
+        result = make()
+        if len(_results) >= RESULTS:  # another thread may do so at any time
             _results.clear()
-        _results[key] = make()
-    return _results[key]  # type: ignore[no-any-return]
+        _results[key] = result
+    return result
 
 
 _results: dict[Hashable, Any] = {}
