@@ -121,7 +121,9 @@ def make_request(
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
     separate, unchecked = False, mask is not None and q.device.type == "cpu" and readable(q)
-    differentiated = any(x.requires_grad for x in (q, k, v)) or isinstance(energy, nn.Module)
+    # A module has parameters, and a function may use some.
+    learned = isinstance(energy, nn.Module) or getattr(energy, "split", None) is None
+    differentiated = learned or any(x.requires_grad for x in (q, k, v))
     if unchecked and mask is not None and torch.is_grad_enabled() and differentiated:
         # Before keys are projected: parameters get gradients from all of them.
         k, v, separate = clear_hidden_keys(mask, batch, groups, q, k, v)

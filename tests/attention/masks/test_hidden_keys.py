@@ -157,3 +157,11 @@ def test_hidden_keys_that_a_mask_names(mask: r.Mask) -> None:
     hidden = mask.hidden((2, 3), 7, torch.device("cpu")).expand(2, 3, 7)
     assert torch.equal(hidden & seen.any(-2), torch.zeros_like(hidden))
     assert hidden.any()
+
+
+def test_parameters_that_a_function_uses_get_finite_gradients() -> None:
+    q, k, v = torch.randn(1, 5, 4), torch.randn(1, 6, 4), torch.randn(1, 6, 3)
+    k[:, 4:] = torch.nan
+    weight = torch.eye(4, requires_grad=True)
+    z = r.attend(q, k, v, energy=lambda a, b: a @ weight @ b.mT, mask=r.padding([4]))
+    assert torch.autograd.grad(z.sum(), weight)[0].isfinite().all()
