@@ -78,10 +78,11 @@ def attend(
 
     - `energy`: `ScaledDot()`, `Additive(…)`, …, or any function of (q, k) whose entry (i, j) depends on q_i and k_j.
     - `normalize`: `Softmax()`, `Proportional()`, `Sparsemax()`, `Entmax()`, `Hard()`, `Unnormalized()`, or any function
-      of (energies) or (energies, mask) that gives weights along the last dimension.
+      of (energies) or (energies, mask) that gives weights along the last dimension. Without `mask` it sees −10³⁰ for
+      masked keys, so a function that adds energies up needs the mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
       `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. NaN and ∞ behind it reach
-      no query and no gradient; on a GPU that holds for padding, and for no other mask (docs/performance.md).
+      no query and no gradient on a CPU; on a GPU and under torch.compile only sdpa and flex clear padding.
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises.
