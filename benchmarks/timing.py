@@ -57,9 +57,14 @@ def alternate(
 
 
 def row(work: str, by: str, values: list[float], unit: str = "ms") -> Row:
+    return _row(work, by, unit, *quantiles(values), f"{_cpu()}, {torch.get_num_threads()} threads")
+
+
+def quantiles(values: list[float]) -> tuple[float, float, float]:
+    """p20, p50 and p80."""
     values = sorted(values)
     p20, p50, p80 = (values[round(q * (len(values) - 1))] for q in (0.2, 0.5, 0.8))
-    return _row(work, by, unit, p20, p50, p80, f"{_cpu()}, {torch.get_num_threads()} threads")
+    return p20, p50, p80
 
 
 def gpu_row(work: str, by: str, p20: float, p50: float, p80: float, unit: str = "ms") -> Row:
