@@ -24,6 +24,8 @@ __all__ = [
     "Bias",
     "Call",
     "Concat",
+    "ContributionStats",
+    "Contributions",
     "Cosine",
     "Dot",
     "Energy",

@@ -1,6 +1,7 @@
-"""The formula: energies, normalizers, masks, `attend`, and `Weights`. Imports PyTorch and nothing of ours."""
+"""The formula: energies, normalizers, masks, `attend`, `Weights`, `Contributions`. Imports PyTorch, nothing of ours."""
 
 from .attend import attend, explain
+from .contributions import Contributions, ContributionStats
 from .dictionary_lookup import lookup
 from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
@@ -26,6 +27,8 @@ __all__ = [
     "Alibi",
     "Bias",
     "Concat",
+    "ContributionStats",
+    "Contributions",
     "Cosine",
     "Dot",
     "Energy",

@@ -247,9 +247,12 @@ class Fidelity:
 
 
 def flat_outputs(
-    weights: Weights, v: Float[Tensor, "*batch k d"], out: Float[Tensor, "*batch q d"]
+    weights: Weights, v: Float[Tensor, "*batch k d"], out: Float[Tensor, "*batch q d"], names: str = "fidelity v out"
 ) -> tuple[Float[Tensor, "n k d"], Float[Tensor, "n rows d"]]:
-    """Values and outputs of the selected matrices and queries, with one leading dimension, for `Fidelity`."""
+    """Values and outputs of the selected matrices and queries, with one leading dimension.
+
+    `names` are what an error message calls the computation and the two tensors.
+    """
     energies, lead = weights.energies, weights.leading_shape
     queries, keys = len(weights.queries), energies.keys
     if weights.shape == (*lead, keys):  # the query was one vector
@@ -261,10 +264,10 @@ def flat_outputs(
     try:
         v, out = v.expand(*lead, keys, v.shape[-1]), out.expand(*lead, queries, out.shape[-1])
     except RuntimeError:
-        batch = "".join(f"{n}, " for n in lead)
+        batch, (name, values, rows) = "".join(f"{n}, " for n in lead), names.split()
         raise ValueError(
-            f"fidelity needs v [{batch}{keys}, D_v] and out [{batch}{queries}, D_v]; "
-            f"given v {list(v.shape)} and out {list(out.shape)}"
+            f"{name} needs {values} [{batch}{keys}, D_v] and {rows} [{batch}{queries}, D_v]; "
+            f"given {values} {list(v.shape)} and {rows} {list(out.shape)}"
         ) from None
     count = len(weights.entries)
     return v.reshape(count, *v.shape[-2:]), out.reshape(count, *out.shape[-2:])

@@ -260,7 +260,7 @@ class Weights:
         keys = self.energies.keys
         if top is not None and not 1 <= top <= keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
-        columns = None if on is None else self._columns(on)
+        columns = None if on is None else self.columns(on)
         size = None if map is None else self._size(map, pool)
         proof = None if fidelity is None else flat_outputs(self, *fidelity)
         results = None
@@ -311,6 +311,21 @@ class Weights:
         if self._own is None:
             self._own = self._compute_state()
         return self._own
+
+    def columns(self, on: Sequence[int] | Tensor) -> Tensor:
+        """Chosen columns as a boolean [n or 1, T_k]."""
+        keys = self.energies.keys
+        chosen = torch.as_tensor(on, device=self.device)
+        if chosen.dtype == torch.bool:
+            if chosen.shape[-1:] != (keys,):
+                raise ValueError(f"on needs a boolean for each of {keys} keys, got shape {list(chosen.shape)}")
+            return chosen[None] if chosen.dim() == 1 else chosen.expand(*self._shape, keys).reshape(-1, keys)
+        if chosen.is_floating_point() and chosen.numel():
+            raise TypeError(f"on needs whole indices or booleans, got {chosen.dtype}")
+        columns = select(chosen.flatten().tolist(), range(keys), "key")
+        is_chosen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
+        is_chosen[0, list(columns)] = True
+        return is_chosen
 
     # Private
 
@@ -380,21 +395,6 @@ class Weights:
             return Top(*(self._shaped(name, x) for x in result))  # type: ignore[arg-type]
         own = result.shape[2 if self._vector and name in PER_QUERY else 1 :]
         return result.reshape((*self._shape, *own))
-
-    def _columns(self, on: Sequence[int] | Tensor) -> Tensor:
-        """Chosen columns as a boolean [n or 1, T_k]."""
-        keys = self.energies.keys
-        chosen = torch.as_tensor(on, device=self.device)
-        if chosen.dtype == torch.bool:
-            if chosen.shape[-1:] != (keys,):
-                raise ValueError(f"on needs a boolean for each of {keys} keys, got shape {list(chosen.shape)}")
-            return chosen[None] if chosen.dim() == 1 else chosen.expand(*self._shape, keys).reshape(-1, keys)
-        if chosen.is_floating_point() and chosen.numel():
-            raise TypeError(f"on needs whole indices or booleans, got {chosen.dtype}")
-        columns = select(chosen.flatten().tolist(), range(keys), "key")
-        is_chosen = torch.zeros(1, keys, dtype=torch.bool, device=chosen.device)
-        is_chosen[0, list(columns)] = True
-        return is_chosen
 
     def _size(self, size: tuple[int, int], pool: str) -> tuple[int, int]:
         rows, cols = size
