@@ -13,29 +13,35 @@ from .typer_app import app
 @app.command()
 def export(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, a model's folder, or one that ships.")],
-    to: Annotated[Literal["ctranslate2"], typer.Option(help="The engine to write for.")] = "ctranslate2",
+    to: Annotated[Literal["ctranslate2", "onnx"], typer.Option(help="The engine to write for.")] = "ctranslate2",
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where to write. [default: RUN/ctranslate2; one that ships: ./RUN-ctranslate2]"
-        ),
+        typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ENGINE; one that ships: ./RUN-ENGINE]"),
     ] = None,
 ) -> None:
-    """Convert a Transformer to CTranslate2, a fast C++ library for CPUs and GPUs.
+    """Convert a model to CTranslate2, a fast C++ library for Transformers, or to ONNX graphs.
 
-    Greedy translations are the same, token for token. `regard translate --engine ctranslate2` runs the result.
+    CTranslate2: greedy translations are the same, token for token; `regard translate --engine ctranslate2` runs the
+    result. ONNX: encoder and one decoder step, with state and attention weights, for any ONNX runtime; classifiers
+    and recurrent models too.
 
     \b
     Examples:
       regard export runs/transformer-multi30k-1
       regard export tatoeba-transformer-en-fr --out fast
+      regard export tatoeba-bahdanau-en-fr --to onnx --out graphs
     """
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, load_model_and_tokenizers
-    from ..models import EncoderDecoder
+    from ..decoding.onnx import export_onnx
+    from ..models import EncoderDecoder, load
 
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
-    export_ctranslate2(EncoderDecoder.from_pretrained(model), TokenizerPair.load(model), folder)
+    tokenizers = TokenizerPair.load(model)
+    if to == "onnx":
+        export_onnx(load(model), tokenizers, folder)  # type: ignore[arg-type]
+    else:
+        export_ctranslate2(EncoderDecoder.from_pretrained(model), tokenizers, folder)
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

@@ -1,0 +1,126 @@
+"""Export to ONNX: `encoder.onnx` and `decoder.onnx`, or `classifier.onnx`, with tokenizers and a description."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ...atomic_write import replacing_folder, write_text
+from ...data.batch import BEGIN, END, PAD, UNKNOWN
+from ...models import Classifier
+from .onnx_decoders import decoder_writer
+from .onnx_encoders import source_inputs, static_weights, write_encoder, write_pooling
+from .onnx_graph import FLOAT, INTEGER, OnnxGraph
+from .onnx_layers import linear, linear_of
+
+if TYPE_CHECKING:
+    import os
+
+    from ...data import TokenizerPair
+    from ...models import EncoderDecoder
+    from .onnx_decoders import DecoderWriter, TensorShape
+
+DESCRIPTION = "onnx.json"
+
+
+def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
+    """Writes a model as ONNX graphs into a new folder, with its tokenizers and `onnx.json`, which describes them.
+
+    An encoder-decoder has two graphs, a language model the second alone:
+
+    - `encoder.onnx`: `source`, `lengths` → `memory.*`, constant while a sentence is decoded, and the first `state.*`;
+    - `decoder.onnx`, one step: `token` [rows], `memory.*`, `state.*` → `logits` [rows, vocabulary], `next.*` (the new
+      state), `weights` [rows, maps, places] over the source and `self_weights` [rows, maps, steps] over the tokens so
+      far, where the decoder has them. The memory has as many sentences as there are rows, or one.
+
+    A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
+    its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model)
+    values = {
+        "task": model.task,
+        "reads": model.config.encoder.reads,
+        "longest": model.config.longest,
+        "specials": {"pad": PAD, "begin": BEGIN, "end": END, "unknown": UNKNOWN},
+        **description,
+    }
+    with replacing_folder(folder) as unfinished:
+        for name, graph in graphs.items():
+            (Path(unfinished) / f"{name}.onnx").write_bytes(graph.build().SerializeToString())
+        write_text(Path(unfinished) / DESCRIPTION, json.dumps(values, indent=2) + "\n")
+        tokenizers.save(unfinished)
+    return folder
+
+
+def _classifier(model: Classifier) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
+    g, config = OnnxGraph("classifier"), model.config
+    source, lengths = source_inputs(g, config.encoder.reads, model.encoder)
+    encoded = write_encoder(g, config.encoder.kind, model.encoder, source, lengths)
+    pooled, weights = write_pooling(g, config.head.pooling, model.pooling, encoded, source)
+    # A linear classifier of word counts has no matrix above the pooled vector.
+    logits = linear(g, pooled, model.output.weight) if isinstance(model.output, nn.Linear) else pooled
+    logits = g.op("Add", logits, g.weight(model.bias))
+    g.output("logits", logits, FLOAT, ["batch", config.classes])
+    g.output("places", encoded.lengths, INTEGER, ["batch"])
+    outputs = ["logits", "places"]
+    if weights is not None:
+        g.output("weights", weights, FLOAT, ["batch", "places"])
+        outputs.append("weights")
+    if model.static is not None:
+        static = static_weights(g, model.static.idf, source, lengths)
+        g.output("static", static, FLOAT, ["batch", "tokens"])
+        outputs.append("static")
+    return {"classifier": g}, {"outputs": outputs}
+
+
+def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
+    writer = decoder_writer(model.decoder, model.encoder.width)
+    graphs = {"decoder": _step_graph(model, writer)}
+    if model.encoder.width:
+        graphs = {"encoder": _start_graph(model, writer), **graphs}
+    shapes = writer.shapes()
+    return graphs, {
+        "memory": {name: _described(value) for name, value in shapes.memory.items()},
+        "state": {name: _described(value) for name, value in shapes.state.items()},
+        "most_steps": model.decoder.most_steps,
+    }
+
+
+def _described(value: TensorShape) -> dict[str, Any]:
+    return {"dtype": value.dtype, "shape": list(value.shape)}
+
+
+def _start_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
+    g, config, shapes = OnnxGraph("encoder"), model.config.encoder, writer.shapes()
+    encoded = write_encoder(g, config.kind, model.encoder, *source_inputs(g, config.reads, model.encoder))
+    memory, state = writer.start(g, encoded)
+    for kind, values, shape in (("memory", memory, shapes.memory), ("state", state, shapes.state)):
+        for name, expected in shape.items():
+            g.output(f"{kind}.{name}", values[name], expected.dtype, expected.shape)
+    if encoded.weights is not None:
+        g.output("encoder_weights", encoded.weights, FLOAT, ["sentences", "maps", "places", "places"])
+    return g
+
+
+def _step_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
+    g, shapes = OnnxGraph("decoder"), writer.shapes()
+    token = g.input("token", INTEGER, ["rows"])
+    memory = {name: g.input(f"memory.{name}", value.dtype, value.shape) for name, value in shapes.memory.items()}
+    state = {name: g.input(f"state.{name}", value.dtype, value.shape) for name, value in shapes.state.items()}
+    step = writer.step(g, token, memory, state)
+    logits = linear_of(g, step.features, model.decoder.output)
+    g.output("logits", logits, FLOAT, ["rows", model.config.target_vocabulary])
+    for name, value in shapes.state.items():
+        longer = tuple("longer" if size == "steps" else size for size in value.shape)
+        g.output(f"next.{name}", step.state[name], value.dtype, longer)
+    if step.weights is not None:
+        g.output("weights", step.weights, FLOAT, ["rows", "maps", "places"])
+    if step.self_weights is not None:
+        g.output("self_weights", step.self_weights, FLOAT, ["rows", "maps", "longer"])
+    return g
