@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from .derivatives.block_walk import Walk
 from .derivatives.second_derivatives import differentiable_again
 from .energies.energies import check_pairwise
-from .torch_transforms import exact, forward_mode, readable
+from .tensor_versions import TensorVersions
+from .torch_transforms import exact, forward_mode, readable, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .energies.lazy_energy_matrix import EnergyMatrix
     from .normalizers.normalizer import Normalizer
     from .request import Request
+
+NO_GRADIENT = "so its gradient cannot be computed; change a copy, or change it after the backward pass"
 
 BLOCK = 1 << 18
 """Numbers in one block: 1 MiB of float32, so that the few alive while it is computed stay in cache."""
@@ -48,11 +51,12 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
 
 def differentiable(request: Request, out: Tensor) -> Tensor:
     """`out`, what a kernel computed for the request, with second derivatives from the formula."""
-    if not out.requires_grad:
+    if not out.requires_grad or traced():
         return out
-    energies = request.energies
+    energies, versions = request.energies, TensorVersions(request.references())
 
     def formula(a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
+        versions.require_unchanged(NO_GRADIENT)
         if request.dropout or any(x.opaque for x in energies.modifiers):
             reason = "with dropout" if request.dropout else "with a function that modifies energies"
             raise NotImplementedError(
@@ -80,6 +84,8 @@ class _Work:
                 (slice(n.start, n.stop), slice(i.start, i.stop))
                 for n, i in energies.blocks(energies.count, energies.queries, BLOCK)
             ]
+        # What the backward computes blocks from again.
+        self.versions = TensorVersions([*request.references(), *request.tensors()] if len(self.cut) > 1 else ())
         draws = request.dropout > 0 or request.normalize.samples
         self.seed = int(torch.randint(2**62, ())) if draws and len(self.cut) > 1 else None
 
@@ -101,6 +107,7 @@ class _Work:
         generator: torch.Generator | None,
     ) -> tuple[Tensor, Tensor]:
         """The same for rows that are already selected: a [n, rows, d], b [n, T_k, d], v [n, T_k, d_v]."""
+        self.versions.require_unchanged(NO_GRADIENT)
         normalize, rate = normalize.of_block(energies.batch, n), self.request.dropout
         e = energies.between(a, b, n, i, slice(0, energies.keys), normalize.absent)  # [n, rows, T_k]
         with exact(e.device):

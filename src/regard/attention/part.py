@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import Tensor, nn
 
+from .function_tensors import function_tensors
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
@@ -52,6 +54,18 @@ class Part:
                 tensors.append(x)
             elif isinstance(x, Part):
                 tensors += x.tensors()
+        return tensors
+
+    def function_tensors(self) -> list[Tensor]:
+        """The tensors that functions it holds use. They are not its own: `map_tensors` leaves them as they are."""
+        if not self.opaque:
+            return []
+        tensors: list[Tensor] = []
+        for x in self.arguments().values():
+            if isinstance(x, Part):
+                tensors += x.function_tensors()
+            elif callable(x) and not isinstance(x, Tensor):
+                tensors += function_tensors(x)
         return tensors
 
     def map_tensors(self, function: Callable[[Tensor], Tensor]) -> Self:
@@ -193,26 +207,3 @@ def _binds(function: Callable[..., Any], count: int) -> bool:
     except (TypeError, ValueError):  # other arguments; or written in C, without a signature
         return False
     return True
-
-
-def function_tensors(function: Callable[..., Any]) -> list[Tensor]:
-    """The tensors that a function names, in its closure or as globals, and those of functions in its closure.
-
-    Of a module, its parameters and buffers.
-    """
-    if isinstance(function, nn.Module):
-        return [*function.parameters(), *function.buffers()]
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    module = getattr(function, "__globals__", {})
-    tensors = [module[name] for name in names if isinstance(module.get(name), Tensor)]
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:
-            continue  # not assigned yet
-        for x in content if isinstance(content, tuple | list) else (content,):
-            if isinstance(x, Tensor):
-                tensors.append(x)
-            elif x is not function:
-                tensors += function_tensors(x)
-    return tensors

@@ -45,6 +45,10 @@ class Request:
         """What the output may be differentiated by: projected queries and keys, values, and learned tensors."""
         return [self.energies.a, self.energies.b, self.v, *self.energies.learned(), *self.normalize.tensors()]
 
+    def references(self) -> list[Tensor]:
+        """What the output depends on beside `tensors`, and must not change before a backward that computes it again."""
+        return [*self.energies.references(), *self.normalize.function_tensors()]
+
     def without_hidden_keys(self) -> Request:
         """The same with zeros for keys that no query sees; each query apart from others where that is not enough."""
         energies = self.energies

@@ -23,6 +23,14 @@ class TensorVersions:
         self.tensors = list(tensors)
         self._versions = [_version(x) for x in self.tensors]
 
+    def require_unchanged(self, consequence: str) -> None:
+        """Raise where one of the tensors was changed; `consequence` says what cannot be computed then."""
+        if self.changed():
+            raise ChangedInPlaceError(
+                "queries, keys, values, the mask or a tensor that the energy or normalizer uses was changed in place "
+                f"since attend() was called, {consequence}"
+            )
+
     def changed(self) -> bool:
         return any(version != _version(x) for x, version in zip(self.tensors, self._versions, strict=True))
 

@@ -49,6 +49,7 @@ def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -
     """The logarithm of each row's denominator, from energies with a graph. The backward computes each block again."""
 
     def block(entries: Index, queries: Index) -> Tensor:
+        weights.check_unchanged(learned=True)  # in the backward too, where nothing else would notice
         e = energies.block(entries, queries, slice(0, energies.keys), normalize.absent)
         total = normalize.of_block(energies.batch, entries).logsumexp(e)
         assert total is not None

@@ -17,7 +17,7 @@ import torch
 from .block_indices import as_range, positions, select, span
 from .kernels.statistics import kernel_row_state, statistics_gpu
 from .normalizers.normalizer import RowState, mark_empty
-from .tensor_versions import ChangedInPlaceError, TensorVersions
+from .tensor_versions import TensorVersions
 from .weight_blocks import blocks, logsumexp, row_state
 from .weight_statistics import (
     Entropy,
@@ -74,8 +74,8 @@ class Weights:
         """Which queries are selected."""
         learned = [*energies.learned(), *normalize.tensors()]
         self._live_normalize = normalize
-        used = [*energies.references(), *self.detached.learned(), *self.normalize.tensors()]
-        self._fixed = TensorVersions(used)
+        used = [*energies.references(), *normalize.function_tensors()]
+        self._fixed = TensorVersions([*used, *self.detached.learned(), *self.normalize.tensors()])
         self._learned = TensorVersions([x for x in learned if x.requires_grad])
         self._flat: EnergyMatrix | None = None
         self._own: RowState | None = None  # the state of the selected rows
@@ -301,7 +301,7 @@ class Weights:
 
     def flat(self) -> EnergyMatrix:
         """`detached` with one leading dimension. Raises where the inputs of `attend` were changed since."""
-        self._check_unchanged(self._fixed)
+        self.check_unchanged(learned=False)
         if self._flat is None:
             self._flat = self.detached.flat()
         return self._flat
@@ -369,21 +369,21 @@ class Weights:
 
     def _needs_graph(self) -> bool:
         energies = self.energies
-        known = [energies.a, energies.b, *energies.learned(), *self._live_normalize.tensors()]
+        normalize = self._live_normalize
+        known = [*energies.references(), *energies.learned(), *normalize.tensors(), *normalize.function_tensors()]
         opaque = energies.form.opaque or any(x.opaque for x in energies.modifiers)  # may close over parameters
         return torch.is_grad_enabled() and (opaque or any(x.requires_grad for x in known))
 
     def _live(self) -> EnergyMatrix:
         """The energies with their graph and one leading dimension."""
-        self._check_unchanged(self._fixed, self._learned)
+        self.check_unchanged(learned=True)
         return self.energies.flat()
 
-    def _check_unchanged(self, *tensors: TensorVersions) -> None:
-        if any(x.changed() for x in tensors):
-            raise ChangedInPlaceError(
-                "queries, keys, the mask or learned parts of the energy were changed in place since attend() was "
-                "called, so the weights it used cannot be computed; read them before the change (before "
-                "optimizer.step())"
+    def check_unchanged(self, *, learned: bool) -> None:
+        """Raise where the inputs of `attend` were changed since; with `learned`, parameters of the energy, too."""
+        for versions in (self._fixed, self._learned) if learned else (self._fixed,):
+            versions.require_unchanged(
+                "so the weights it used cannot be computed; read them before the change (before optimizer.step())"
             )
 
     def _index(self) -> tuple[slice | Tensor, slice | Tensor]:

@@ -71,8 +71,10 @@ class EnergyMatrix:
         return torch.promote_types(self.a.dtype, torch.float32)
 
     def references(self) -> list[Tensor]:
-        """Tensors that are kept by reference: projected queries and keys, and those of the mask."""
-        return [self.a, self.b, *(() if self.mask is None else self.mask.tensors())]
+        """Tensors that are kept by reference: projected queries and keys, those of the mask, and those of functions."""
+        mask = () if self.mask is None else self.mask.tensors()
+        parts = (self.form, *self.modifiers, *(() if self.mask is None else (self.mask,)))
+        return [self.a, self.b, *mask, *(x for part in parts for x in part.function_tensors())]
 
     def learned(self) -> list[Tensor]:
         """The other tensors that energies depend on: those of the form and of the modifiers."""

@@ -17,7 +17,7 @@ from ..block_indices import (
     grid,
     pick,
 )
-from ..part import Part, function_tensors, takes
+from ..part import Part, takes
 from ..torch_transforms import traced
 
 if TYPE_CHECKING:
@@ -271,9 +271,6 @@ class MaskMod(Mask):
             raise TypeError(f"mask_mod takes a function of (b, h, q_idx, kv_idx), got {function!r}")
         self.function = function
 
-    def tensors(self) -> list[Tensor]:
-        return function_tensors(self.function)
-
     def check(self, batch: tuple[int, ...], queries: int, keys: int) -> None:
         check_batch_and_head("mask_mod", batch)
 
@@ -298,7 +295,7 @@ class MaskMod(Mask):
 
     def example(self) -> tuple[tuple[int, ...], int, int]:
         # Tables of positions, such as documents, are as long as the sequence.
-        length = min([8, *(x.shape[-1] for x in self.tensors() if x.dim())])
+        length = min([8, *(x.shape[-1] for x in self.function_tensors() if x.dim())])
         return (), length, length
 
 

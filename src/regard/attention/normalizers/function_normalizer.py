@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..part import argument_name, function_tensors, takes
+from ..part import argument_name, takes
 from ..torch_transforms import readable
 from .normalizer import Normalizer, empty_rows
 
@@ -53,9 +53,6 @@ class FunctionNormalizer(Normalizer):
             raise ValueError(f"normalize gave {shape}; expected weights of the energies' shape, {list(e.shape)}")
         self._check_rows(arguments, w)
         return w.to(e.dtype).masked_fill(masked, 0)
-
-    def tensors(self) -> list[Tensor]:
-        return function_tensors(self.function)
 
     def state(self, e: Tensor) -> Tensor:
         return e.new_zeros(e.shape[:-1])

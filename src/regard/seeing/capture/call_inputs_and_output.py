@@ -143,8 +143,8 @@ def fixed_of(record: Record) -> list[Tensor]:
     """What the weights depend on, without keys and values, which a cache may fill further in place."""
     energies = record.energies
     references = [x for x in energies.references() if x is not energies.b]
-    own = record.normalize.tensors() if record.state is None else [*record.normalize.tensors(), record.state]
-    return [*references, *energies.learned(), *own]
+    normalize, state = record.normalize, () if record.state is None else (record.state,)
+    return [*references, *energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *state]
 
 
 def evenly_spaced(length: int, count: int) -> Int[Tensor, " count"]:
