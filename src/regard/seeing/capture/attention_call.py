@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ...attention import Weights
+from ...attention import Contributions, Weights
 from ...attention.tensor_versions import ChangedInPlaceError
 from .call_inputs_and_output import placed
 from .generation_steps import Generation
+from .output_gradients import OutputGradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from ...attention import Mask
     from .call_inputs_and_output import Record
+    from .output_gradients import GraphOutput
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
@@ -72,6 +74,7 @@ class Call:
         """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""
         self._deferred = record if callable(record) else None
         self._generation = None if callable(record) else Generation(record, original)
+        self._gradients: OutputGradients | None = None
         self._weights: Weights | None = None
         self._fidelity: MeasuredFidelity | None = None
         self._measured_versions: list[object] = []
@@ -159,6 +162,26 @@ class Call:
         weights = self.weights
         lead = len(weights.shape) - 2
         return weights[(*(0,) * (lead - 2), entry, n)[-lead:] if lead else ()]
+
+    @property
+    def gradient(self) -> Float[Tensor, "*batch q d_v"]:
+        """∂L/∂o of the last backward pass, for calls recorded by `watch(model, gradients=True)`."""
+        if self._gradients is None:
+            raise ValueError(f"{self.name}: gradients were not kept; record with watch(model, gradients=True)")
+        return self._gradients.joined()
+
+    def follow_gradient(self, output: GraphOutput | None, store: Callable[[Tensor], Tensor]) -> None:
+        """Keep the gradient of the newest step's output when a backward pass computes it."""
+        if self._gradients is None:
+            self._gradients = OutputGradients(self.name, store)
+        self._gradients.follow(output)
+
+    def contributions(self, g: Float[Tensor, "*batch #q d_v"] | None = None) -> Contributions:
+        """w_ij · (g_i · v_j), what each key added to each output along g, [*batch, T_q, T_k].
+
+        Without g it is attention × gradient, w_ij · ∂L/∂w_ij, from the last backward pass.
+        """
+        return Contributions(self.weights, self.v, self.gradient if g is None else g)
 
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
         """The queries whose outputs were kept, and these outputs, as the model computed them."""

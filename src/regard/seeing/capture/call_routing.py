@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..analysis.ablation import Ablation
     from .call_inputs_and_output import Record
+    from .output_gradients import GraphOutput
     from .watch import Watch
     from .written_attention import OpenSoftmax
 
@@ -89,11 +90,13 @@ def report(
     *,
     tensors: tuple[torch.Tensor, ...] = (),
     name_filter: Callable[[str], bool] | None = None,
+    output: GraphOutput | None = None,
 ) -> None:
     """Pass a call to the watches of the model that `module` is part of; by default the calling module is looked up.
 
     `record` may be a function that computes the record later; `tensors` are what it keeps alive. `name_filter` gets
-    the name and class of the module, and decides whether the call is reported.
+    the name and class of the module, and decides whether the call is reported. `output` is the output with its graph,
+    for watches that keep gradients.
     """
     thread_state.events += 1
     if thread_state.captured is not None:
@@ -102,7 +105,7 @@ def report(
         return
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            watch.add(name, record, tensors, _ablated(part) if ablations else "")
+            watch.add(name, record, tensors, _ablated(part) if ablations else "", output)
 
 
 def _ablated(module: nn.Module) -> str:
@@ -119,7 +122,11 @@ def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
 
 
 def try_report(
-    make: Callable[[], Record], module: nn.Module | None = None, *, name_filter: Callable[[str], bool] | None = None
+    make: Callable[[], Record],
+    module: nn.Module | None = None,
+    *,
+    name_filter: Callable[[str], bool] | None = None,
+    output: GraphOutput | None = None,
 ) -> None:
     """Report what `make` returns. An error in it is recorded as a missed call and does not reach the model."""
     try:
@@ -127,7 +134,7 @@ def try_report(
     except Exception as error:
         report_missed(f"the call could not be recorded: {error}", module)
         return
-    report(record, module, name_filter=name_filter)
+    report(record, module, name_filter=name_filter, output=output)
 
 
 @contextmanager

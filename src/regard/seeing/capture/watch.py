@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...attention import Mask
     from .call_inputs_and_output import Record
     from .module_depth import Parts
+    from .output_gradients import GraphOutput
 
 _lock = threading.RLock()
 
@@ -38,6 +39,7 @@ def watch(
     layers: int | str | Sequence[int | str] | None = None,
     keep: str | Path | None = None,
     limit: str | int | None = None,
+    gradients: bool = False,
 ) -> Watch:
     """Record every attention call that `model` makes inside the block; the model itself does not change.
 
@@ -51,6 +53,8 @@ def watch(
     - `layers`: record these only, by depth, name or pattern (`3`, `"decoder"`, `"*.cross_attn"`).
     - `keep`: "cpu" keeps copies on the CPU, a folder keeps them in files; by default tensors are kept by reference.
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
+    - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
+      or after it. `call.contributions()` is then attention × gradient.
 
     Calls inside a model compiled with `torch.compile` cannot be recorded: watch the original model.
     """
@@ -63,7 +67,7 @@ def watch(
             f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit)
+    return Watch(parts, layers, keep, limit, gradients)
 
 
 class Watch:
@@ -75,9 +79,11 @@ class Watch:
         layers: int | str | Sequence[int | str] | None,
         keep: str | Path | None,
         limit: str | int | None,
+        gradients: bool = False,
     ) -> None:
         """`parts` are the modules of the model, the model itself first."""
         self.parts, self.model, self.storage = parts, parts[0][1], TensorStorage(keep, limit)
+        self.gradients = gradients
         self.layers = [layers] if isinstance(layers, int | str) else layers
         # By id, since a module may not be hashable. The reference to the model keeps the ids valid.
         self.names = {id(part): name for name, part in parts}
@@ -134,30 +140,40 @@ class Watch:
     # Called by dispatch
 
     def add(
-        self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...], ablated: str = ""
+        self,
+        name: str,
+        record: Record | Callable[[], Record],
+        tensors: tuple[Tensor, ...],
+        ablated: str = "",
+        output: GraphOutput | None = None,
     ) -> None:
         """Add a call, or append it to the last call of the same module as the next step of a generation."""
         if not self._selects(name):
             return
         with _lock:
             try:
-                self._add(name, record, tensors, ablated)
+                call = self._add(name, record, tensors, ablated)
+                if self.gradients and call is not None:
+                    call.follow_gradient(output, self.storage.store)
             except Exception as error:  # an error of ours must not stop the model
                 self.add_missed(name, f"{type(error).__name__}: {error}")
 
-    def _add(self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...], ablated: str) -> None:
+    def _add(
+        self, name: str, record: Record | Callable[[], Record], tensors: tuple[Tensor, ...], ablated: str
+    ) -> Call | None:
+        """The call that the record is kept in; None if it is over the limit."""
         last = self._last_calls.get(name)
         if callable(record):
             record = self._compute_now(record) if self.storage.copies else record
         if not callable(record):
             last = self._without_written(name, record, last)
             if last is not None and last.ablated == ablated and self._append_step(name, last, record):
-                return
+                return last
             if self.storage.limit is not None:
                 tensors = (*tensors_of(record), *tensors)
         if self.storage.limit is not None and not self.storage.reserve(tensors):
             self._over_limit += 1
-            return
+            return None
         kept = record if callable(record) else self._kept(record)
         original = None if callable(record) else record
         call = Call(name, kept, original, functools.partial(self._depths.of, name), ablated)
@@ -165,6 +181,7 @@ class Watch:
             self._last_written = name, record.out.data_ptr(), call, last
         self._last_calls[name] = call
         self.seen.calls.append(call)
+        return call
 
     def _kept(self, record: Record) -> Record:
         """The record with its tensors where they are kept, without a graph for gradients."""

@@ -9,6 +9,7 @@ import torch
 
 from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .computed_weights import record_of_weights
+from .output_gradients import GraphOutput
 from .tensor_product import same_values
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ class Piece(NamedTuple):
     v: Float[Tensor, "*batch k d"]
     out: Float[Tensor, "*batch q d"]
     dropout: float
+    product: TensorProduct
+    side: int
+    """Which operand of the product the weights are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,7 +79,7 @@ class OpenSoftmax:
             matrices = None if used is None else product.matrices(side, used[1])
             if used is None or matrices is None:
                 continue
-            piece = Piece(used[0], *matrices, used[2])
+            piece = Piece(used[0], *matrices, used[2], product, side)
             first = self.pieces[0] if self.pieces else piece
             if piece.out.shape != first.out.shape or any(piece.first == x.first for x in self.pieces):
                 return False  # another use of the same weights
@@ -88,7 +92,7 @@ class OpenSoftmax:
     def record(self) -> Record:
         """The record of the products found."""
         pieces = sorted(self.pieces, key=lambda piece: piece.first)
-        w, v, out, dropout = pieces[0][1:]
+        w, v, out, dropout = pieces[0][1:5]
         if len(pieces) > 1:
             w = torch.cat([piece.weights for piece in pieces], dim=-1)
             v = torch.cat([piece.v for piece in pieces], dim=-2)
@@ -97,6 +101,19 @@ class OpenSoftmax:
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
         return record_of_weights(w, v, out, dropout=dropout)
+
+    def output(self) -> GraphOutput | None:
+        """The output with its graph; None if it is the sum of several products."""
+        if len(self.pieces) != 1:
+            return None
+        (piece,) = self.pieces
+        product, side, lead = piece.product, piece.side, self._lead(piece.weights)
+
+        def arrange(g: Tensor) -> Tensor:
+            g = product.output_matrix(side, g)
+            return g if lead is None else g.unflatten(0, lead)
+
+        return GraphOutput(product.out, arrange)
 
     def _is_view(self, x: Tensor) -> bool:
         return bool(x.untyped_storage()._cdata == self.weights.untyped_storage()._cdata)

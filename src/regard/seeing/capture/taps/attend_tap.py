@@ -10,6 +10,7 @@ from ....attention.listeners import listeners, notify
 from ....attention.request import make_request
 from .. import call_routing
 from ..call_inputs_and_output import Record
+from ..output_gradients import GraphOutput
 from .patching import Tap
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
         state=None if state is None else state.detach(),
         dropout=request.dropout,
     )
-    call_routing.report(record)
+    call_routing.report(record, output=GraphOutput(out))
 
 
 def note(

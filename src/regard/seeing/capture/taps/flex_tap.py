@@ -11,6 +11,7 @@ from ....attention import mask_mod
 from ....attention.energies.modifiers import ScoreMod
 from .. import call_routing
 from ..call_inputs_and_output import Record, dot_energies
+from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _flex_attention(
             energies = replace(energies, modifiers=(ScoreMod(score_mod),))
         return Record(energies, value.detach(), out.detach(), "flex_attention")
 
-    call_routing.try_report(make)
+    call_routing.try_report(make, output=GraphOutput(out))
     return result
 
 

@@ -19,6 +19,7 @@ from .. import call_routing
 from ..attention_call import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
+from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def _attention(
         call_routing.thread_state.interface_call = before
     if not interface_call.reported:
         call_routing.try_report(
-            lambda: _record(function, implementation, interface_call, query, attention_mask, result, kwargs), module
+            lambda: _record(function, implementation, interface_call, query, attention_mask, result, kwargs),
+            module,
+            output=GraphOutput(result[0], lambda g: g.transpose(1, 2)),  # [B, T_q, heads, D]
         )
     for ablation, name in ablations:
         result = (ablation.output(name, result[0], dim=2), *result[1:])

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .. import call_routing
 from ..call_inputs_and_output import some_rows
+from ..output_gradients import GraphOutput
 from . import patching
 from .patching import Replacement, Tap
 
@@ -64,7 +65,14 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         origin = "nn.MultiheadAttention"
         return replace(record, out=kept, rows=rows, after=after, origin=origin, dropout=dropout, cross=not same)
 
-    call_routing.report(make, tensors=(options["query"], options["key"], options["value"], kept))
+    def arrange(g: Tensor) -> Tensor:
+        """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it."""
+        g = g.transpose(0, 1) if g.dim() == 3 else g[None]
+        before: Tensor = (g @ options["out_proj_weight"]).unflatten(-1, (options["num_heads"], -1))
+        return before.transpose(1, 2)
+
+    tensors = options["query"], options["key"], options["value"], kept
+    call_routing.report(make, tensors=tensors, output=GraphOutput(result[0], arrange))
     return result
 
 

@@ -11,6 +11,7 @@ from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
 from .. import call_routing
 from ..call_inputs_and_output import Record, dot_energies
+from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def _scaled_dot_product_attention(
             cross=None if interface_call is None else interface_call.cross,
         )
 
-    call_routing.try_report(make, None if interface_call is None else interface_call.module)
+    module = None if interface_call is None else interface_call.module
+    call_routing.try_report(make, module, output=GraphOutput(out))
     for ablation, name in ablations:
         out = ablation.output(name, out, dim=-3)
     return out  # type: ignore[no-any-return]

@@ -112,7 +112,7 @@ def close_softmaxes() -> None:
 def _report(softmax: OpenSoftmax) -> None:
     """Report the products of a softmax. Where there are none, and the module is named attention, its weights alone."""
     if softmax.pieces:
-        call_routing.try_report(softmax.record, softmax.module)
+        call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
         return
     weights, heads = softmax.weights, head_count(softmax.module)
     last, axes = weights.dim() - 1, weights.dim()
