@@ -38,12 +38,13 @@ SIZES: list[tuple[str, int]] = [
     (r"mamba_d_head|mamba_headdim", 32),
     (r"qk_(rope|nope)_head_dim", 8),
     (r"[qko]v?_lora_rank", 16),
-    (r"hidden_size|d_model|n_embd|dim|embed_dim|hidden_dim|embedding_size|word_embed_proj_dim|n_embed", WIDTH),
+    (r"(attention_)?hidden_size|d_model|n_embd|dim|embed_dim|hidden_dim|embedding_size|word_embed_proj_dim", WIDTH),
+    (r"n_embed", WIDTH),
     (r"(encoder|decoder|out|pooler_output|output|projection)_(hidden_)?(size|dim)|projection_dim|lru_width", WIDTH),
     (r".*intermediate_size|.*ffn_dim|d_ff|mlp_dim|n_inner|ffn_hidden_size|dff|d_inner|hidden_mlp_dim", 48),
     (r"(num_|n_)?(local_|routed_)?experts|moe_num_experts", 4),
-    (r"num_experts_per_tok|moe_topk|top_k|moe_top_k|num_selected_experts", 2),
-    (r"n_group|topk_group|n_shared_experts|num_shared_experts", 1),
+    (r"num_experts_per_tok(en)?|moe_topk|top_k|moe_top_k|moe_k|num_selected_experts", 2),
+    (r"n_group|topk_group|n_shared_experts|num_shared_experts|num_expert_group", 1),
     (r"first_k_dense_replace|max_window_layers|attn_layer_offset", 1),
     (r"attn_layer_period|full_attn_interval|full_attention_interval", 2),
     (r"vocab_size|.*_vocab_size|padded_vocab_size", VOCABULARY),
@@ -53,6 +54,12 @@ SIZES: list[tuple[str, int]] = [
 ]
 LAYERS = [SIZES[0], SIZES[1], (r"vocab_size|.*_vocab_size|padded_vocab_size", VOCABULARY)]
 
+
+FIELDS: dict[str, dict[str, Any]] = {
+    "bamba": {"attn_layer_indices": [1]},
+    "mamba2": {"head_dim": 32, "n_groups": 1},
+}
+"""What the fields of a configuration must be where the sizes above do not fit together."""
 
 STAGES = ("out_features", "out_indices", "stage_names", "_out_features", "_out_indices")
 """Fields that follow from others."""
@@ -97,7 +104,8 @@ def _model(name: str, sizes: list[tuple[str, int]]) -> nn.Module:
     from transformers import AutoConfig, AutoModel
 
     default = AutoConfig.for_model(name)
-    config = type(default).from_dict(_shrunk(default.to_dict(), sizes))
+    fields = _shrunk(default.to_dict(), sizes)
+    config = type(default).from_dict(_merged(fields, FIELDS.get(name, {})) if sizes is SIZES else fields)
     with torch.device("meta"):
         count = sum(x.numel() for x in AutoModel.from_config(copy.deepcopy(config)).parameters())
     if count > LARGEST:
@@ -110,6 +118,12 @@ def _model(name: str, sizes: list[tuple[str, int]]) -> nn.Module:
             if x.dim() > 1 and QUERIES_AND_KEYS.search(part):
                 x.mul_(4)
     return model
+
+
+def _merged(fields: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """The fields with others in place of those of the same names, in nested configurations as well."""
+    nested = {key: _merged(fields.get(key) or {}, value) for key, value in other.items() if isinstance(value, dict)}
+    return fields | other | nested
 
 
 def _shrunk(fields: dict[str, Any], sizes: list[tuple[str, int]]) -> dict[str, Any]:

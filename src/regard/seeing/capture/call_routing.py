@@ -122,9 +122,10 @@ def _name_and_class(watch: Watch, name: str, part: nn.Module) -> str:
 
 
 def try_report(
-    make: Callable[[], Record],
+    make: Callable[[], Record | Callable[[], Record]],
     module: nn.Module | None = None,
     *,
+    tensors: tuple[torch.Tensor, ...] = (),
     name_filter: Callable[[str], bool] | None = None,
     output: GraphOutput | None = None,
 ) -> None:
@@ -134,7 +135,7 @@ def try_report(
     except Exception as error:
         report_missed(f"the call could not be recorded: {error}", module)
         return
-    report(record, module, name_filter=name_filter, output=output)
+    report(record, module, tensors=tensors, name_filter=name_filter, output=output)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Taps: each sees the calls of one attention function. A new tap is a module here and an entry in `TAPS`."""
 
-from . import attend_tap, flex_tap, huggingface_tap, module_tap, multihead_tap, sdpa_tap, softmax_tap
+from . import attend_tap, flex_tap, huggingface_tap, linear_tap, module_tap, multihead_tap, sdpa_tap, softmax_tap
 
 TAPS = (
     sdpa_tap.TAP,
@@ -9,5 +9,6 @@ TAPS = (
     attend_tap.TAP,
     huggingface_tap.TAP,
     softmax_tap.TAP,
+    linear_tap.TAP,
     module_tap.TAP,
 )

@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import call_routing
 from ..module_depth import ATTENTION, STATE_SPACE
+from .lightning_attention import continues, is_lightning, report_lightning
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -57,8 +58,11 @@ def _replacements(parts: Parts) -> Iterator[Replacement]:
 def _forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     state = call_routing.thread_state
     before = state.events
+    continued = is_lightning(module) and continues(module, kwargs)
     result = original(module, *args, **kwargs)
-    if state.events == before:
+    if state.events == before and is_lightning(module):
+        report_lightning(module, result, continued, *args, **kwargs)
+    elif state.events == before:
         linear = STATE_SPACE.search(type(module).__name__) is not None
         call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
     return result

@@ -1,0 +1,187 @@
+"""The tap of linear attention: functions of queries, keys, decays and values that are linear in the values.
+
+Their output is W·v, where W depends on everything but the values. Two ways lead to W:
+
+- Delta rules and state-space duals have no shorter form. W is what the same function returns for unit values
+  (v = identity), computed when it is asked for; until then the arguments are kept, which takes O(T).
+- Of RWKV's average the energies are known: k_j less a decay for each token between, normalised by a softmax.
+
+A call that continues from a state has weights on earlier tokens, which are gone; it is reported as missed.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....attention import causal
+from ....attention.energies.energy_forms import DotForm
+from ....attention.energies.lazy_energy_matrix import EnergyMatrix
+from ....attention.energies.modifiers import Modifier
+from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
+from .. import call_routing
+from ..call_inputs_and_output import Record, some_rows
+from ..computed_weights import record_of_weights
+from ..tensor_storage import format_bytes
+from .patching import Replacement, Tap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from ....attention.block_indices import Batch
+    from ..module_depth import Parts
+
+ORIGINS = {
+    "torch_chunk_gated_delta_rule": "gated delta rule",
+    "torch_recurrent_gated_delta_rule": "gated delta rule",
+    "chunk_gated_delta_rule": "gated delta rule",
+    "fused_recurrent_gated_delta_rule": "gated delta rule",
+    "chunk_kimi_delta_attention": "Kimi delta attention",
+    "recurrent_kimi_delta_attention": "Kimi delta attention",
+    "chunk_kda": "Kimi delta attention",
+    "chunk_delta_rule": "delta rule",
+    "chunk_gla": "gated linear attention",
+    "chunk_simple_gla": "gated linear attention",
+    "chunk_retention": "retention",
+    "chunk_linear_attn": "linear attention",
+    "mamba2_chunk_scan": "state-space dual",
+}
+"""Functions of Transformers and of flash-linear-attention, all [B, T, heads, D], by the name of what they compute."""
+VALUES = ("value", "v", "hidden_states")
+STATES = ("initial_state", "initial_states", "state")
+RWKV = "rwkv_linear_attention"
+LARGEST = 1 << 32
+"""Bytes that the matrices of one call may take; W of a delta rule exists only as a whole."""
+CONTINUES = (
+    "it continues from the state of earlier tokens, whose weights are no longer known; run the whole text in one "
+    "forward pass to see them"
+)
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function of `ORIGINS`."""
+    bound = _signature(original).bind(*args, **kwargs)
+    options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
+    options.pop("kwargs", None)
+    continued = not _is_empty(next((options[name] for name in STATES if options.get(name) is not None), None))
+    with call_routing.suspend_reports():
+        result = original(*args, **kwargs)
+    if continued:
+        call_routing.report_missed(CONTINUES)
+        return result
+    out = result[0] if isinstance(result, tuple) else result
+    call_routing.try_report(lambda: _by_unit_values(original, options, out), tensors=_tensors(options))
+    return result
+
+
+def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: Tensor) -> Callable[[], Record]:
+    """A function that computes the record: W is what `function` returns for v = identity."""
+    name = next(name for name in VALUES if name in options)
+    v, origin = options[name].detach(), ORIGINS[function.__name__]
+    batch, length, heads, _ = v.shape
+    # They compute in float32, whatever type they are given and return.
+    rows, kept = some_rows(out.detach().transpose(1, 2).to(torch.promote_types(v.dtype, torch.bfloat16)))
+    kept = kept.float() if kept.dtype == torch.float64 else kept
+    versions = TensorVersions(_tensors(options))
+
+    def make() -> Record:
+        if versions.changed():
+            raise ChangedInPlaceError(f"the inputs of {function.__name__} were changed in place since it was called")
+        size = batch * heads * length * length * 4
+        if size > LARGEST:
+            raise ValueError(
+                f"the weights of {origin} are computed as a whole, {batch} × {heads} × {length} × {length} numbers "
+                f"of {format_bytes(size)}; watch a shorter text or fewer entries"
+            )
+        units = torch.eye(length, device=v.device)[None, :, None].expand(batch, length, heads, length)
+        inputs = {key: _as_float(x) for key, x in options.items() if key not in STATES} | {name: units}
+        with torch.no_grad(), call_routing.suspend_reports():
+            result = function(**inputs)
+        w = result[0] if isinstance(result, tuple) else result
+        record = record_of_weights(w.transpose(1, 2), v.transpose(1, 2).float(), kept, origin)
+        record.rows, record.cross = rows, False
+        return record
+
+    return make
+
+
+def _as_float(x: Any) -> Any:
+    return x.detach().float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def _tensors(options: dict[str, Any]) -> tuple[Tensor, ...]:
+    return tuple(x for x in options.values() if isinstance(x, torch.Tensor))
+
+
+def _is_empty(state: Any) -> bool:
+    """Whether a state holds nothing of earlier tokens: none, or zeros. RWKV's third part is the exponent of zeros."""
+    parts = [state] if isinstance(state, torch.Tensor) else list(state or ())[:2]
+    return not any(bool(x.any()) for x in parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeDecay(Modifier):
+    """e_ij − d_c (i − 1 − j) for earlier keys, e_ij + u_c for the query's own (RWKV-4, Peng et al. 2023, eq. 16)."""
+
+    decay: Float[Tensor, " channels"]
+    first: Float[Tensor, " channels"]
+    opaque = False
+    additive = True
+
+    def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
+        decay, first = self.decay.to(e)[batch[-1]], self.first.to(e)[batch[-1]]
+        return e + torch.where(i == j, first, -decay * (i - 1 - j))
+
+
+def _rwkv(
+    original: Callable[..., Any],
+    time_decay: Tensor,
+    time_first: Tensor,
+    key: Tensor,
+    value: Tensor,
+    state: Any = None,
+    return_state: bool = False,
+) -> Any:
+    continued = not _is_empty(state)
+    with call_routing.suspend_reports():
+        result = original(time_decay, time_first, key, value, state=state, return_state=return_state)
+    if continued:
+        call_routing.report_missed(CONTINUES)
+        return result
+
+    def make() -> Record:
+        """Each channel is a head with one value."""
+        k, v, out = (x.detach().mT[..., None] for x in (key, value, result[0]))  # [B, T, C] → [B, C, T, 1]
+        decay = TimeDecay(time_decay.detach().float().exp(), time_first.detach().float())
+        ones = k.new_ones(1).expand(k.shape)
+        energies = EnergyMatrix(ones, k, DotForm(), tuple(k.shape[:2]), (decay,), causal())
+        return Record(energies, v, out, "RWKV, one head per channel", cross=False)
+
+    call_routing.try_report(make)
+    return result
+
+
+def _replacements(parts: Parts) -> Iterator[Replacement]:
+    """The functions in the Python modules of the model's classes."""
+    for module in {sys.modules.get(type(part).__module__) for _, part in parts}:
+        names = vars(module) if module is not None else {}
+        for name in names.keys() & ORIGINS.keys():
+            yield Replacement(module, name, _linear)
+        if RWKV in names:
+            yield Replacement(module, RWKV, _rwkv)
+
+
+TAP = Tap("linear attention", model_replacements=_replacements)
