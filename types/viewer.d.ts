@@ -42,6 +42,8 @@ declare global {
     side_words: Record<string, (number | null)[]>;
     side_special: Record<string, boolean[]>;
     side_sentences?: Record<string, number[]>;
+    /** The model and the text it was made of, where a model of the server read it. */
+    made?: { model: string; text: string; second: string | null; generate: number } | null;
   }
 
   interface ArrayAnswer {
@@ -72,8 +74,8 @@ declare global {
     signed(x: number): string;
     bytes: Uint8ClampedArray;
     signedBytes: Uint8ClampedArray;
-    head(index: number, count: number): string;
-    overHead(index: number, count: number): string;
+    head(index: number): string;
+    overHead(index: number): string;
   }
 
   /** What is looked at, as in the link. */
@@ -83,7 +85,7 @@ declare global {
     get(): State;
     set(patch: State): void;
     on(listener: (now: State, before: State) => void): () => void;
-    link(): string;
+    link(more?: State): string;
     close(): void;
   }
 
@@ -93,6 +95,10 @@ declare global {
     | { width: number; height: number; draw(pen: Pen): void }
     | { svg: string }
     | { canvas: HTMLCanvasElement };
+  /** What the colours of a picture mean: one colour for each entry, or a ramp from one number to another. */
+  type Legend =
+    | { entries: { label: string; color: string }[] }
+    | { entries?: undefined; from?: string; to?: string; words?: string; signed?: boolean };
   type Cell = string | number | null | undefined;
 
   interface KeyBinding {
@@ -126,7 +132,11 @@ declare global {
     /** End every request and listener. */
     destroy(): void;
     /** For export, unless there is nothing to show. */
-    picture?(): Picture | Promise<Picture>;
+    picture?(): Picture | null | Promise<Picture | null>;
+    /** What its colours mean, for export. */
+    legend?(): Legend | null;
+    /** What it shows in words, for export, where that is no trace. */
+    caption?(): string;
     table?(): Cell[][] | Promise<Cell[][]>;
     /** What is shown, for the names of files: ["layer3", "head7"]. */
     subject?(): string[];

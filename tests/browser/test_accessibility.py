@@ -60,7 +60,7 @@ def test_the_offer_of_a_tour(browser: Browser, server: Server, scheme: Literal["
     page.context.close()
 
 
-@pytest.mark.parametrize("opened", ["Keyboard shortcuts", "Proof", "Read a text"])
+@pytest.mark.parametrize("opened", ["Keyboard shortcuts", "Proof", "Another text"])
 def test_dialogs(opened: str, page: Page, server: Server, library: Library) -> None:
     look(page, server, "drawn.links.length", view="heads", trace=next(iter(library.traces)))
     if opened == "Proof":

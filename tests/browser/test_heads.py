@@ -45,7 +45,9 @@ def put(page: Page, side: str, at: int) -> tuple[float, float]:
     """Where a token stands, in pixels of the page."""
     box = page.locator(".pane canvas").last.bounding_box()
     assert box is not None
-    return box["x"] + (30 if side == "query" else box["width"] - 30), box["y"] + 12 + (at + 0.5) * 22
+    return box["x"] + (30 if side == "query" else box["width"] - 30), box["y"] + 12 + (at + 0.5) * page.evaluate(
+        "regard.drawn().row"
+    )
 
 
 def hover(page: Page, side: str, at: int) -> None:
@@ -197,7 +199,7 @@ def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str)
     read = """([row, key]) => {
         const canvas = [...document.querySelectorAll(".pane canvas")].at(-1);
         const scale = canvas.width / canvas.clientWidth;
-        const top = Math.round((12 + ((row + key) / 2 + 0.5) * 22 - 3) * scale);
+        const top = Math.round((12 + ((row + key) / 2 + 0.5) * regard.drawn().row - 3) * scale);
         const { data } = canvas.getContext("2d").getImageData(canvas.width / 2, top, 1, Math.round(6 * scale));
         let best = 0;
         for (let i = 0; i < data.length; i += 4) if (data[i + 3] > data[best + 3]) best = i;
@@ -327,12 +329,31 @@ def test_shares_of_a_long_text_are_of_all_its_weight(page: Page, server: Server,
         assert sum(link["head"] == head for link in links) == expected
 
 
-def test_a_tinted_token_can_be_read(page: Page, server: Server, trace: str) -> None:
-    """[CLS], which nearly all of a token's weight goes to, has a ground under its letters, and letters in ink."""
-    look(page, server, READY, view="heads", trace=trace, call="2", pins=["q3"])
-    svg = page.evaluate("regard.picture()")
-    read = "(x) => getComputedStyle(document.querySelector('.drawing')).getPropertyValue(x).trim()"
-    ink, paper = page.evaluate(read, "--ink"), page.evaluate(read, "--paper")
-    tinted = svg[svg.rindex("<rect", 0, svg.rindex("[CLS]")) : svg.rindex("[CLS]")]  # of the keys, which come last
-    assert f'fill="{paper}"' in tinted
-    assert f'fill="{ink}"' in tinted
+def test_weights_stand_beside_their_token(page: Page, server: Server, trace: str) -> None:
+    """No square of a weight lies under a label: on the page, in the export, and on a phone."""
+    overlaps = """async () => {
+        const svg = new DOMParser().parseFromString(await regard.picture(), "image/svg+xml");
+        document.body.append(svg.documentElement);
+        const drawn = document.body.lastElementChild;
+        const boxes = (kind) => [...drawn.querySelectorAll(kind)].map((node) => node.getBoundingClientRect());
+        const labels = boxes("text").filter((box) => box.height > 12);
+        const squares = boxes("rect[fill^=rgb]");
+        drawn.remove();
+        const hit = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+        return [squares.length, squares.filter((square) => labels.some((label) => hit(square, label))).length];
+    }"""
+    for width, pins in ((1280, ["q3"]), (1280, ["k3"]), (390, ["q3"])):
+        page.set_viewport_size({"width": width, "height": 800})
+        look(page, server, READY, view="heads", trace=trace, call="2", pins=pins)
+        squares, hidden = page.evaluate(overlaps)
+        assert squares > 20
+        assert hidden == 0, (width, pins)
+
+
+def test_the_text_fills_the_window(page: Page, server: Server, trace: str) -> None:
+    """A short text is drawn as large as the window allows; of a long one rows have their usual height."""
+    page.set_viewport_size({"width": 1280, "height": 900})
+    tall = look(page, server, READY, view="heads", trace=trace)["row"]
+    page.set_viewport_size({"width": 1280, "height": 500})
+    settle(page)
+    assert drawn(page, READY)["row"] == 22 < tall

@@ -60,7 +60,8 @@ def test_words_light_the_words_they_came_from(page: Page, server: Server) -> Non
     assert lit["shares"]["target"] == pytest.approx(weights[:, column].tolist())
     page.locator(".sentence:not(.target) .word").nth(column + 1).click()  # two words share their weight
     page.mouse.move(2, 2)
-    (lit,) = drawn(page, "drawn[0].lit === null")
+    (lit,) = drawn(page, "drawn[0].lit?.columns")
+    assert lit["lit"] == {"columns": [column, column + 1]}  # both are outlined
     assert lit["shares"]["target"] == pytest.approx(weights[:, column : column + 2].sum(1).tolist(), abs=1e-6)
     assert page.evaluate("regard.state.get().translate.pins") == {"side": "source", "list": [column, column + 1]}
 

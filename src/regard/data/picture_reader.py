@@ -62,6 +62,13 @@ class PictureReader:
 
         return _read(source, pixels)
 
+    def proportions(self, source: str) -> tuple[int, int]:
+        """Width and height of the picture in its file, upright."""
+        if source.startswith("scene:"):
+            return self.size, self.size
+        width, height = _read(source, lambda image: _plain(image).size)
+        return width, height
+
     def remarks(self, source: str) -> list[str]:
         """Reasons to doubt a caption: the picture is all one colour, or one of several in its file."""
         pixels = self.encode(source)

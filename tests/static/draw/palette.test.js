@@ -49,11 +49,73 @@ test("text over the ramp and over heads has a contrast of 4.5 at least", () => {
     for (let i = 0; i <= 32; i++)
       assert(contrast(bytes(palette.ramp(i / 32)), text[palette.over(i / 32)]) >= 4.5, `${theme} ramp ${i}`);
     for (let i = 0; i < 16; i++)
-      assert(contrast(bytes(palette.head(i, 16)), text[palette.overHead(i, 16)]) >= 4.5, `${theme} head ${i}`);
+      assert(contrast(bytes(palette.head(i)), text[palette.overHead(i)]) >= 4.5, `${theme} head ${i}`);
   }
 });
 
 test("no two of sixteen heads share a colour", () => {
   const { head } = makePalette("light");
-  assert.equal(new Set(Array.from({ length: 16 }, (_, i) => head(i, 16))).size, 16);
+  assert.equal(new Set(Array.from({ length: 16 }, (_, i) => head(i))).size, 16);
+});
+
+// Machado, Oliveira and Fernandes 2009: how dichromats see, as matrices over linear RGB.
+const VISIONS = {
+  normal: [
+    [1, 0, 0],
+    [0, 1, 0],
+    [0, 0, 1],
+  ],
+  protanopia: [
+    [0.152286, 1.052583, -0.204868],
+    [0.114503, 0.786281, 0.099216],
+    [-0.003882, -0.048116, 1.051998],
+  ],
+  deuteranopia: [
+    [0.367322, 0.860646, -0.227968],
+    [0.280085, 0.672501, 0.047413],
+    [-0.01182, 0.04294, 0.968881],
+  ],
+  tritanopia: [
+    [1.255528, -0.076749, -0.178779],
+    [-0.078411, 0.930809, 0.147602],
+    [0.004733, 0.691367, 0.3039],
+  ],
+};
+
+/** A colour in OKLab as somebody sees it. */
+function labOf(rgb, vision) {
+  const linear = rgb.map((byte) => byte / 255).map((x) => (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = vision.map((row) =>
+    Math.min(
+      1,
+      Math.max(
+        0,
+        row.reduce((sum, x, i) => sum + x * linear[i], 0),
+      ),
+    ),
+  );
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return [
+    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
+    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
+  ];
+}
+
+test("twelve heads are told apart in every kind of colour vision, and from the page", () => {
+  const papers = { light: [251, 251, 249], dark: [23, 24, 28] };
+  for (const theme of ["light", "dark"]) {
+    const colors = Array.from({ length: 12 }, (_, i) => bytes(makePalette(theme).head(i)));
+    for (const [name, vision] of Object.entries(VISIONS)) {
+      const seen = colors.map((color) => labOf(color, vision));
+      for (let i = 0; i < 12; i++)
+        for (let j = 0; j < i; j++) {
+          const apart = Math.hypot(...seen[i].map((x, c) => x - seen[j][c]));
+          assert(apart >= 0.085, `${theme}, ${name}: heads ${j} and ${i} are ${apart} apart`);
+        }
+    }
+    for (const color of colors) assert(contrast(color, papers[theme]) >= 3, `${theme}: ${color}`);
+  }
 });

@@ -11,8 +11,11 @@ test("a state survives its link", () => {
   for (const state of states) assert.deepEqual(decode(`#${encode(state)}`), state);
 });
 
-test("links are short and readable", () => {
-  assert.equal(encode({ view: "heads", heads: [0, 3], none: null }), "view=heads&heads=[0,3]");
+test("links are short, and hold nothing at which a chat ends them", () => {
+  assert.equal(encode({ view: "heads", heads: [0, 3], none: null }), "view=heads&heads=%5B0,3%5D");
+  const odd = { sentence: "It’s “so” (he said): [yes], 'no' <b>*!* ~ the end.", pins: ["q3"], lookup: { query: '"' } };
+  assert(/^[A-Za-z0-9_&=%.,:/-]*[A-Za-z0-9]$/.test(encode(odd)), encode(odd));
+  assert.deepEqual(decode(encode(odd)), odd);
 });
 
 test("what cannot be read in a link, or is of another kind, is left out", () => {

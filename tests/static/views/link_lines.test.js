@@ -45,5 +45,5 @@ test("links between two sentences, and links to a key", () => {
 });
 
 test("queries in view", () => {
-  assert.deepEqual(visible({ top: 22, height: 44, querySide: { labels: Array(10) } }), [1, 2]);
+  assert.deepEqual(visible({ top: 22, height: 44, row: 22, querySide: { labels: Array(10) } }), [1, 2]);
 });

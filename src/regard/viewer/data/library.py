@@ -157,7 +157,8 @@ class Library:
         seen.model = name
         if not len(seen):
             raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
-        trace = TraceView.of(seen, title, prompt=prompt)
+        made = {"model": name, "text": text, "second": second, "generate": generate}
+        trace = TraceView.of(seen, title, prompt=prompt, made=made)
         self.add(trace)
         return trace
 

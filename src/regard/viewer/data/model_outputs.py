@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ALTERNATIVES = 8
 """Most likely next tokens that are listed for each step of a translation."""
 PIXELS = 512
-"""Along a side of the picture that is sent back: the whole picture, squeezed to a square as the model reads it."""
+"""Along a side of the picture that is sent back: a square, as the model reads it; the page gives it its proportions."""
 POINTS = 800
 """Of a waveform."""
 
@@ -128,7 +128,8 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
 
     loaded = library.loaded(model)
     with _uploaded_file(picture) as path:
-        pixels = PictureReader(PIXELS).encode(path)
+        reader = PictureReader(PIXELS)
+        pixels, (width, height) = reader.encode(path), reader.proportions(path)
         result = _translate(loaded, path)
     weights, words = caption_word_weights(result)
     png = io.BytesIO()
@@ -139,6 +140,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
         "text": result.text,
         "words": words,
         "grid": list(weights.shape[-2:]),
+        "proportions": [width, height],
         "weights": [_numbers(cells.flatten()) for cells in weights],
         "picture": "data:image/png;base64," + base64.b64encode(png.getvalue()).decode(),
     }

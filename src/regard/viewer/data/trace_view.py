@@ -39,6 +39,8 @@ class TraceView:
     grid: tuple[int, int] | None = None
     prompt: int = 0
     """Queries before the generated ones; by default those of the first forward pass."""
+    made: dict[str, Any] | None = None
+    """The model and the text it was made of: {"model", "text", "second", "generate"}, for links."""
     pinned: bool = False
     """Whether it stays in the library however many traces are added."""
     id: str = ""
@@ -118,6 +120,7 @@ class TraceView:
                 "side_sentences": self._sentences(entry),
                 "prompt": self.prompt or self.seen.prompt,
                 "missed": self.seen.missed,
+                "made": self.made,
                 "calls": calls,
             }
 

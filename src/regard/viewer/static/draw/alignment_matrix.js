@@ -3,7 +3,8 @@ import { inks, makeBoard, place, rotatedText } from "./canvas.js";
 import { exact } from "./numbers.js";
 
 const [SMALL, LARGE] = [12, 36]; // pixels of a cell
-const EDGE = { left: 110, top: 72, right: 30, bottom: 8 };
+const EDGE = { top: 72, right: 30, bottom: 8 };
+const LABEL = 7; // pixels of a letter
 const LONGEST = 15;
 
 /** `pointed({row, column} | null)` as the pointer or the arrow keys go from cell to cell. */
@@ -46,7 +47,7 @@ export class Alignment {
     this.board.ask();
   }
 
-  /** Light a row, a column or a cell: {row?, column?}. */
+  /** Light a row, a column or a cell, {row?, column?}, or several of either: {rows} or {columns}. */
   light(lit) {
     this.lit = lit;
     this.board.ask();
@@ -57,9 +58,15 @@ export class Alignment {
     this.pointed(cell);
   }
 
+  /** Where the cells begin: after the labels of the rows. */
+  get left() {
+    const longest = Math.max(0, ...this.rows.map((text) => Math.min(LONGEST, text.length)));
+    return Math.min(110, 22 + longest * LABEL);
+  }
+
   get cell() {
     const { width, height } = this.board.size;
-    const across = (width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length);
+    const across = (width - this.left - EDGE.right) / Math.max(1, this.columns.length);
     const down = (height - EDGE.top - EDGE.bottom) / Math.max(1, this.rows.length);
     return Math.max(SMALL, Math.min(LARGE, across, down));
   }
@@ -71,28 +78,29 @@ export class Alignment {
       this.rows.length *
         Math.min(
           LARGE,
-          Math.max(SMALL, (this.board.size.width - EDGE.left - EDGE.right) / Math.max(1, this.columns.length)),
+          Math.max(SMALL, (this.board.size.width - this.left - EDGE.right) / Math.max(1, this.columns.length)),
         ) +
       EDGE.bottom
     );
   }
 
   under({ x, y }) {
-    const [column, row] = [Math.floor((x - EDGE.left) / this.cell), Math.floor((y - EDGE.top) / this.cell)];
+    const [column, row] = [Math.floor((x - this.left) / this.cell), Math.floor((y - EDGE.top) / this.cell)];
     return row >= 0 && column >= 0 && row < this.rows.length && column < this.columns.length ? { row, column } : null;
   }
 
   draw(pen) {
     const { ink, soft, line, accent, font } = inks(this.host);
-    const { cell, lit } = this;
+    const { cell, left, lit } = this;
     this.rows.forEach((_, r) => {
       this.columns.forEach((_, c) => {
         pen.fillStyle = this.context.palette.ramp(Math.sqrt(this.weights[r][c])); // by area to the eye, as is usual
-        pen.fillRect(EDGE.left + c * cell, EDGE.top + r * cell, cell - 1, cell - 1);
+        pen.fillRect(left + c * cell, EDGE.top + r * cell, cell - 1, cell - 1);
       });
     });
+    const [rows, columns] = [lit?.rows ?? [lit?.row], lit?.columns ?? [lit?.column]];
     Object.assign(pen, { strokeStyle: line, lineWidth: 1 });
-    pen.strokeRect(EDGE.left - 0.5, EDGE.top - 0.5, this.columns.length * cell, this.rows.length * cell);
+    pen.strokeRect(left - 0.5, EDGE.top - 0.5, this.columns.length * cell, this.rows.length * cell);
     const write = (text, here, x, y, angle) => {
       Object.assign(pen, {
         fillStyle: here ? ink : soft,
@@ -102,17 +110,20 @@ export class Alignment {
       rotatedText(pen, text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text, x, y, angle);
     };
     pen.textAlign = "right";
-    this.rows.forEach((text, r) => write(text, lit?.row === r, EDGE.left - 8, EDGE.top + (r + 0.5) * cell, 0));
+    this.rows.forEach((text, r) => write(text, rows.includes(r), left - 8, EDGE.top + (r + 0.5) * cell, 0));
     pen.textAlign = "left";
     this.columns.forEach((text, c) =>
-      write(text, lit?.column === c, EDGE.left + (c + 0.5) * cell, EDGE.top - 8, -Math.PI / 4),
+      write(text, columns.includes(c), left + (c + 0.5) * cell, EDGE.top - 8, -Math.PI / 4),
     );
     pen.textBaseline = "alphabetic";
     if (!lit) return;
     Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
-    const [x, wide] = lit.column === undefined ? [0, this.columns.length] : [lit.column, 1];
-    const [y, high] = lit.row === undefined ? [0, this.rows.length] : [lit.row, 1];
-    pen.strokeRect(EDGE.left + x * cell, EDGE.top + y * cell, wide * cell - 1, high * cell - 1);
+    for (const column of columns)
+      for (const row of rows) {
+        const [x, wide] = column === undefined ? [0, this.columns.length] : [column, 1];
+        const [y, high] = row === undefined ? [0, this.rows.length] : [row, 1];
+        pen.strokeRect(left + x * cell, EDGE.top + y * cell, wide * cell - 1, high * cell - 1);
+      }
   }
 
   close() {

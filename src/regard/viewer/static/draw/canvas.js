@@ -92,7 +92,7 @@ export function inks(node) {
 
 /** A label that fits: cut at the end, with "…", where it is wider. */
 export function shortened(ctx, text, width) {
-  if (text.length * 4 < width) return text;
+  if (text.length * 20 < width) return text; // no letter is wider: need not be measured
   const whole = ctx.measureText(text).width;
   if (whole <= width) return text;
   let end = Math.max(1, Math.floor((text.length * width) / whole));

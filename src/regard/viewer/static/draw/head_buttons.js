@@ -1,4 +1,4 @@
-// One square per head in its colour: click turns a head on or off, double-click leaves it alone on, again all on.
+// One square per head in its colour: a click turns a head on or off, a double click turns all the others off.
 import { el } from "./dom.js";
 
 /** `changed(list)` with the heads that are on, or null for all of them. */
@@ -12,7 +12,7 @@ export function headButtons(changed) {
     const next = active.includes(head) ? active.filter((one) => one !== head) : [...active, head].sort((a, b) => a - b);
     set(next);
   };
-  const isolate = (head) => set(active.length === 1 && active[0] === head ? everything() : [head]);
+  const only = (head) => set(active.length === 1 && active[0] === head ? everything() : [head]);
   const everything = () => Array.from({ length: count }, (_, i) => i);
   const show = (heads, on, palette) => {
     active = on;
@@ -20,7 +20,7 @@ export function headButtons(changed) {
       count = heads;
       group.replaceChildren(
         ...everything().map((head) => {
-          const words = `Head ${head}: click turns it on or off, double-click leaves it alone`;
+          const words = `Head ${head}. Click: on or off. Double click: this head only.`;
           return el(
             "button.head",
             {
@@ -28,7 +28,7 @@ export function headButtons(changed) {
               title: words,
               "aria-label": `Head ${head}`,
               onclick: () => toggle(head),
-              ondblclick: () => isolate(head),
+              ondblclick: () => only(head),
             },
             String(head),
           );
@@ -37,8 +37,8 @@ export function headButtons(changed) {
     }
     /** @type {HTMLElement[]} */ ([...group.children]).forEach((button, head) => {
       button.setAttribute("aria-pressed", String(on.includes(head)));
-      button.style.setProperty("--head", palette.head(head, heads));
-      button.style.setProperty("--on-head", palette.overHead(head, heads));
+      button.style.setProperty("--head", palette.head(head));
+      button.style.setProperty("--on-head", palette.overHead(head));
     });
   };
   return Object.assign(group, { show });

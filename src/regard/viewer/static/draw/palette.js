@@ -1,7 +1,9 @@
 // Colours: ramps that are even to the eye, and one colour per head.
 //
 // Both are mixed in OKLab (Ottosson 2020), where equal steps look equal. Ramps run in lightness from the page's
-// background on, so they read without colour as well; neighbouring heads differ in lightness as well as in hue.
+// background on, so they read without colour as well. The twelve colours of heads lie at least 0.085 apart in OKLab for
+// normal vision and for protanopia, deuteranopia and tritanopia (the matrices of Machado et al. 2009), and have a contrast
+// of 3 at least with the page; tests/static/draw/palette.test.js checks both. Heads also have a number and a place.
 
 const RAMPS = {
   light: ["#ffffff", "#d5e5f1", "#8ebbd9", "#3d7fb6", "#1a4a82", "#0a1f44"],
@@ -10,6 +12,10 @@ const RAMPS = {
 const SIGNED = {
   light: ["#8a3b00", "#e08a3c", "#f6d3ae", "#ffffff", "#aed0ea", "#3d82bd", "#0b3a6b"],
   dark: ["#ffd9b0", "#e08a3c", "#7a3d10", "#17181c", "#1c4a75", "#4d9bd6", "#cfe8ff"],
+};
+const HEADS = {
+  light: "006ccc b4180c 848400 600054 f0606c 181890 9c5490 609c9c a878f0 006c48 54486c 3c300c",
+  dark: "6c90fc fcd818 b43c00 0cccd8 90b400 cc6cb4 3cfca8 d8a890 0c60cc 908460 c0e4fc 845484",
 };
 const STEPS = 256;
 
@@ -26,9 +32,9 @@ export function makePalette(theme) {
     /** The ramp as bytes, 256 × RGB, for filling images. */
     bytes: ramp,
     signedBytes: signed,
-    head: (i, n) => `rgb(${headColor(i, n, theme)})`,
+    head: (i) => `rgb(${headColor(i, theme)})`,
     /** Black or white, on the colour of a head. */
-    overHead: (i, n) => readable(headColor(i, n, theme)),
+    overHead: (i) => readable(headColor(i, theme)),
   };
 }
 
@@ -65,11 +71,14 @@ function linear(byte) {
   return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
 }
 
-function headColor(i, n, theme) {
-  const lightness = theme === "dark" ? [0.68, 0.82, 0.75] : [0.44, 0.62, 0.54];
-  const hue = (2 * Math.PI * i) / Math.max(n, 3) + 0.45;
-  const chroma = 0.135;
-  return fromLab([lightness[i % 3], chroma * Math.cos(hue), chroma * Math.sin(hue)]);
+/** After twelve heads the colours come again, a little lighter or darker each time. */
+function headColor(i, theme) {
+  const colors = HEADS[theme].split(" ");
+  const color = hex(`#${colors[i % colors.length]}`);
+  const again = Math.floor(i / colors.length) % 4;
+  if (!again) return color;
+  const [lightness, a, b] = toLab(color);
+  return fromLab([lightness + (theme === "dark" ? -0.03 : 0.03) * again, a, b]);
 }
 
 function hex(text) {

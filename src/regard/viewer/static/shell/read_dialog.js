@@ -1,23 +1,33 @@
-// "Read a text": run one of the models and look at what it attended to.
+// "Another text": run one of the models, with all its settings, and look at what it attended to.
 import { choice, el } from "../draw/dom.js";
 
 const READ = "read"; // the task of models that can be watched while they read a text
 
 /** A dialog; `done(id)` is called with the new trace. `possible` is whether there is a model to do it. */
 export function readDialog(root, source, about, done) {
-  const models = about.models.filter((model) => [READ, "generate", "translate"].includes(model.task));
-  const dialog = el("dialog.reading", { "aria-label": "Read a text" });
+  const models = about.models.filter((model) => [READ, "generate", "translate", "classify"].includes(model.task));
+  const dialog = el("dialog.reading", { "aria-label": "Another text" });
   root.append(dialog);
   let running = null;
 
   const open = () => {
     if (!models.length) return;
     let chosen = models[0];
-    const text = el("textarea", { rows: 4, "aria-label": "Text", placeholder: "A sentence or a page", required: true });
+    const text = el("textarea", {
+      rows: 4,
+      "aria-label": "Text",
+      placeholder: "A sentence or a page",
+      required: true,
+      onkeydown: (event) => {
+        if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
+        event.preventDefault();
+        form.requestSubmit();
+      },
+    });
     const second = el("input", { type: "text", placeholder: "only for models that read pairs" });
     const tokens = el("input", { type: "number", min: 0, max: about.limits.generated, value: "24" });
     const status = el("p.status", { role: "status" });
-    const submit = el("button.primary", { type: "submit" }, "Read");
+    const submit = el("button.primary", { type: "submit" }, "Run");
     const generate = el("label.field", {}, el("span", {}, "Tokens to write"), tokens);
     const pair = el("label.field.wide", {}, el("span", {}, "Second sentence"), second);
     const show = () => {
@@ -50,7 +60,7 @@ export function readDialog(root, source, about, done) {
           }
         },
       },
-      el("h2", {}, "Read a text"),
+      el("h2", {}, "Another text"),
       choice(
         "Model",
         models.map((model) => [model.name, model.title ?? model.name]),
@@ -61,7 +71,13 @@ export function readDialog(root, source, about, done) {
       pair,
       generate,
       status,
-      el("div.buttons", {}, submit, el("button", { type: "button", onclick: () => dialog.close() }, "Cancel")),
+      el(
+        "div.buttons",
+        {},
+        submit,
+        el("button", { type: "button", onclick: () => dialog.close() }, "Cancel"),
+        el("span.quietly", {}, "Ctrl+Enter runs it"),
+      ),
     );
     show();
     dialog.replaceChildren(form);

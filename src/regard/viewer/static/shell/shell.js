@@ -3,11 +3,15 @@ import { callOf, callPath } from "../data/calls.js";
 import { choice, el } from "../draw/dom.js";
 import { makePalette } from "../draw/palette.js";
 import { views } from "../views/index.js";
-import { csvOf, nameOf, pngOf, save, svgOf } from "./file_export.js";
+import { copyLink, exportView } from "./figure_export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { makeAnnouncer } from "./live_region.js";
+import { noTrace } from "./no_trace.js";
+import { makeNotice } from "./notice.js";
 import { pageLayout } from "./page_layout.js";
 import { readDialog } from "./read_dialog.js";
+import { sentenceForm } from "./sentence_form.js";
+import { watchServer } from "./server_watch.js";
 import { testHooks } from "./test_hooks.js";
 import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
@@ -31,6 +35,8 @@ class Shell {
   view;
   /** @type {ReturnType<typeof readDialog>} */
   reading;
+  /** @type {ReturnType<typeof sentenceForm>} */
+  sentence;
 
   constructor(root, source, page) {
     this.root = root;
@@ -42,6 +48,7 @@ class Shell {
     this.parts = pageLayout(this);
     this.showTheme();
     this.announce = makeAnnouncer(root);
+    this.notice = makeNotice(root, this.announce);
     this.keyboard = makeKeyboard(page ? document : root, root);
     this.keyboard.add("Everywhere", this.shortcuts());
     this.tour = makeTour(root, this.state, (name) => !this.missing(viewOf(name)));
@@ -58,8 +65,15 @@ class Shell {
       this.fail(error);
     }
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
+    this.sentence = sentenceForm(this.source, this.about, {
+      made: (id) => this.added(id),
+      more: () => this.reading.open(),
+      fail: (error) => this.fail(error),
+    });
+    this.parts.bar.before(this.sentence);
     this.listTraces();
-    if (this.about.coming) this.expect();
+    if (this.page && !this.source.holds) this.server = this.watch();
+    if (await this.remade()) return;
     if (!viewOf(this.state.get().view)) {
       this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
       this.state.set({ view: this.first });
@@ -82,7 +96,7 @@ class Shell {
   listTraces() {
     const options = this.about.traces.map((trace) => el("option", { value: trace.id }, trace.title));
     if (!options.length) options.push(el("option", { value: "" }, "none yet"));
-    if (this.reading.possible) options.push(el("option", { value: "+" }, "Read a text …"));
+    if (this.reading.possible) options.push(el("option", { value: "+" }, "Another text …"));
     this.parts.picker.replaceChildren(...options);
     this.parts.picker.value = this.traceId() ?? "";
   }
@@ -98,17 +112,40 @@ class Shell {
     } else this.state.set(ofTrace(id));
   }
 
-  /** Traces that a server which has just begun is still making: they join the list as they come. */
-  expect() {
-    this.expecting = setTimeout(async () => {
-      try {
-        this.about = await this.source.get("/api/about");
-      } catch {
-        return; // the server is gone; the next thing that is asked says so
-      }
+  /** A link names the model and the text as well as the trace: where the trace is not here, the model reads it again. */
+  async remade() {
+    const { trace, model, sentence, second, generate } = this.state.get();
+    const unknown = trace != null && !this.about.traces.some(({ id }) => id === trace);
+    if (!unknown || !model || sentence == null || !this.sentence.knows(model)) return false;
+    this.parts.stage.replaceChildren(el("div.empty", {}, el("p", {}, `${model} reads the text of the link …`)));
+    try {
+      const body = { model, text: sentence, ...(second ? { second } : {}), ...(generate ? { generate } : {}) };
+      const { id } = await this.source.post("/api/traces", body);
+      this.about = await this.source.get("/api/about");
       this.listTraces();
-      if (this.about.coming) this.expect();
-    }, 1000);
+      if (id === trace) this.mounting = this.mount();
+      else this.state.set({ trace: id });
+      await this.mounting;
+      return true;
+    } catch (error) {
+      this.fail(error);
+      return false;
+    }
+  }
+
+  /** Traces of other tabs, and those that a server which has just begun is still making, join the list as they come. */
+  watch() {
+    return watchServer(this.source, this.about, {
+      changed: (about) => {
+        this.about = about;
+        this.listTraces();
+      },
+      lost: (error) => this.fail(error),
+      back: () => {
+        this.parts.alert.hidden = true;
+        this.notice("The server answers again");
+      },
+    });
   }
 
   async added(id) {
@@ -120,6 +157,7 @@ class Shell {
   // What changes
 
   changed(now, before) {
+    if (!this.about) return; // `begin` mounts what the state says once the server has answered
     if (["view", "trace", "entry"].some((key) => now[key] !== before[key])) this.mounting = this.mount();
     else {
       this.showBar();
@@ -147,6 +185,7 @@ class Shell {
       this.parts.tabs[at].setAttribute("aria-selected", String(chosen));
       this.parts.tabs[at].tabIndex = chosen ? 0 : -1;
     });
+    if (this.tabbed !== known) this.showTab(known);
     this.parts.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
     this.parts.hint.textContent = known.hint;
     this.parts.bar.classList.toggle("bare", known.needs !== "trace");
@@ -154,8 +193,19 @@ class Shell {
     this.parts.levels.show(this.level);
     this.parts.picker.value = this.traceId() ?? "";
     this.showEntries();
+    this.sentence.hidden = known.needs !== "trace" || !this.reading.possible;
     this.parts.proof.show(this.trace, this.state.get().call);
     document.title = `${known.title} – regard`;
+  }
+
+  /** On a narrow page the tabs scroll: the open one is brought into sight. */
+  showTab(known) {
+    this.tabbed = known;
+    const tab = this.parts.tabs[views.indexOf(known)];
+    const list = /** @type {HTMLElement} */ (tab.parentElement);
+    const [left, right] = [tab.offsetLeft - list.offsetLeft, tab.offsetLeft - list.offsetLeft + tab.offsetWidth];
+    if (left < list.scrollLeft) list.scrollLeft = left - 24;
+    else if (right > list.scrollLeft + list.clientWidth) list.scrollLeft = right - list.clientWidth + 24;
   }
 
   /** Which text of the batch. */
@@ -181,6 +231,7 @@ class Shell {
       const { entry = 0 } = this.state.get();
       const trace = await this.load(this.traceId(), entry);
       if (turn !== this.generation) return;
+      if (trace !== this.trace) this.sentence.follow(trace);
       this.trace = trace;
       if (trace && entry >= trace.batch) {
         this.state.set({ entry: null }); // a link to a text that this batch has not; mounts anew
@@ -189,7 +240,7 @@ class Shell {
     } catch (error) {
       if (turn !== this.generation) return;
       this.trace = null;
-      if (known.needs === "trace") this.fail(error);
+      if (known.needs === "trace" && this.listed(this.traceId())) this.fail(error);
     }
     this.showBar();
     const missing = this.missing(known);
@@ -213,13 +264,21 @@ class Shell {
     return this.loaded.trace;
   }
 
+  listed(id) {
+    return this.about.traces.some((trace) => trace.id === id);
+  }
+
   /** What stands instead of a view that has nothing to show. */
   missing(view) {
     if (view.needs === "trace" && !this.trace) {
-      const words = "Nothing was watched yet. A trace is what a model attended to while it read or wrote a text.";
-      const button = el("button.primary", { type: "button", onclick: () => this.reading.open() }, "Read a text …");
-      const other = "In Python: with regard.watch(model) as seen: model(…), then seen.show() or seen.save(folder).";
-      return el("div.empty", {}, el("p", {}, words), this.reading.possible ? button : el("p", {}, other));
+      const id = this.traceId();
+      return noTrace({
+        unknown: id != null && !this.listed(id),
+        linked: this.state.get(),
+        traces: this.about.traces,
+        pick: (trace) => this.pick(trace),
+        type: this.reading.possible ? () => this.sentence.focus() : null,
+      });
     }
     if (view.asks && !this.holds(view.asks)) return el("div.empty", {}, el("p", {}, view.unheld));
     const task = !["trace", "nothing"].includes(view.needs) && view.needs;
@@ -292,7 +351,8 @@ class Shell {
         run: () => this.state.set({ level: this.level === "word" ? null : "word" }),
       },
       { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
-      { key: "r", text: "read a text", run: () => this.reading.open() },
+      { key: "r", text: "another text", run: () => this.reading.open() },
+      { key: "/", text: "type a sentence", run: () => this.sentence.focus() },
       { key: "e", text: "export", run: () => this.parts.exportMenu.open() },
       { key: "?", text: "this list", run: () => this.keyboard.help() },
     ];
@@ -307,32 +367,17 @@ class Shell {
     this.parts.tabs[at].click();
   }
 
-  async export(kind) {
-    if (!this.view?.picture) return this.fail(new Error("there is nothing to export here"));
-    const { known } = this;
-    const model = known.needs === "trace" ? this.trace?.model : "";
-    const name = `${nameOf([model, ...(this.view.subject?.() ?? []), known.name])}.${kind}`;
-    try {
-      if (kind === "csv") save(name, new Blob([csvOf((await this.view.table?.()) ?? [])], { type: "text/csv" }));
-      else if (kind === "svg") save(name, new Blob([svgOf(await this.view.picture())], { type: "image/svg+xml" }));
-      else save(name, await pngOf(await this.view.picture()));
-      this.announce(`saved ${name}`);
-    } catch (error) {
-      this.fail(error);
-    }
+  export(kind) {
+    return exportView(this, kind);
   }
 
-  async copyLink() {
-    try {
-      await navigator.clipboard.writeText(this.state.link());
-      this.announce("the link was copied");
-    } catch {
-      this.fail(new Error(`the browser did not allow copying; the link is ${this.state.link()}`));
-    }
+  copyLink() {
+    return copyLink(this);
   }
 
   close() {
-    clearTimeout(this.expecting);
+    this.server?.close();
+    this.notice.close();
     this.generation += 1;
     this.view?.destroy();
     this.stop();
@@ -352,5 +397,6 @@ function viewOf(name) {
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
 function ofTrace(id) {
   const chosen = ["call", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part"];
-  return { trace: id, ...Object.fromEntries(chosen.map((key) => [key, null])) };
+  const linked = ["model", "sentence", "second", "generate"]; // of the link that the page was opened with
+  return { trace: id, ...Object.fromEntries([...chosen, ...linked].map((key) => [key, null])) };
 }

@@ -1,5 +1,6 @@
 // What tests and benchmarks ask of the page, as `window.regard`.
 import { views } from "../views/index.js";
+import { figureOf, linkOf } from "./figure_export.js";
 import { svgOf } from "./file_export.js";
 
 /** For tests and benchmarks: `regard.drawn()` is what the view drew, as numbers. */
@@ -10,6 +11,8 @@ export function testHooks(shell) {
     views: views.map((view) => view.name),
     drawn: () => shell.view?.drawn?.() ?? null,
     picture: async () => svgOf(await shell.view?.picture?.()),
+    figure: async () => svgOf(await figureOf(shell)),
+    link: () => linkOf(shell),
     table: () => shell.view?.table?.(),
     /** Milliseconds between the frames of the next so many. */
     frames: (count) =>

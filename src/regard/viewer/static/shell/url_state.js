@@ -1,7 +1,7 @@
 // What is being looked at, as one flat object, and as the part of the address after "#": a deep link.
 //
 // Shared keys: view, trace (id), entry (of the batch), call (id), head, query (row), level ("token" or "word").
-// A view adds its own; null removes a key.
+// `model`, `sentence`, `second` and `generate` say how the trace was made. A view adds its own keys; null removes a key.
 
 const words = (x) => (["string", "number"].includes(typeof x) ? String(x) : null);
 const place = (x) => (Number.isInteger(x) && x >= 0 ? x : null);
@@ -11,6 +11,7 @@ const parts = (x) => (typeof x === "object" && !Array.isArray(x) ? x : null);
 /** What may stand in a link; what is something else is left out. Views bring numbers within what they show. */
 const KINDS = {
   ...{ view: words, trace: words, call: words, text: words, part: words, sort: words },
+  ...{ model: words, sentence: words, second: words, generate: place },
   ...{ entry: place, head: place, query: place, step: place, at: place },
   ...{ heads: list, pins: list, mute: list, models: list },
   ...{ lookup: parts, translate: parts, map: parts, picture: parts, sound: parts },
@@ -20,16 +21,22 @@ const KINDS = {
   mass: (x) => (Number.isFinite(x) && x > 0 && x < 1 ? x : null),
 };
 
+const UNSAFE = /[!'()*~]|[.,:]$/g;
+const escaped = (letter) => `%${letter.charCodeAt(0).toString(16).toUpperCase()}`;
+
 const BARE = /^[\w.\- /:]+$/;
 
-/** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=[0,3]": JSON, and words that are no JSON as they are. */
+/** {view: "heads", heads: [0, 3]} ↔ "view=heads&heads=%5B0,3%5D": JSON, and words that are no JSON as they are.
+ *
+ * Quotes, brackets and a final full stop are escaped: chats and mail programs end a link at them.
+ */
 export function encode(state) {
   const parts = Object.entries(state)
     .filter(([, value]) => value != null)
     .map(([key, value]) => {
       const bare = typeof value === "string" && BARE.test(value) && read(value) === value;
       const text = encodeURIComponent(bare ? value : JSON.stringify(value));
-      return `${encodeURIComponent(key)}=${text.replace(/%(2C|5B|5D|3A|2F|22)/g, decodeURIComponent)}`;
+      return `${encodeURIComponent(key)}=${text.replace(/%(2C|3A|2F)/g, decodeURIComponent).replace(UNSAFE, escaped)}`;
     });
   return parts.join("&");
 }
@@ -116,7 +123,8 @@ export function makeState(linked) {
       listeners.add(listener);
       return () => listeners.delete(listener);
     },
-    link: () => `${linked ? location.href.split("#")[0] : ""}#${encode(current)}`,
+    /** The address of this state, with what else it should say. */
+    link: (more = {}) => `${linked ? location.href.split("#")[0] : ""}#${encode({ ...current, ...more })}`,
     close() {
       clearTimeout(waiting);
       window.removeEventListener("popstate", back);

@@ -149,6 +149,7 @@ class Read {
   // Export and tests
 
   picture() {
+    if (!this.results.length) return null;
     const [width, colors, { palette }] = [760, inks(this.cards), this.context];
     const draw = (ctx) => {
       let y = 16;
@@ -180,6 +181,10 @@ class Read {
     };
     const height = draw(context2d(el("canvas")));
     return onPaper(width, height, colors.paper, draw);
+  }
+
+  legend() {
+    return { to: "largest", words: "share of the largest weight" };
   }
 
   table() {

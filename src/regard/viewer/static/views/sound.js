@@ -69,7 +69,7 @@ class SoundView {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
-    this.status.textContent = "listening …";
+    this.status.textContent = "Listening …";
     try {
       this.answer = await this.context.source.post("/api/listen", file, running.signal);
       this.audio.pause();
@@ -205,12 +205,17 @@ class SoundView {
   }
 
   picture() {
+    if (!this.answer) return null;
     const { width, height } = this.board.size;
     const { paper } = inks(this.stage);
     const draw = (pen) => {
       this.draw(pen, width, height);
     };
     return onPaper(width, height, paper, draw);
+  }
+
+  legend() {
+    return { to: "largest", words: "weight over time" };
   }
 
   table() {

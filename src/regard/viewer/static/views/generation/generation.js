@@ -320,6 +320,10 @@ class Generation {
     };
   }
 
+  legend() {
+    return { to: "1", words: "weight, square-root scale" };
+  }
+
   subject() {
     return fileParts(this.trace, this.call, this.active);
   }

@@ -12,7 +12,7 @@ import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
 import { headsControls, headsKeys, LEAST } from "./heads_controls.js";
 import { pinNames, pinsNamed, toggled, unique, withRange } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
-import { drawLines, drawTokens, linksFrom, linksTo, muted, ROW, visible } from "./link_lines.js";
+import { drawLines, drawTokens, linksFrom, linksTo, muted, PAD, rowHeight, visible } from "./link_lines.js";
 
 /** @typedef {import("./heads_pins.js").Pin} Pin */
 
@@ -90,7 +90,7 @@ class Heads {
     this.pane.addEventListener("pointerup", () => (this.dragged = null));
     this.box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
     this.update(context.state.get());
-    this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * ROW;
+    this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * this.row;
   }
 
   // State
@@ -118,7 +118,7 @@ class Heads {
     const all = Array.from({ length: call.heads }, (_, i) => i);
     this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
     this.mutes = Array.isArray(state.mute) ? state.mute : [];
-    this.colors = all.map((head) => this.context.palette.head(head, call.heads));
+    this.colors = all.map((head) => this.context.palette.head(head));
     this.controls.buttons.show(call.heads, this.active, this.context.palette);
     this.share = bounded(state.mass, LEAST, 1, 1);
     this.controls.mass.show(this.share);
@@ -128,10 +128,21 @@ class Heads {
     this.pins = pinsNamed(state.pins, (pin) => this.sideOf(pin));
     const reach = this.keySide.labels.length - 1;
     this.shift = bounded(state.shift, -reach, reach, 0);
-    const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift);
-    this.scroll.spacer.style.height = `${most * ROW + 24}px`;
+    this.stretch();
     this.listed = null;
     this.paint();
+  }
+
+  /** Pixels of a token. */
+  get row() {
+    return rowHeight(this.box.clientHeight, Math.max(this.querySide.labels.length, this.keySide.labels.length));
+  }
+
+  /** What is scrolled is as high as the longer column. */
+  stretch() {
+    const most = Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift);
+    const height = `${most * this.row + 2 * PAD}px`;
+    if (this.scroll.spacer.style.height !== height) this.scroll.spacer.style.height = height;
   }
 
   mute(name, on) {
@@ -163,7 +174,7 @@ class Heads {
     const { left, right } = this.columns();
     const side = x <= left + 24 ? "query" : x >= right - 24 ? "key" : null;
     if (!side) return null;
-    const at = Math.floor((y + this.box.scrollTop - PAD) / ROW) + (side === "key" ? this.shift : 0);
+    const at = Math.floor((y + this.box.scrollTop - PAD) / this.row) + (side === "key" ? this.shift : 0);
     const labels = side === "query" ? this.querySide.labels : this.keySide.labels;
     return at >= 0 && at < labels.length ? { side, at } : null;
   }
@@ -207,7 +218,7 @@ class Heads {
   }
 
   scrolled() {
-    const at = Math.round(this.box.scrollTop / ROW);
+    const at = Math.round(this.box.scrollTop / this.row);
     if (at !== (this.state.at ?? 0)) this.context.state.set({ at: at || null });
     this.paint();
   }
@@ -247,8 +258,8 @@ class Heads {
   }
 
   reveal(found) {
-    const y = (found.at - (found.side === "key" ? this.shift : 0)) * ROW;
-    const height = this.box.clientHeight - 2 * ROW;
+    const y = (found.at - (found.side === "key" ? this.shift : 0)) * this.row;
+    const height = this.box.clientHeight - 2 * this.row;
     if (y < this.box.scrollTop) this.box.scrollTop = y;
     else if (y > this.box.scrollTop + height) this.box.scrollTop = y - height;
     this.last = found;
@@ -268,7 +279,7 @@ class Heads {
   // Drawing
 
   columns(width = this.box.clientWidth) {
-    const column = Math.max(90, Math.min(200, width * 0.26));
+    const column = Math.max(90, Math.min(280, width * 0.28));
     return { left: column, right: width - column, width };
   }
 
@@ -278,6 +289,7 @@ class Heads {
       ...this.columns(width),
       height,
       top: this.box.scrollTop - PAD,
+      row: this.row,
       shift: this.shift,
       active: this.active,
       colors: this.colors,
@@ -309,6 +321,7 @@ class Heads {
   draw() {
     const [width, height] = [this.box.clientWidth, this.box.clientHeight];
     if (!width || !height) return;
+    this.stretch();
     const scene = this.scene(width, height);
     const shown = this.shown(scene);
     const base = !shown.focus.length;
@@ -339,8 +352,8 @@ class Heads {
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */
   bring({ side, at }) {
-    if (side === "key" && this.keySide.labels.length * ROW > this.box.clientHeight) {
-      const middle = Math.round((this.box.scrollTop + this.box.clientHeight / 2) / ROW);
+    if (side === "key" && this.keySide.labels.length * this.row > this.box.clientHeight) {
+      const middle = Math.round((this.box.scrollTop + this.box.clientHeight / 2) / this.row);
       this.context.state.set({ shift: at - middle || null });
     } else this.reveal({ side, at });
   }
@@ -348,7 +361,9 @@ class Heads {
   // Export and tests
 
   picture() {
-    const [width, height] = [this.box.clientWidth, this.box.clientHeight];
+    const content =
+      Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift) * this.row + 2 * PAD;
+    const [width, height] = [this.box.clientWidth, Math.min(this.box.clientHeight, content)];
     const colors = inks(this.box);
     return onPaper(width, height, colors.paper, (ctx) => {
       const scene = this.scene(width, height);
@@ -356,6 +371,10 @@ class Heads {
       drawLines(ctx, scene, shown.links);
       drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, colors);
     });
+  }
+
+  legend() {
+    return { entries: this.active.map((head) => ({ label: `head ${head}`, color: this.context.palette.head(head) })) };
   }
 
   subject() {
@@ -386,6 +405,7 @@ class Heads {
       focus: shown.focus,
       links: shown.links,
       rows: visible(scene),
+      row: scene.row,
     };
   }
 
@@ -394,5 +414,3 @@ class Heads {
     this.rows.close();
   }
 }
-
-const PAD = 12;

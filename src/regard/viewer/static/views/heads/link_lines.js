@@ -4,13 +4,19 @@
 // every query are drawn, on top of one another, the weight over the cube root of how many heads are on.
 import { shortened } from "../../draw/canvas.js";
 
-export const ROW = 22; // pixels of a token
+const [LOW, HIGH] = [22, 38]; // pixels of a token: as high as the window lets all of them be, within these
+export const PAD = 12; // pixels above the first
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
 const FOG = 0.03; // fainter than this, thousands of lines together hide the others
 const SPREAD = 14; // pixels over which the lines of different heads lie side by side
 const BEYOND = 60; // pixels
-const GROUND = 0.65; // opacity of what is under a tinted label
+const LABELS = 0.62; // of a column's width at most, for its labels; the rest is for the weights of each head
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
+
+/** Pixels of one token where `count` of them stand in a window of this height. */
+export function rowHeight(height, count) {
+  return Math.max(LOW, Math.min(HIGH, Math.floor((height - 2 * PAD) / Math.max(1, count))));
+}
 
 /** Keys that are left out: the first, or special ones. */
 export function muted(keySide, names) {
@@ -21,9 +27,9 @@ export function muted(keySide, names) {
 }
 
 /** The queries in view. */
-export function visible({ top, height, querySide }) {
-  const first = Math.max(0, Math.floor(top / ROW));
-  const last = Math.min(querySide.labels.length, Math.ceil((top + height) / ROW));
+export function visible({ top, height, row, querySide }) {
+  const first = Math.max(0, Math.floor(top / row));
+  const last = Math.min(querySide.labels.length, Math.ceil((top + height) / row));
   return Array.from({ length: Math.max(0, last - first) }, (_, i) => first + i);
 }
 
@@ -82,7 +88,7 @@ function within({ part, querySide, keySide }, query, key) {
 }
 
 function middle(scene, side, at) {
-  return (at - (side === "key" ? scene.shift : 0) + 0.5) * ROW - scene.top;
+  return (at - (side === "key" ? scene.shift : 0) + 0.5) * scene.row - scene.top;
 }
 
 export function drawLines(ctx, scene, links) {
@@ -125,53 +131,54 @@ function mean(bucket) {
   return bucket.reduce((sum, link) => sum + link.alpha, 0) / bucket.length;
 }
 
-/** Both columns of tokens; those that the focused ones are linked to are tinted, one stripe per head. */
+/** Both columns of tokens; those that the focused ones are linked to have their weights beside them, head by head. */
 export function drawTokens(ctx, scene, focus, links, pins, hover, colors) {
   for (const side of ["query", "key"]) drawColumn(ctx, scene, side, focus, links, { pins, hover, colors });
 }
 
 function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   const { labels, special } = side === "query" ? scene.querySide : scene.keySide;
+  const { row } = scene;
   const shift = side === "key" ? scene.shift : 0;
-  const first = Math.max(0, Math.floor(scene.top / ROW) + shift);
-  const last = Math.min(labels.length, Math.ceil((scene.top + scene.height) / ROW) + shift);
+  const first = Math.max(0, Math.floor(scene.top / row) + shift);
+  const last = Math.min(labels.length, Math.ceil((scene.top + scene.height) / row) + shift);
   const [x, width] = side === "query" ? [0, scene.left] : [scene.right, scene.width - scene.right];
-  // Tokens are tinted where something on the other side is focused.
-  const tinted = focus.some((one) => one.side !== side);
-  if (tinted) stripes(ctx, scene, side, links, first, last, x, width);
+  const letters = Math.round(Math.min(17, 4 + row * 0.41));
   const pinned = new Set(pins.filter((pin) => pin.side === side).map((pin) => pin.at));
   const hovered = hover?.side === side ? hover.at : -1;
+  const chosen = (at) => pinned.has(at) || at === hovered;
+  ctx.font = `600 ${letters}px ${colors.font}`;
+  const widest = labels.slice(first, last).reduce((most, label) => Math.max(most, ctx.measureText(label).width), 0);
+  // Tokens get the weights of each head beside them where something on the other side is focused.
+  const weighed = focus.some((one) => one.side !== side);
+  const room = weighed ? Math.min(widest + 12, width * LABELS) : width - 8;
+  if (weighed) {
+    const from = side === "query" ? x : x + room + 4;
+    drawWeights(ctx, scene, side, links, first, last, [from, width - room - 4], colors);
+  }
   ctx.textAlign = side === "query" ? "right" : "left";
   ctx.textBaseline = "middle";
   const edge = side === "query" ? scene.left - 2 : scene.right + 2;
   for (let at = first; at < last; at++) {
     const y = middle(scene, side, at);
-    if (pinned.has(at) || at === hovered) {
+    if (chosen(at)) {
       ctx.fillStyle = colors.faint;
       ctx.globalAlpha = 0.9;
-      ctx.fillRect(x, y - ROW / 2, width, ROW);
+      ctx.fillRect(x, y - row / 2, width, row);
       ctx.globalAlpha = 1;
     }
     if (pinned.has(at)) {
       ctx.fillStyle = colors.accent;
-      ctx.fillRect(side === "query" ? scene.left + 4 : scene.right - 7, y - ROW / 2 + 3, 3, ROW - 6);
+      ctx.fillRect(side === "query" ? scene.left + 4 : scene.right - 7, y - row / 2 + 3, 3, row - 6);
     }
-    ctx.font = `${pinned.has(at) || at === hovered ? "600 " : ""}13px ${colors.font}`;
-    const label = shortened(ctx, labels[at], width - 16);
-    if (tinted) {
-      // A pale ground under the letters: on a strong colour they could not be read.
-      const wide = ctx.measureText(label).width + 6;
-      ctx.fillStyle = colors.paper;
-      ctx.globalAlpha = GROUND;
-      ctx.fillRect(side === "query" ? edge - wide + 2 : edge - 2, y - ROW / 2 + 1, wide, ROW - 2);
-      ctx.globalAlpha = 1;
-    }
-    ctx.fillStyle = (special[at] || scene.muted.has(at)) && !tinted ? colors.soft : colors.ink;
-    ctx.fillText(label, edge, y);
+    ctx.font = `${chosen(at) ? "600 " : ""}${letters}px ${colors.font}`;
+    ctx.fillStyle = (special[at] || scene.muted.has(at)) && !chosen(at) ? colors.soft : colors.ink;
+    ctx.fillText(shortened(ctx, labels[at], room - 4), edge, y);
   }
 }
 
-function stripes(ctx, scene, side, links, first, last, x, width) {
+/** Beside each label one square per head, as strong as its weight; above them the heads' numbers where they fit. */
+function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
   const slot = new Map(scene.active.map((head, at) => [head, at]));
   const w = width / Math.max(1, scene.active.length);
   const sums = new Map();
@@ -184,8 +191,21 @@ function stripes(ctx, scene, side, links, first, last, x, width) {
   for (const [key, alpha] of sums) {
     const [at, head] = [Math.floor(key / scene.colors.length), key % scene.colors.length];
     ctx.fillStyle = scene.colors[head];
-    ctx.globalAlpha = Math.min(0.75, alpha);
-    ctx.fillRect(x + slot.get(head) * w, middle(scene, side, at) - ROW / 2 + 1, w, ROW - 2);
+    ctx.globalAlpha = Math.min(1, alpha);
+    ctx.fillRect(
+      x + slot.get(head) * w,
+      middle(scene, side, at) - scene.row / 2 + 1,
+      Math.max(1, w - 1),
+      scene.row - 2,
+    );
   }
   ctx.globalAlpha = 1;
+  if (w < 9 || scene.top > 0) return;
+  Object.assign(ctx, {
+    font: `9px ${colors.font}`,
+    fillStyle: colors.soft,
+    textAlign: "center",
+    textBaseline: "middle",
+  });
+  for (const [head, at] of slot) ctx.fillText(String(head), x + (at + 0.5) * w, -scene.top - PAD / 2);
 }

@@ -276,6 +276,11 @@ class MapView {
     return mapPicture(this);
   }
 
+  legend() {
+    const { shade } = this.settings;
+    return { to: "1", words: `weight, ${{ log: "logarithmic", root: "square-root", linear: "linear" }[shade]} scale` };
+  }
+
   table() {
     return mapTable(this);
   }

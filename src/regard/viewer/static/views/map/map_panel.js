@@ -7,6 +7,7 @@ import { context2d, inks, makeBoard, rotatedText } from "../../draw/canvas.js";
 import { colored, shader } from "../../draw/color_scale.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
+const NARROW = { left: 74, top: 66, right: 8, bottom: 8 }; // on a phone
 const WORD = 13; // pixels a row needs to have its token written beside it
 const APART = 52; // pixels between the marks of an axis where not every row has one
 const LONGEST = 14; // letters of a token that are written
@@ -34,8 +35,9 @@ export class MapPanel {
   /** Where the matrix is drawn. */
   get area() {
     const { width, height } = this.board.size;
-    const [wide, high] = [width - GUTTER.left - GUTTER.right, height - GUTTER.top - GUTTER.bottom];
-    return { x: GUTTER.left, y: GUTTER.top, width: Math.max(1, wide), height: Math.max(1, high) };
+    const gutter = width < 480 ? NARROW : GUTTER;
+    const [wide, high] = [width - gutter.left - gutter.right, height - gutter.top - gutter.bottom];
+    return { x: gutter.left, y: gutter.top, width: Math.max(1, wide), height: Math.max(1, high) };
   }
 
   /** Pixels of a row and column, and back. */

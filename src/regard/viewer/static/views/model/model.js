@@ -272,6 +272,10 @@ class Model {
     return modelPicture(this.order, rows, getComputedStyle(this.grid));
   }
 
+  legend() {
+    return { to: "largest", words: "each map from 0 to its own largest weight (square-root scale)" };
+  }
+
   table() {
     const statistics = Object.keys(this.cells[0].values);
     const patterns = Object.keys(this.cells.find((cell) => cell.scores)?.scores ?? {}).filter(

@@ -292,6 +292,10 @@ class Neuron {
     return onPaper(width, height, colors.paper, (ctx) => this.draw(ctx, colors));
   }
 
+  legend() {
+    return { signed: true, from: "−", to: "+", words: "numbers of q, k and their products" };
+  }
+
   subject() {
     return fileParts(this.trace, this.call, [this.head]);
   }

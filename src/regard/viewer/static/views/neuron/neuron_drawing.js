@@ -9,14 +9,28 @@ export const TOP = 78; // the query and the titles stay above the rows
 
 /** Where each column begins, and how wide they are. */
 export function columns(width) {
-  const label = Math.max(80, Math.min(150, width * 0.12));
-  const bar = Math.max(86, Math.min(150, width * 0.12));
-  const strip = (width - 2 * label - 2 * bar - 6 * 16) / 2;
-  const key = label + 16;
-  const k = key + label + 16;
-  const product = k + strip + 16;
-  const energy = product + strip + 16;
-  return { width, label, bar, strip, key, k, product, energy, weight: energy + bar + 16 };
+  const narrow = width < 640;
+  const gap = narrow ? 6 : 16;
+  const label = narrow ? width * 0.16 : Math.max(80, Math.min(150, width * 0.12));
+  const bar = narrow ? width * 0.2 : Math.max(86, Math.min(150, width * 0.12));
+  const strip = (width - 2 * label - 2 * bar - 6 * gap) / 2;
+  const key = label + gap;
+  const k = key + label + gap;
+  const product = k + strip + gap;
+  const energy = product + strip + gap;
+  return {
+    width,
+    narrow,
+    label,
+    bar,
+    strip,
+    key,
+    k,
+    product,
+    energy,
+    weight: energy + bar + gap,
+    room: bar - (narrow ? 42 : 58),
+  };
 }
 
 export function drawTop(ctx, view, at, colors) {
@@ -25,12 +39,14 @@ export function drawTop(ctx, view, at, colors) {
   ctx.fillStyle = colors.soft;
   ctx.textAlign = "left";
   const { peaks } = view;
-  const titles = {
-    k: `key kⱼ (±${number(peaks.k)})`,
-    product: `product (±${number(peaks.product)})`,
-    energy: "energy",
-    weight: `weight${view.normalizer ? ` (${view.normalizer})` : ""}`,
-  };
+  const titles = at.narrow
+    ? { k: "key kⱼ", product: "product", energy: "energy", weight: "weight" }
+    : {
+        k: `key kⱼ (±${number(peaks.k)})`,
+        product: `product (±${number(peaks.product)})`,
+        energy: "energy",
+        weight: `weight${view.normalizer ? ` (${view.normalizer})` : ""}`,
+      };
   for (const [part, text] of Object.entries(titles)) ctx.fillText(text, at[part], TOP - 14);
   ctx.textAlign = "right";
   ctx.fillText("query i", at.label - 8, TOP - 14);
@@ -43,7 +59,7 @@ export function drawTop(ctx, view, at, colors) {
   ctx.textAlign = "left";
   ctx.font = `12px ${colors.font}`;
   ctx.fillStyle = colors.soft;
-  ctx.fillText(`← its query qᵢ (±${number(peaks.q)})`, at.product, 24);
+  ctx.fillText(at.narrow ? "← query qᵢ" : `← its query qᵢ (±${number(peaks.q)})`, at.product, 24);
   ctx.fillStyle = colors.line;
   ctx.fillRect(0, TOP - 2, at.width, 1);
 }
@@ -80,14 +96,14 @@ export function drawRow(ctx, view, at, row, y, colors) {
   if (block.product) strip(ctx, view, block.product[n], at.product, y + 3, at.strip, ROW - 6, view.peaks.product);
   ctx.font = `12.5px ${colors.font}`;
   if (energy != null) {
-    const half = (at.bar - 58) / 2;
+    const half = at.room / 2;
     const x = at.energy + half;
     const length = (half * energy) / (view.peaks.modified || 1);
     ctx.fillStyle = view.context.palette.signed(Math.sign(energy) * 0.62);
     ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), ROW - 12);
   }
   ctx.fillStyle = view.context.palette.ramp(0.6);
-  ctx.fillRect(at.weight, y + 6, ((at.bar - 58) * weight) / (view.peaks.weight || 1), ROW - 12);
+  ctx.fillRect(at.weight, y + 6, (at.room * weight) / (view.peaks.weight || 1), ROW - 12);
   ctx.fillStyle = colors.ink;
   ctx.textAlign = "right";
   ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);

@@ -29,11 +29,15 @@ const NOTHING =
 
 const SCENES = "The captioner that ships knows scenes of shapes; this makes some: regard scenes 5 --save pictures";
 
+/** The picture that was looked at last: it is still there when one comes back from another view. */
+/** @type {{answer: any, image: HTMLImageElement, name: string} | null} */
+let last = null;
+
 class PictureView {
   constructor(root, context) {
     this.context = context;
-    this.answer = null;
-    this.image = null;
+    this.answer = last?.answer ?? null;
+    this.image = last?.image ?? null;
     this.hovered = null;
     this.captioners = context.about.models.filter((model) => model.task === "caption");
     this.calls = (context.trace?.calls ?? []).filter((call) => call.grid);
@@ -71,7 +75,7 @@ class PictureView {
           label: "Choose a picture, or drop one",
           accept: "image/*",
           most: context.about.limits.upload,
-          taken: (file) => this.caption(file),
+          taken: (file) => this.describe(file),
           failed: context.fail,
         })
       : null;
@@ -98,15 +102,16 @@ class PictureView {
     return this.call.keys - this.call.grid[0] * this.call.grid[1];
   }
 
-  async caption(file) {
+  async describe(file) {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
-    this.status.textContent = "looking …";
+    this.status.textContent = "Looking …";
     try {
       const answer = await this.context.source.post("/api/caption", file, running.signal);
       this.image = await loaded(answer.picture);
       this.answer = answer;
+      last = { answer, image: this.image, name: file.name ?? "" };
       this.context.announce(answer.text);
       this.set({ word: 0 });
       this.update();
@@ -203,11 +208,12 @@ class PictureView {
         : [];
     const chosen = this.answer ? Math.min(word, words.length - 1) : query;
     const buttons = words.map((name, at) => {
-      const canvas = el("canvas", { width: 96, height: 96, "aria-hidden": "true" });
+      const small = within(96, 96, this.answer ? this.ratio(this.answer.grid) : 1);
+      const canvas = el("canvas", { width: small.width, height: small.height, "aria-hidden": "true" });
       if (this.answer)
         drawOver(
           context2d(canvas),
-          { x: 0, y: 0, width: 96, height: 96 },
+          { x: 0, y: 0, width: small.width, height: small.height },
           {
             image: this.image,
             weights: this.answer.weights[at],
@@ -243,9 +249,15 @@ class PictureView {
   }
 
   box(width, height, { grid }) {
-    const ratio = this.image ? this.image.width / this.image.height : grid[1] / grid[0];
+    const ratio = this.ratio(grid);
     const inner = within(width - 40, height - 40, ratio);
     return { ...inner, x: inner.x + 20, y: inner.y + 20 };
+  }
+
+  /** Width over height. The model reads a square; it is shown with the proportions of the file. */
+  ratio(grid) {
+    const [width, height] = this.answer?.proportions ?? [grid[1], grid[0]];
+    return width / height;
   }
 
   draw(pen, width, height) {
@@ -297,7 +309,16 @@ class PictureView {
   }
 
   picture() {
-    return captionPicture(this);
+    return this.shown ? captionPicture(this) : null;
+  }
+
+  /** A dark picture shows where the model did not look; without a picture, cells have colours. */
+  legend() {
+    return this.image ? null : { to: "largest", words: "share of the largest weight" };
+  }
+
+  caption() {
+    return this.answer ? `“${this.answer.text}”: the brighter, the more the model looked there` : "";
   }
 
   table() {

@@ -8,11 +8,7 @@ export function captionPicture(view) {
   const { paper, ink, font } = inks(view.stage);
   const draw = (pen) => {
     if (!shown) return;
-    const inner = within(
-      width - 40,
-      height - 60,
-      view.image ? view.image.width / view.image.height : shown.grid[1] / shown.grid[0],
-    );
+    const inner = within(width - 40, height - 60, view.ratio(shown.grid));
     drawOver(
       pen,
       { ...inner, x: inner.x + 20, y: inner.y + 20 },

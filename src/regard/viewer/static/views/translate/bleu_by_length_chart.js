@@ -14,7 +14,7 @@ const DASHES = [[], [6, 4], [2, 3]];
 export function makeCurves(host, context, curves) {
   const corpora = [...new Set(curves.map((curve) => curve.data))];
   const translators = [...new Set(curves.map((curve) => curve.translator))];
-  const color = (translator) => context.palette.head(translators.indexOf(translator), translators.length);
+  const color = (translator) => context.palette.head(translators.indexOf(translator));
   host.replaceChildren(
     el("h2", {}, "How translators cope with length"),
     el("p.story", {}, "BLEU by the words of the sentence: without attention, long sentences are lost."),

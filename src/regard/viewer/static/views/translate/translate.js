@@ -45,7 +45,8 @@ class TranslateView {
       min: 1,
       max: this.context.about.limits.beams,
       value: beams,
-      onchange: () => this.set({ beams: Number(this.beams.value) || 1 }),
+      title: "How many partial translations the search keeps at every step",
+      onchange: () => this.chooseBeams(Number(this.beams.value)),
     });
     this.level = segments(
       "Level",
@@ -105,6 +106,19 @@ class TranslateView {
     this.waiting = setTimeout(() => this.set({ text: this.input.value, pins: null, step: null }), PAUSE);
   }
 
+  /** A number of beams; outside of what the server takes, the nearest that it does take, and a word about it. */
+  chooseBeams(wanted) {
+    const most = this.context.about.limits.beams;
+    const beams = Math.trunc(bounded(wanted, 1, most, 1));
+    this.beams.value = String(beams);
+    this.set({ beams });
+    if (beams !== wanted) this.say(`The search keeps 1 to ${most} beams; ${beams} is used.`);
+  }
+
+  say(text) {
+    this.status.textContent = text;
+  }
+
   choose(name, on) {
     const { models } = this.settings;
     this.set({ models: on ? [...models, name] : models.filter((one) => one !== name) });
@@ -115,6 +129,7 @@ class TranslateView {
     if (document.activeElement !== this.input) this.input.value = text;
     for (const [name, field] of this.ticks) field.show(models.includes(name));
     this.level.show(pieces ? "token" : "word");
+    if (document.activeElement !== this.beams) this.beams.value = String(beams);
     this.curves?.ask();
     const asked = JSON.stringify([text, models, beams]);
     if (asked !== this.asked) {
@@ -126,17 +141,20 @@ class TranslateView {
   async translate() {
     this.running?.abort();
     const { text, models, beams } = this.settings;
-    if (!text.trim() || !models.length) return this.take([]);
+    if (!text.trim() || !models.length) {
+      this.say(models.length ? "Type a sentence." : "Tick a model to translate with.");
+      return this.take([]);
+    }
     const running = new AbortController();
     this.running = running;
-    this.status.textContent = "translating …";
+    this.say("Translating …");
     try {
       const answer = await this.context.source.post("/api/translate", { text, models, beams }, running.signal);
       this.take(answer.translations);
-      this.status.textContent = "";
+      this.say("");
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.status.textContent = "";
+      this.say("");
       this.context.fail(error);
     }
   }
@@ -148,7 +166,7 @@ class TranslateView {
       (_, at) =>
         new TranslationCard(this.context, {
           pointed: (side, where) => this.point(at, side, where),
-          pinned: (side, index) => this.pin(side, index),
+          pinned: (side, index) => this.pin(at, side, index),
           stepped: (step) => this.set({ step }),
         }),
     );
@@ -164,34 +182,48 @@ class TranslateView {
     this.relight();
   }
 
-  /** Words of the source are the same in every card; those of the target belong to one. */
+  /** What is pointed at in one card is lit in all of them: other cards have the same words at other places. */
   point(at, side, where) {
     if (side === "cell") {
+      const same = this.cards[at].names("source", [where.column]);
       this.cards.forEach((card, i) =>
         card.light(
-          i === at ? { side: "target", list: [where.row], cell: where } : { side: "source", list: [where.column] },
+          i === at
+            ? { side: "target", list: [where.row], cell: where }
+            : { side: "source", list: card.places("source", same) },
         ),
       );
-    } else if (side === "source") this.cards.forEach((card) => card.light({ side, list: where }));
-    else if (side === "target") this.cards[at].light({ side, list: where });
-    else this.relight();
+    } else if (side) {
+      const names = this.cards[at].names(side, where);
+      this.cards.forEach((card, i) => card.light({ side, list: i === at ? where : card.places(side, names) }));
+    } else this.relight();
   }
 
-  pin(side, index) {
-    const { pins } = this.settings;
-    const list = pins?.side === side ? pins.list : [];
+  /** Words of the source are the same for all models, and kept by their places; others are kept by name as well. */
+  pin(at, side, index) {
+    const { pins, pieces } = this.settings;
+    const card = this.cards[at];
+    const list = pins?.side === side ? this.pinned(card, pins) : [];
     const next = list.includes(index) ? list.filter((one) => one !== index) : [...list, index];
-    this.set({ pins: next.length ? { side, list: next } : null });
+    const names = side === "target" || pieces ? { names: card.names(side, next) } : {};
+    this.set({ pins: next.length ? { side, list: next, ...names } : null });
+  }
+
+  /** The places of the pinned words in a card. */
+  pinned(card, pins) {
+    return Array.isArray(pins.names) ? card.places(pins.side, pins.names) : pins.list;
   }
 
   relight() {
     const { pins } = this.settings;
     const sound = pins && ["source", "target"].includes(pins.side) && Array.isArray(pins.list);
-    for (const card of this.cards) card.light(sound ? pins : null);
+    for (const card of this.cards)
+      card.light(sound ? { side: pins.side, list: this.pinned(card, pins), pinned: true } : null);
   }
 
   picture() {
     const cards = this.cards.filter((card) => card.alignment);
+    if (!cards.length) return null;
     const { paper, ink, font } = inks(this.columns);
     const sizes = cards.map((card) => card.alignment.board.size);
     const width = Math.max(
@@ -215,6 +247,14 @@ class TranslateView {
       });
     };
     return onPaper(width, height, paper, draw);
+  }
+
+  legend() {
+    return { to: "1", words: "weight, square-root scale: rows look at columns" };
+  }
+
+  caption() {
+    return this.settings.text;
   }
 
   table() {

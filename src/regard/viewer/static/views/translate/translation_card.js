@@ -57,7 +57,7 @@ export class TranslationCard {
     this.table = gathered(answer, level);
     const { rows, columns, weights } = this.table;
     const maps = answer.maps > 1 ? ` · mean of ${answer.maps} heads` : "";
-    const faith = answer.fidelity ? ` · W·v off by ${number(answer.fidelity.error)}` : "";
+    const faith = answer.fidelity ? ` · weights checked, error ${number(answer.fidelity.error)}` : "";
     this.title.replaceChildren(answer.title, el("span.quietly", {}, weights ? maps + faith : " · without attention"));
     this.words("source", columns);
     this.words("target", rows);
@@ -68,6 +68,23 @@ export class TranslationCard {
       this.stage.style.height = `${Math.min(560, this.alignment.height)}px`;
     }
     this.showSteps(step);
+  }
+
+  /** Words of one side by name: [its text, how many of the same text stand before it]. */
+  names(side, list) {
+    const labels = side === "source" ? this.table.columns : this.table.rows;
+    return list.map((at) => [labels[at], labels.slice(0, at).filter((label) => label === labels[at]).length]);
+  }
+
+  /** The places of words by name; those that this translation does not have are left out. */
+  places(side, names) {
+    const labels = side === "source" ? this.table.columns : this.table.rows;
+    return names
+      .map(([text, before]) => {
+        const same = labels.flatMap((label, at) => (label === text ? [at] : []));
+        return same[before] ?? same[0] ?? -1;
+      })
+      .filter((at) => at >= 0);
   }
 
   words(side, labels) {
@@ -109,8 +126,9 @@ export class TranslationCard {
         button.title = chosen && !mine && own.length && chosen.side !== side ? number(part) : "";
       });
     }
-    const cell = chosen?.cell ?? (own.length === 1 ? { [chosen.side === "source" ? "column" : "row"]: own[0] } : null);
-    this.alignment?.light(cell);
+    const [single, several] = chosen?.side === "source" ? ["column", "columns"] : ["row", "rows"];
+    const lines = own.length === 1 ? { [single]: own[0] } : own.length ? { [several]: own } : null;
+    this.alignment?.light(chosen?.cell ?? lines);
     this.shares = {
       source: buttons.source.map((_, at) => share.source(at)),
       target: buttons.target.map((_, at) => share.target(at)),

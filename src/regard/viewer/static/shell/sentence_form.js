@@ -1,0 +1,148 @@
+// "Type a sentence": always on the page. A model reads it while its attention is watched, and the new trace is shown.
+import { el } from "../draw/dom.js";
+
+/** Tasks of models that can be watched, and what one may try with them. */
+const EXAMPLES = {
+  read: [
+    "The cat sat on the mat because it was tired, and the dog let it sleep.",
+    "The lawyer thanked the doctors because they had found her key.",
+    "Time flies like an arrow, but fruit flies like a banana.",
+  ],
+  translate: [
+    "My sister has a small black dog.",
+    "I would like to know where the station is.",
+    "He did not eat because he was not hungry.",
+  ],
+  generate: ["My lord, the night is", "Once upon a time there was a", "The capital of France is"],
+  classify: [
+    "The soup was not bad, but I would not call the waiter friendly.",
+    "I liked the hotel, although the room was small.",
+    "Nobody could say that this film is boring.",
+  ],
+};
+const WRITTEN = 32; // tokens that a model writes
+
+/** `made(id)` is called with a new trace, `more()` opens the dialog with all settings. */
+export function sentenceForm(source, about, { made, more, fail }) {
+  const models = about.models.filter((model) => model.task in EXAMPLES);
+  let chosen = models.find((model) => model.task === "read") ?? models[0];
+  let running = null;
+  const input = el("input", {
+    type: "text",
+    "aria-label": "Type a sentence",
+    placeholder: "Type a sentence …",
+    maxlength: about.limits.text,
+  });
+  const submit = el("button.primary", { type: "submit" }, "Run");
+  const chips = el("div.chips", { role: "group", "aria-label": "Model" });
+  const examples = el("div.examples", { role: "group", "aria-label": "Examples" });
+  const status = el("span.status", { role: "status" });
+  const root = el(
+    "form.sentence-form",
+    {
+      hidden: !models.length,
+      onsubmit: (event) => {
+        event.preventDefault();
+        run(input.value);
+      },
+    },
+    el(
+      "div.sentence-input",
+      {},
+      input,
+      submit,
+      el(
+        "button.quiet",
+        { type: "button", title: "Second sentence, length …", "aria-label": "More settings", onclick: more },
+        "…",
+      ),
+    ),
+    chips,
+    examples,
+    status,
+  );
+
+  async function run(text) {
+    if (!text.trim()) return input.focus();
+    running?.abort();
+    const control = new AbortController();
+    running = control;
+    submit.disabled = true;
+    status.textContent = `${shortTitle(chosen)} reads …`;
+    const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
+    try {
+      const { id } = await source.post("/api/traces", { model: chosen.name, text, ...generate }, control.signal);
+      await made(id);
+    } catch (error) {
+      fail(error);
+    } finally {
+      if (running === control) {
+        status.textContent = "";
+        submit.disabled = false;
+      }
+    }
+  }
+
+  function show() {
+    chips.replaceChildren(
+      ...models.map((model) =>
+        el(
+          "button.chip",
+          {
+            type: "button",
+            title: model.title,
+            "aria-pressed": String(model === chosen),
+            onclick: () => {
+              chosen = model;
+              show();
+              if (input.value.trim()) run(input.value);
+            },
+          },
+          shortTitle(model),
+        ),
+      ),
+    );
+    const words = chosen ? EXAMPLES[chosen.task] : [];
+    examples.replaceChildren(
+      el("span.quietly", {}, "Try"),
+      ...words.map((text) =>
+        el(
+          "button.quiet.example",
+          {
+            type: "button",
+            title: text,
+            onclick: () => {
+              input.value = text;
+              run(text);
+            },
+          },
+          text,
+        ),
+      ),
+    );
+  }
+
+  show();
+  return Object.assign(root, {
+    /** The text and the model of the trace that is shown. @param {Trace | null} trace */
+    follow(trace) {
+      const { model: name, text } = trace?.made ?? {};
+      if (text !== undefined && document.activeElement !== input) input.value = text;
+      chosen = models.find((model) => model.name === name) ?? chosen;
+      show();
+    },
+    run: (name, text) => {
+      chosen = models.find((model) => model.name === name) ?? chosen;
+      input.value = text;
+      show();
+      return run(text);
+    },
+    knows: (name) => models.some((model) => model.name === name),
+    focus: () => input.focus(),
+  });
+}
+
+/** "MiniLM" of "MiniLM, reads English". */
+function shortTitle(model) {
+  return (model.title ?? model.name).split(",")[0];
+}
