@@ -53,19 +53,16 @@ def differentiable(request: Request, out: Tensor) -> Tensor:
     """`out`, what a kernel computed for the request, with second derivatives from the formula."""
     if not out.requires_grad or traced():
         return out
-    energies, versions = request.energies, TensorVersions(request.references())
+    versions = TensorVersions(request.references())
 
-    def formula(a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> Tensor:
+    def formula(*tensors: Tensor) -> Tensor:
         versions.require_unchanged(NO_GRADIENT)
-        if request.dropout or any(x.opaque for x in energies.modifiers):
+        if request.dropout or any(x.opaque for x in request.energies.modifiers):
             reason = "with dropout" if request.dropout else "with a function that modifies energies"
             raise NotImplementedError(
                 f'attention {reason} has no second derivative on this backend; use attend(..., backend="reference")'
             )
-        remaining = iter(learned)
-        own = replace(energies, a=a, b=b).map_learned(lambda _: next(remaining))
-        normalize = request.normalize.map_tensors(lambda _: next(remaining))
-        return run(replace(request, energies=own, v=v, normalize=normalize, weights=False))[0]
+        return run(replace(request.with_tensors(*tensors), weights=False))[0]
 
     return differentiable_again(out, formula, *request.tensors())
 

@@ -45,6 +45,12 @@ class Request:
         """What the output may be differentiated by: projected queries and keys, values, and learned tensors."""
         return [self.energies.a, self.energies.b, self.v, *self.energies.learned(), *self.normalize.tensors()]
 
+    def with_tensors(self, a: Tensor, b: Tensor, v: Tensor, *learned: Tensor) -> Request:
+        """The same request of other tensors, in the order of `tensors`."""
+        remaining = iter(learned)
+        energies = replace(self.energies, a=a, b=b).map_learned(lambda _: next(remaining))
+        return replace(self, energies=energies, v=v, normalize=self.normalize.map_tensors(lambda _: next(remaining)))
+
     def references(self) -> list[Tensor]:
         """What the output depends on beside `tensors`, and must not change before a backward that computes it again."""
         return [*self.energies.references(), *self.normalize.function_tensors()]

@@ -1,5 +1,7 @@
 """Derivatives of every kind beside those of the formula: twice backward, forward mode, transforms of torch.func."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -7,6 +9,7 @@ from torch.autograd import forward_ad
 import regard as r
 from regard import attend
 from regard.attention import blocked_attention
+from regard.attention.backends import flex
 from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs
 
 SMOOTH = {name: n for name, n in NORMALIZERS.items() if name not in ("hard", "entmax 1.2")}
@@ -216,3 +219,66 @@ def test_a_learned_sink_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = second(q, k, v, [sink], backend="reference", **options)
     for backend in ("auto", "fused"):
         torch.testing.assert_close(second(q, k, v, [sink], backend=backend, **options), expected)
+
+
+class _Compiled(torch.autograd.Function):
+    """Attention as torch.compile makes it on a GPU: its backward is not differentiated, and runs once."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, scale):
+        ctx.scale, ctx.used = scale, False
+        ctx.save_for_backward(q, k, v)
+        e = (q * scale) @ k.mT
+        return torch.softmax(e, -1) @ v, torch.logsumexp(e, -1)
+
+    @staticmethod
+    def backward(ctx, grad, grad_lse):
+        if torch.is_grad_enabled() or ctx.used:
+            raise RuntimeError("torch.compile with aot_autograd does not currently support double backward")
+        ctx.used = True
+        with torch.enable_grad():
+            q, k, v = own = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+            e = (q * ctx.scale) @ k.mT
+            results = torch.softmax(e, -1) @ v, torch.logsumexp(e, -1)
+        return *torch.autograd.grad(results, own, (grad, grad_lse)), None
+
+
+def _compiled_kernel(device: str):
+    """The same with FlexAttention's signature."""
+
+    def kernel(q, k, v, *, scale, **options):
+        out, lse = _Compiled.apply(q, k, v, scale)
+        return out, SimpleNamespace(lse=lse)
+
+    return kernel
+
+
+@pytest.fixture
+def compiled_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "_kernel", _compiled_kernel)
+    monkeypatch.setattr(flex, "_needs_gradient", lambda request: False)
+
+
+@pytest.mark.usefixtures("compiled_flex")
+def test_a_compiled_kernel_has_second_derivatives() -> None:
+    q, k, v = inputs((2, 3), grad=True)
+    sink = torch.rand(3, dtype=torch.float64, requires_grad=True)
+    for normalize, leaves in ((r.Softmax(), []), (r.Softmax(sink=sink), [sink])):
+        options = {"normalize": normalize}
+        expected = second(q, k, v, leaves, backend="reference", **options)
+        torch.testing.assert_close(second(q, k, v, leaves, backend="flex", **options), expected)
+
+
+@pytest.mark.usefixtures("compiled_flex")
+def test_a_compiled_kernel_is_walked_as_often_as_asked() -> None:
+    q, k, v = inputs((2, 3), grad=True)
+    z, w = attend(q, k, v, backend="flex", weights=True)
+    first = torch.autograd.grad(z.square().sum(), (q, k, v), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(z.square().sum(), (q, k, v), retain_graph=True), first)
+    (only,) = torch.autograd.grad(z.square().sum(), q, retain_graph=True)
+    torch.testing.assert_close(only, first[0])
+    torch.testing.assert_close(w.dense(), attend(q, k, v, backend="reference", weights=True)[1].dense())
+    with torch.no_grad():
+        k.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(z.square().sum(), (q, k, v))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    TwoTensors = Callable[..., tuple[Tensor, Tensor]]
+
 
 def differentiable_again(out: Tensor, formula: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`out`, a kernel's `formula(*inputs)`, with the kernel's gradient and the formula's second derivatives."""
@@ -43,3 +45,46 @@ class _Again(torch.autograd.Function):
         gradients = torch.autograd.grad(ctx.formula(*own), wanted, grad, create_graph=True, allow_unused=True)
         remaining = iter(gradients)
         return (None, None, *(next(remaining) if need else None for need in needed))
+
+
+def with_graph_apart(function: TwoTensors, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """`function(*inputs)` with a graph that only its own backward walks; its second result has no gradient.
+
+    A compiled function refuses to be part of a graph that is differentiated twice, or walked twice. Here the graph
+    outside has one operation, whose backward walks the inner graph once, and where it is asked again computes it again.
+    The function gets tensors of its own, and may use no others that require a gradient.
+    """
+    return _GraphApart.apply(function, *inputs)  # type: ignore[no-any-return]
+
+
+class _GraphApart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: TwoTensors, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.function = function
+        ctx.set_materialize_grads(False)  # the formula may have computed the gradient: then there is none here
+        ctx.save_for_backward(*inputs)
+        ctx.leaves, ctx.out, other = _inner_graph(function, inputs, ctx.needs_input_grad[1:])
+        other = other.detach()
+        ctx.mark_non_differentiable(other)
+        return ctx.out.detach(), other
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[1:]
+        if grad is None:
+            return (None, *[None] * len(needed))
+        leaves, out = ctx.leaves, ctx.out
+        ctx.leaves = ctx.out = None
+        if out is None:
+            leaves, out, _other = _inner_graph(ctx.function, ctx.saved_tensors, needed)
+        wanted = [x for x, need in zip(leaves, needed, strict=True) if need]
+        gradients = iter(torch.autograd.grad(out, wanted, grad, allow_unused=True))
+        return (None, *(next(gradients) if need else None for need in needed))
+
+
+def _inner_graph(
+    function: TwoTensors, inputs: tuple[Tensor, ...], needed: tuple[bool, ...]
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_(need) for x, need in zip(inputs, needed, strict=True)]
+        return leaves, *function(*leaves)

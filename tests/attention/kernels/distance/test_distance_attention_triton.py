@@ -332,14 +332,6 @@ def test_memory_is_linear_in_length(way: str) -> None:
     assert torch.cuda.max_memory_allocated() - before < 0.35 * 2**30
 
 
-@pytest.mark.gpu
-def test_a_second_derivative_is_refused_not_wrong() -> None:
-    x = torch.randn(2, 3, 8, device="cuda", requires_grad=True)
-    (slope,) = torch.autograd.grad(attend(x, x, x, energy=r.Gaussian()).square().sum(), x, create_graph=True)
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        torch.autograd.grad(slope.sum(), x)
-
-
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("inverse", [False, True])
 def test_what_padding_hides_does_not_leak(inverse: bool, bad: float, device: str) -> None:
