@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch import nn
 
-from ..atomic_write import replacing_file, write_text
+from ..atomic_write import make_folder, replacing_file, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +56,7 @@ class PretrainedModel(nn.Module):
         """
         from safetensors.torch import save_model
 
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_folder(folder)
         values = {"model_type": self.model_type, **self.config.to_dict()}
         write_text(folder / "config.json", json.dumps(values, indent=2) + "\n")
         if card is not None:

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from ...atomic_write import replacing_file
+from ...checksums import DamagedFileError, sha256
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from torch import Tensor
@@ -27,31 +29,35 @@ class WeightSnapshots:
 
     def __init__(self, folder: Path, window: int) -> None:
         self.folder, self.window = folder, window
+        self._digests: dict[str, str] = {}  # SHA-256 of the files, by name
 
     def __len__(self) -> int:
-        return len(self._taken("update"))
+        return len(self._window())
 
     def take(self, update: int, weights: Weights) -> None:
+        """Older ones stay until `forget`: the checkpoints before may still refer to them."""
         self._write(self.folder / f"update-{update:08d}.safetensors", weights)
-        for old in self._taken("update")[: -self.window]:
-            old.unlink()
 
     def take_best(self, update: int, weights: Weights) -> None:
-        """Older ones stay until `forget`: the last checkpoint may still refer to them."""
+        """As `take`, of the weights with the best score so far."""
         self._write(self.folder / f"best-{update:08d}.safetensors", weights)
 
-    def forget(self, after: int, best: int) -> None:
-        """Remove what a checkpoint of update `after`, with its best at `best`, does not refer to."""
-        for file in self._taken("update"):
-            if _update(file) > after:
+    def digests(self, best: int) -> dict[str, str]:
+        """The SHA-256 of what a checkpoint refers to: the window, and the best, which is of update `best`."""
+        files = [*self._window(), *(file for file in self._taken("best") if _update(file) == best)]
+        return {file.name: self._digests.setdefault(file.name, sha256(file)) for file in files}
+
+    def forget(self, after: int, best: int, needed: Collection[str] = ()) -> None:
+        """Remove what a checkpoint of update `after`, with its best at `best`, does not refer to; `needed` stays."""
+        kept = {file.name for file in self._window(after)} | {f"best-{best:08d}.safetensors"} | set(needed)
+        for file in (*self._taken("update"), *self._taken("best")):
+            if file.name not in kept:
                 file.unlink()
-        for file in self._taken("best"):
-            if _update(file) != best:
-                file.unlink()
+                self._digests.pop(file.name, None)
 
     def average(self) -> Weights:
         """The mean of the window, summed in float64, one file at a time."""
-        files = self._taken("update")
+        files = self._window()
         total: Weights = {}
         for file in files:
             for name, tensor in _load(file).items():
@@ -63,6 +69,10 @@ class WeightSnapshots:
     def best(self) -> Weights:
         return _load(self._taken("best")[-1])
 
+    def _window(self, after: int | None = None) -> list[Path]:
+        """The last of those taken, up to update `after`."""
+        return [file for file in self._taken("update") if after is None or _update(file) <= after][-self.window :]
+
     def _taken(self, kind: str) -> list[Path]:
         return sorted(self.folder.glob(f"{kind}-*.safetensors"))
 
@@ -72,12 +82,19 @@ class WeightSnapshots:
         with replacing_file(path) as unfinished:
             # Tied tables share memory, which the format does not allow: each name gets a copy.
             save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
+            self._digests[path.name] = sha256(unfinished)
 
 
 def _load(path: Path) -> Weights:
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    return load_file(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged: {error}; restore it from a copy, or train anew with --force"
+        ) from None
 
 
 def _update(path: Path) -> int:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...atomic_write import write_text
+from ...atomic_write import append_text, sync, write_bytes, write_text
+from ...checksums import DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +26,14 @@ FIRST = (
 )
 
 
+@dataclass(frozen=True)
+class MetricsMark:
+    """How much of metrics.csv belongs to a checkpoint, and its SHA-256."""
+
+    bytes: int
+    sha256: str
+
+
 class MetricsFile:
     """Appends lines; `begin` first drops those that an interrupted run wrote past its last checkpoint.
 
@@ -32,11 +43,15 @@ class MetricsFile:
     def __init__(self, path: Path, last: str) -> None:
         self.path, self.columns = path, (*FIRST, last)
 
-    def begin(self, update: int) -> None:
+    def begin(self, update: int, mark: MetricsMark | None = None) -> None:
+        if mark is not None and self.path.exists():
+            write_bytes(self.path, check_mark(self.path, mark))
+            return
         kept = []
         if self.path.exists():
-            with self.path.open(encoding="utf-8", newline="") as file:
-                kept = [row for row in csv.reader(file) if len(row) == len(self.columns) and row[0].isdecimal()]
+            text = self.path.read_bytes().replace(b"\0", b"").decode("utf-8", errors="replace")
+            rows = csv.reader(io.StringIO(text, newline=""))
+            kept = [row for row in rows if len(row) == len(self.columns) and row[0].isdecimal()]
         lines = io.StringIO()
         csv.writer(lines).writerows([self.columns, *(row for row in kept if int(row[0]) <= update)])
         write_text(self.path, lines.getvalue())
@@ -44,5 +59,24 @@ class MetricsFile:
     def write(self, values: Mapping[str, int | float]) -> None:
         line = io.StringIO()
         csv.DictWriter(line, self.columns).writerow(dict(values))
-        with self.path.open("a", encoding="utf-8", newline="") as file:  # one write: a kill leaves whole lines
-            file.write(line.getvalue())
+        append_text(self.path, line.getvalue())
+
+    def mark(self) -> MetricsMark:
+        """Flush the lines to the disk: a checkpoint that is written after this can rely on them."""
+        sync(self.path)
+        content = self.path.read_bytes()
+        return MetricsMark(len(content), hashlib.sha256(content).hexdigest())
+
+
+def check_mark(path: Path, mark: MetricsMark) -> bytes:
+    """The content that belongs to a checkpoint; an error that names the file where it is not what was written.
+
+    A file that was removed has nothing to check.
+    """
+    content = path.read_bytes()[: mark.bytes] if path.exists() else b""
+    if path.exists() and hashlib.sha256(content).hexdigest() != mark.sha256:
+        raise DamagedFileError(
+            f"{path} is damaged: its first {mark.bytes:,} bytes are not those that were written; restore it from a "
+            "copy, or remove it to continue without its lines so far"
+        )
+    return content

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...atomic_write import remove_unfinished, write_text
+from ...atomic_write import SUFFIX, make_folder, remove_unfinished, write_text
 from ..recipe.recipe_loader import load_recipe
 from ..recipe.recipe_writer import recipe_toml
 
@@ -31,13 +31,14 @@ class Run:
         self.data = folder / "data"  # tokenizers and encoded corpora
         self.checkpoints = folder / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"  # everything that --resume needs
+        self.previous = self.checkpoints / "previous.ckpt"  # the one before, for when the last is damaged
         self.metrics = folder / "metrics.csv"
         self.model = folder / "model"  # the trained model, for `from_pretrained`; written when the run is finished
 
     @classmethod
     def create(cls, recipe: Recipe, folder: Path, *, force: bool = False) -> Run:
         """A new folder with its recipe. An existing run is replaced only if it never began, or with `force`."""
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and not _is_empty(folder):
             there = cls(folder, recipe)
             if not ((folder / RECIPE).is_file() and there.checkpoints.is_dir()):
                 raise ValueError(f"{folder} exists and is no run; choose another folder with --out")
@@ -48,10 +49,10 @@ class Run:
                     f"{folder} holds a run; continue it with --resume {folder}, or replace it with --force"
                 )
             _clear(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         run = cls(folder, recipe)
-        write_text(folder / RECIPE, recipe_toml(recipe))
-        run.checkpoints.mkdir()
+        make_folder(run.checkpoints)
+        remove_unfinished(folder)
+        write_text(folder / RECIPE, recipe_toml(recipe))  # last: a folder with a recipe is a run
         return run
 
     @classmethod
@@ -107,6 +108,14 @@ def anchored(recipe: Recipe) -> Recipe:
         return recipe
     data = recipe.data.model_copy(update={"root": str(Path(root).expanduser().absolute())})
     return recipe.model_copy(update={"data": data})
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether a folder has nothing in it, or only what a power cut left of making a run: its recipe comes last."""
+    if not folder.is_dir():
+        return False
+    left = [path for path in folder.iterdir() if not path.name.endswith(SUFFIX)]
+    return all(path.name == "checkpoints" and path.is_dir() and not any(path.iterdir()) for path in left)
 
 
 def _clear(folder: Path) -> None:

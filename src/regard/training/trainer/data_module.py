@@ -12,6 +12,7 @@ import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
 
 from ...atomic_write import replacing_folder
+from ...checksums import check_files, write_checksums
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
@@ -83,6 +84,7 @@ class DataModule(lightning.LightningDataModule):
     def prepare_data(self) -> None:
         """Called once, on one process; data/ is written atomically."""
         if self.run.data.exists():
+            check_files(self.run.data, f"restore it from a copy, or remove {self.run.data} to prepare the data again")
             return
         try:
             self._prepare()
@@ -114,6 +116,8 @@ class DataModule(lightning.LightningDataModule):
                 for pair in valid:
                     if pair.row in kept:
                         file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
+            files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
+            write_checksums(unfinished, files)
 
     def _encode(self, split: str, corpus: Corpus, tokenizers: TokenizerPair, folder: Path) -> EncodedCorpus:
         data = self.run.recipe.data

@@ -10,7 +10,7 @@ from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...atomic_write import remove_unfinished, replacing_folder
+from ...atomic_write import make_folder, remove_unfinished, replacing_folder
 from ..run.run_folder import Run, anchored
 from ..tasks.task import recipe_task
 from .recipe_corpus import check
@@ -44,7 +44,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
         check(recipe.data)
         run = Run(folder, recipe)
         if first and not folder.exists():
-            folder.mkdir(parents=True)
+            make_folder(folder)
     with Run.alone(folder) if first and folder.is_dir() else nullcontext():
         if first and not resume:
             Run.create(recipe, folder, force=force)
@@ -61,7 +61,7 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     from .progress_bar import ProgressBar
 
     recipe, folder = run.recipe, run.folder
-    run.checkpoints.mkdir(exist_ok=True)
+    make_folder(run.checkpoints)
     if first:
         remove_unfinished(folder)
     bar = ProgressBar(shown=first)
@@ -70,16 +70,17 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
         return
     for remark in _remarks(recipe):
         bar.say(remark)
-    if resume and not run.last.exists():
-        bar.say(f"{folder} has no checkpoint yet: training begins anew")
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
     task = recipe_task(recipe)
     corpora = DataModule(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
     fitting = TrainingModule(run, task, corpora, bar)
+    checkpoint = fitting.manifest.resumable(bar.say) if resume else None
+    if resume and checkpoint is None:
+        bar.say(f"{folder} has no checkpoint yet: training begins anew")
+    last, fitting.resumed = (None, None) if checkpoint is None else checkpoint
     trainer = _trainer(run)
     try:
-        last = run.last if resume and run.last.exists() else None
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
     except SystemExit as left:  # raised by Lightning after Ctrl-C and SIGTERM, for which it would exit with 0
         bar.say(f"interrupted; continue with: regard train --resume {folder}")

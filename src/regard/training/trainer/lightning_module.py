@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...atomic_write import replacing_file
 from ...models import EncoderDecoder
+from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
 from .cuda_graphs import CudaGraphs
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from ...data import Batch
     from ...models import Loss
+    from ..run.checkpoint_manifest import CheckpointEntry
     from ..run.run_folder import Run
     from ..tasks.task import Task
     from .data_module import DataModule
@@ -62,6 +64,8 @@ class TrainingModule(lightning.LightningModule):
         self.standing = ValidationState()
         self.metrics = MetricsFile(run.metrics, task.column)
         self.snapshots = WeightSnapshots(run.checkpoints, self.settings.average)
+        self.manifest = CheckpointManifest(run)
+        self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: CudaGraphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
@@ -91,14 +95,14 @@ class TrainingModule(lightning.LightningModule):
 
     def on_fit_start(self) -> None:
         weights_size = size(self.model.state_dict())
-        # Two checkpoints of weights and both moments, while one replaces the other; the snapshots; two best; the model.
-        self.run.require(weights_size * (2 * 3 + self.settings.average + 1 + 2 + 1))
+        # Three checkpoints of weights and both moments, while one is written; their snapshots; three best; the model.
+        self.run.require(weights_size * (3 * 3 + self.settings.average + 2 + 3 + 1))
 
     def on_train_start(self) -> None:
         update = self.trainer.global_step
         if self.global_rank == 0:
-            self.metrics.begin(update)
-            self.snapshots.forget(update, self.standing.best_update)
+            self.metrics.begin(update, None if self.resumed is None else self.resumed.metrics)
+            self.snapshots.forget(update, self.standing.best_update, self.manifest.needed(update))
         if self._chance is not None:
             restore_rng_state(self._chance[min(self.global_rank, len(self._chance) - 1)])
         self.model.train()
@@ -268,12 +272,16 @@ class TrainingModule(lightning.LightningModule):
     # State
 
     def save(self) -> None:
-        """Write the checkpoint atomically, then remove the snapshots that only the previous one refers to."""
+        """Write the checkpoint atomically, then remove the snapshots that neither it nor the one before refers to."""
         # Every process takes part; the first writes the file.
-        with replacing_file(self.run.last) if self.global_rank == 0 else nullcontext(self.run.last) as unfinished:
+        if self.global_rank != 0:
+            self.trainer.save_checkpoint(self.run.last)
+            return
+        update, best = self.trainer.global_step, self.standing.best_update
+        with replacing_file(self.run.last) as unfinished:
             self.trainer.save_checkpoint(unfinished)
-        if self.global_rank == 0:
-            self.snapshots.forget(self.trainer.global_step, self.standing.best_update)
+            self.manifest.replace(unfinished, update, self.snapshots.digests(best), self.metrics.mark())
+        self.snapshots.forget(update, best, self.manifest.needed(update))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         states = [rng_state()]
