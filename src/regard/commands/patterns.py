@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .shared_options import Device, ModelName, find_device
+from .shared_options import Device, ModelName, TrustRemoteCode, find_device
 from .text_input import text_or_lines
 from .typer_app import app
 
@@ -31,6 +31,7 @@ def patterns(
         Path | None, typer.Option(metavar="FILE.png", help="Draw the scores into a file: .png, .svg or .pdf.")
     ] = None,
     device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Find the patterns of a model's heads, by the published definitions, over a text or the lines of a file.
 
@@ -54,7 +55,7 @@ def patterns(
         check_figure_path(save_plot)
     if is_own_model(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
-    text_model = load_text_model(model, find_device(device))
+    text_model = load_text_model(model, find_device(device), trust_remote_code=trust_remote_code)
     if text_model.is_encoder_decoder:
         raise ValueError(f"{model} is an encoder-decoder; patterns are about models that read one text")
     text_model.max_length = min(text_model.max_length, length)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared_options import Device, ModelName, find_device
+from .shared_options import Device, ModelName, TrustRemoteCode, find_device
 from .text_input import one_text
 from .typer_app import app
 
@@ -27,6 +27,7 @@ def see(
     links: Annotated[int, typer.Option(metavar="N", min=0, help="How many of the largest weights to list.")] = 12,
     save: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a trace, for regard.load_trace.")] = None,
     device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Show the attention of a model that reads a text: all layers, the patterns of heads, the largest weights.
 
@@ -49,8 +50,10 @@ def see(
     from ..decoding.load_model_and_tokenizers import is_own_model
 
     console, text = Console(), one_text(texts) or ""
-    watch_model = _watch_translator if is_own_model(model) else _watch_huggingface
-    seen = watch_model(model, text, second, find_device(device))
+    if is_own_model(model):
+        seen = _watch_translator(model, text, second, find_device(device))
+    else:
+        seen = _watch_huggingface(model, text, second, find_device(device), trust_remote_code)
     if not len(seen):
         raise ValueError(f"{model}: {seen.advice}")
     if layer is not None:
@@ -63,10 +66,10 @@ def see(
         console.print(f"wrote {save}", markup=False)
 
 
-def _watch_huggingface(name: str, text: str, second: str | None, device: str) -> Seen:
+def _watch_huggingface(name: str, text: str, second: str | None, device: str, trust_remote_code: bool) -> Seen:
     from ..seeing.capture.huggingface_text_model import load_text_model
 
-    model = load_text_model(name, device)
+    model = load_text_model(name, device, trust_remote_code=trust_remote_code)
     if not model.is_encoder_decoder:
         return model.read(model.encode(text, second))
     if second is None:

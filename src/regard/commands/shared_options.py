@@ -34,6 +34,13 @@ EngineName = Annotated[
     Literal["torch", "ctranslate2"],
     typer.Option("--engine", help="What runs the model; ctranslate2 after `regard export`."),
 ]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run the Python code that the model brings along. It can do all that you can: for trusted authors.",
+    ),
+]
 Tokens = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Source tokens per batch. [default: 2048, on a GPU 16384]"),

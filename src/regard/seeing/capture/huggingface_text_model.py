@@ -110,26 +110,39 @@ class TextModel:
         return seen
 
 
-def load_text_model(name: str, device: str = "cpu", with_head: bool = False) -> TextModel:
+def load_text_model(
+    name: str, device: str = "cpu", with_head: bool = False, *, trust_remote_code: bool = False
+) -> TextModel:
     """Load "minilm", "smollm2", a folder that `save_pretrained` wrote, or a name on the Hugging Face hub.
 
-    `with_head`: with the language model head, for `generate`.
+    `with_head`: with the language model head, for `generate`. `trust_remote_code` runs the Python code that the model
+    brings along, which can do all that you can: only for a model whose author you trust. Without it no code of the
+    model runs, and nobody is asked.
     """
     if find_spec("transformers") is None:
         raise ValueError("Hugging Face models need transformers; install it with: pip install 'regard[see]'")
     path, gguf = _model_path(name)
     if not Path(path).exists() and Path(path).parent.name and Path(path).parent.is_dir():
         raise ValueError(f"there is no folder {name}; give one that is there, minilm, smollm2 or a hub name")
-    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-    options: dict[str, Any] = {} if gguf is None else {"gguf_file": gguf, "dtype": torch.float32}
+    options: dict[str, Any] = {} if gguf is None else {"dtype": torch.float32}
     try:
         with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, **({} if gguf is None else {"gguf_file": gguf}))
+            if not trust_remote_code:
+                _check_kernels(PretrainedConfig.get_config_dict(path)[0] if gguf is None else {})
+            source: dict[str, Any] = {"trust_remote_code": trust_remote_code}  # None would ask on standard input
+            source |= {} if gguf is None else {"gguf_file": gguf}
+            tokenizer = AutoTokenizer.from_pretrained(path, **source)
             auto_class = AutoModelForCausalLM if with_head else AutoModel
-            model = auto_class.from_pretrained(path, **options).eval().to(device)
-    except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:300]
+            model = auto_class.from_pretrained(path, **source, **options).eval().to(device)
+    except Exception as error:  # a damaged folder makes transformers raise almost anything
+        if not trust_remote_code and "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{name} is not a model of transformers itself: it needs Python code that comes with it, which is not "
+                "run. If you trust its author with all that you can do: --trust-remote-code"
+            ) from None
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(
             f"{name} could not be loaded: {reason} (Give a folder, minilm or smollm2, or a hub name that this machine "
             "can reach; for a gated one log in first with: hf auth login)"
@@ -151,6 +164,17 @@ def _model_path(name: str) -> tuple[str, str | None]:
     if Path(name).exists() and not (Path(name) / "config.json").is_file():
         raise ValueError(f"{name} holds no model: there is no config.json in it")
     return name, None
+
+
+def _check_kernels(values: Any) -> None:
+    """Refuse a configuration that names a kernel of the hub: transformers would download and run it."""
+    pairs = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for key, value in pairs:
+        if str(key).endswith("_implementation") and "/" in str(value):
+            raise ValueError(
+                f"its configuration has {key} = {str(value)[:80]!r}, code that is not run (trust_remote_code)"
+            )
+        _check_kernels(value)
 
 
 def _token_types(text: TokenizedText) -> torch.Tensor:
