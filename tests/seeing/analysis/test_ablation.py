@@ -156,3 +156,64 @@ def test_differences_are_divergences_of_the_distributions() -> None:
     assert float(output_difference(before, before).divergence.abs().max()) < 1e-6
     with pytest.raises(ValueError, match="one shape"):
         output_difference(before, after[:1])
+
+
+class WrittenOut(nn.Module):
+    """Attention by a softmax and a product, in one of the ways that models write it."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.num_heads = way, 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = x.unflatten(-1, (4, -1))  # [B, T, heads, D]
+        if self.way == "einsum":
+            w = torch.einsum("bihd,bjhd->bhij", q, q).softmax(dim=-1)
+            return torch.einsum("bhij,bjhd->bihd", w, q).flatten(2)
+        q = q.transpose(1, 2)
+        if self.way == "merged":  # the batch and the heads are one axis, as in Bloom
+            q = q.flatten(0, 1)
+            z = torch.bmm((q @ q.mT).softmax(dim=-1), q).unflatten(0, (-1, 4))
+        elif self.way == "no heads":
+            return (x @ x.mT).softmax(dim=-1) @ x
+        else:
+            z = (q @ q.mT).softmax(dim=-1) @ q
+        return z.transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["matmul", "einsum", "merged"])
+def test_heads_of_attention_written_out_are_silenced(way: str) -> None:
+    model, x = nn.Sequential(WrittenOut(way), WrittenOut(way)), torch.randn(2, 5, 8, requires_grad=True)
+    first = model[0](x)
+    with ablate(model, heads={0: [1, 3]}), watch(model) as seen:
+        out = model[0](x)
+        model[1](x)
+    silenced = first.clone()
+    silenced[..., 2:4] = silenced[..., 6:8] = 0
+    torch.testing.assert_close(out, silenced)
+    out.sum().backward()
+    assert x.grad is not None
+    assert [call.ablated for call in seen] == ["heads 1, 3", ""]
+    assert seen.faithful
+    with ablate(model, heads={1: [2]}):  # without a watch
+        assert not model[1](x)[..., 4:6].any()
+        assert model[1](x)[..., :4].all()
+    torch.testing.assert_close(model[0](x), first)
+    from regard.seeing.capture import call_routing
+
+    assert not call_routing.thread_state.softmaxes
+
+
+def test_what_attention_written_out_cannot_lose_is_refused_by_name() -> None:
+    x = torch.randn(2, 5, 8)
+    model = nn.Sequential(WrittenOut("matmul"))
+    with pytest.raises(ValueError, match="0 is attention written out in a module, where tokens"):  # noqa: SIM117
+        with ablate(model, tokens=[1]):
+            model(x)
+    with pytest.raises(ValueError, match="0 has 4 heads; head 7"), ablate(model, heads={"0": [7]}):
+        model(x)
+    model = nn.Sequential(WrittenOut("no heads"))
+    model[0].num_heads = 1
+    with pytest.raises(ValueError, match="0 writes its attention out, and its product with values has no axis"):  # noqa: SIM117
+        with ablate(model, heads={"0": [0]}):
+            model(x)

@@ -36,10 +36,10 @@ def ablate(
             model(**inputs)
 
     Layers are named by their depth among the attention modules of a stack (`call.layer`), or by whole components of
-    their name. `tokens` are keys of self-attention; a query all
-    of whose keys would be masked keeps them. Works for calls of scaled_dot_product_attention (nn.MultiheadAttention
-    included, without its fast path) and of Hugging Face's interface, in the thread that opened the block. A layer or a
-    token that the model never reached is an error.
+    their name. `tokens` are keys of self-attention; a query all of whose keys would be masked keeps them. Works for
+    calls of scaled_dot_product_attention (nn.MultiheadAttention included, without its fast path) and of Hugging Face's
+    interface, in the thread that opened the block. Attention that a module writes out (a softmax and a product) and
+    linear attention can lose heads, not tokens. A layer or a token that the model never reached is an error.
     """
     global _fastpath_before
     if not heads and not tokens:
@@ -97,16 +97,36 @@ class Ablation:
             parts.append(f"tokens {', '.join(map(str, self.tokens))}")
         return "; ".join(parts)
 
-    def output(self, name: str, out: Tensor, dim: int) -> Tensor:
-        """The output with ablated heads set to zero; heads are dimension `dim`."""
+    def output(self, name: str, out: Tensor, dim: int, count: int | None = None) -> Tensor:
+        """The output with ablated heads set to zero.
+
+        Heads are dimension `dim`. If there are `count` of them and the dimension is longer, it is [B · heads].
+        """
         layers = self._layers(name)
-        heads = [head for layer in layers for head in self.heads[layer]]
+        heads = {head for layer in layers for head in self.heads[layer]}
         if not heads:
             return out
-        if max(heads) >= out.shape[dim]:
-            raise ValueError(f"{name} has {out.shape[dim]} heads; head {max(heads)} cannot be ablated")
+        count = out.shape[dim] if count is None else count
+        if max(heads) >= count:
+            raise ValueError(f"{name} has {count} heads; head {max(heads)} cannot be ablated")
         self._ablated_layers.update(layers)
-        return out.index_fill(dim, torch.tensor(heads, device=out.device), 0)
+        at = [n for n in range(out.shape[dim]) if n % count in heads]
+        return out.index_fill(dim, torch.tensor(at, device=out.device), 0)
+
+    def check_written_out(self, name: str, queries: int, keys: int, has_heads: bool) -> None:
+        """Refuse what cannot be changed in attention that a module writes out."""
+        if self._layers(name) and not has_heads:
+            raise ValueError(
+                f"{name} writes its attention out, and its product with values has no axis of heads; its heads cannot "
+                "be ablated"
+            )
+        if not self._is_cross(name, queries != keys):
+            self.check_maskless(name, "attention written out in a module")
+
+    def check_maskless(self, name: str, kind: str) -> None:
+        """Refuse tokens where no mask can be changed."""
+        if self.tokens:
+            raise ValueError(f"{name} is {kind}, where tokens cannot be masked; ablate its heads instead")
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
         """The mask without the ablated tokens, for queries that have other keys left."""

@@ -115,6 +115,19 @@ class OpenSoftmax:
 
         return GraphOutput(product.out, arrange)
 
+    def head_axis(self) -> tuple[int, int] | None:
+        """Where the heads are in the output of the last product found, and how many; None if it has no such axis.
+
+        A product may have merged them with the batch, [B · heads, T, D].
+        """
+        piece = self.pieces[-1]
+        axes, other, out = piece.product.axes[piece.side], piece.product.axes[1 - piece.side], piece.product.out_axes
+        lead, merged = [x for x in axes if x in other and x in out], self._lead(piece.weights)
+        if not lead or (len(lead) == 1 and merged is None):
+            return None
+        axis = out.index(lead[-1])
+        return axis, piece.product.out.shape[axis] if merged is None else merged[-1]
+
     def _is_view(self, x: Tensor) -> bool:
         return bool(x.untyped_storage()._cdata == self.weights.untyped_storage()._cdata)
 

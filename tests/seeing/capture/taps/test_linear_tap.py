@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard import load_trace, watch
+from regard.seeing.analysis import ablate
 
 pytest.importorskip("transformers", reason="needs transformers")
 
@@ -133,3 +134,20 @@ def test_wrong_weights_of_lightning_attention_are_noticed() -> None:
     (fidelity,) = [call.fidelity() for call in seen if call.origin == "lightning attention"]
     assert not fidelity.lost
     assert fidelity.faithful is False
+
+
+@torch.no_grad()
+def test_heads_of_linear_attention_are_silenced_and_tokens_refused() -> None:
+    x = torch.randn(1, 5, 2, 4)
+    plain = Retention()(x)
+    with ablate(model := Retention(), heads={"Retention": [1]}), watch(model) as seen:
+        out = model(x)
+    torch.testing.assert_close(out[:, :, 0], plain[:, :, 0])
+    assert not out[:, :, 1].any()
+    assert seen[0].ablated == "heads 1"
+    assert seen.faithful
+    with (
+        pytest.raises(ValueError, match="Retention is linear attention, where tokens cannot be masked"),
+        ablate(model, tokens=[0]),
+    ):
+        model(x)

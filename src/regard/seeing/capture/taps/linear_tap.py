@@ -79,12 +79,20 @@ def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     continued = not _is_empty(next((options[name] for name in STATES if options.get(name) is not None), None))
     with call_routing.suspend_reports():
         result = original(*args, **kwargs)
+    out, *rest = result if isinstance(result, tuple) else (result,)
     if continued:
         call_routing.report_missed(CONTINUES)
-        return result
-    out = result[0] if isinstance(result, tuple) else result
-    call_routing.try_report(lambda: _by_unit_values(original, options, out), tensors=_tensors(options))
-    return result
+    else:
+        call_routing.try_report(lambda: _by_unit_values(original, options, out), tensors=_tensors(options))
+    out = _ablated(out, dim=2)
+    return (out, *rest) if isinstance(result, tuple) else out
+
+
+def _ablated(out: Tensor, dim: int) -> Tensor:
+    for ablation, name in call_routing.ablations_of(None):
+        ablation.check_maskless(name, "linear attention")
+        out = ablation.output(name, out, dim)
+    return out
 
 
 def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: Tensor) -> Callable[[], Record]:
@@ -158,20 +166,21 @@ def _rwkv(
     continued = not _is_empty(state)
     with call_routing.suspend_reports():
         result = original(time_decay, time_first, key, value, state=state, return_state=return_state)
+    out = result[0]
     if continued:
         call_routing.report_missed(CONTINUES)
-        return result
+        return _ablated(out, dim=-1), *result[1:]
 
     def make() -> Record:
         """Each channel is a head with one value."""
-        k, v, out = (x.detach().mT[..., None] for x in (key, value, result[0]))  # [B, T, C] → [B, C, T, 1]
+        k, v, z = (x.detach().mT[..., None] for x in (key, value, out))  # [B, T, C] → [B, C, T, 1]
         decay = TimeDecay(time_decay.detach().float().exp(), time_first.detach().float())
         ones = k.new_ones(1).expand(k.shape)
         energies = EnergyMatrix(ones, k, DotForm(), tuple(k.shape[:2]), (decay,), causal())
-        return Record(energies, v, out, "RWKV, one head per channel", cross=False)
+        return Record(energies, v, z, "RWKV, one head per channel", cross=False)
 
     call_routing.try_report(make)
-    return result
+    return _ablated(out, dim=-1), *result[1:]
 
 
 def _replacements(parts: Parts) -> Iterator[Replacement]:

@@ -38,7 +38,7 @@ def _softmax(
 ) -> Tensor:
     with call_routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
-    if not call_routing.watches or dim is None or weights.dim() < 2 or weights.is_nested:
+    if not (call_routing.watches or call_routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
         return weights
     if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
         return weights
@@ -62,14 +62,14 @@ def _softmax(
 def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     out = original(input, other, *args, **kwargs)
     if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
-        _find_softmax(lambda: matmul_product(input, other, out), input, other)
+        return _find_softmax(lambda: matmul_product(input, other, out), out, input, other)
     return out
 
 
 def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
     out = original(input, other)
     if isinstance(other, torch.Tensor):
-        _find_softmax(lambda: matmul_product(other, input, out), other, input)
+        return _find_softmax(lambda: matmul_product(other, input, out), out, other, input)
     return out
 
 
@@ -78,28 +78,45 @@ def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if isinstance(args[0], str) and len(operands) == 2:
         a, b = operands
-        _find_softmax(lambda: einsum_product(args[0], a, b, out), a, b)
+        return _find_softmax(lambda: einsum_product(args[0], a, b, out), out, a, b)
     return out
 
 
-def _find_softmax(make: Callable[[], TensorProduct | None], *operands: Tensor) -> None:
-    """Report the product if one of its operands is the result of a softmax that waits for it."""
+def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Tensor) -> Tensor:
+    """Report the product if one of its operands is the result of a softmax that waits for it.
+
+    Returns its output, without the heads that an ablation silences.
+    """
     waiting = call_routing.thread_state.softmaxes
     if not any(softmax.may_be(x) for softmax in waiting for x in operands):
-        return
+        return out
     try:
         with torch.no_grad(), call_routing.suspend_reports():
             product = make()
             softmax = None if product is None else next((x for x in reversed(waiting) if x.add(product)), None)
     except ChangedInPlaceError as error:
         call_routing.report_missed(str(error))
-        return
+        return out
     except Exception as error:  # an error of ours must not stop the model
         call_routing.report_missed(f"the call could not be recorded: {error}")
-        return
-    if softmax is not None and softmax.complete:
+        return out
+    if softmax is None:
+        return out
+    ablated = _ablated(softmax, out) if call_routing.ablations else out
+    if softmax.complete:
         waiting.remove(softmax)
         _report(softmax)
+    return ablated
+
+
+def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
+    """The output of the last product of a softmax, with ablated heads set to zero."""
+    axis, w = softmax.head_axis(), softmax.pieces[-1].weights
+    for ablation, name in call_routing.ablations_of(softmax.module):
+        ablation.check_written_out(name, w.shape[-2], softmax.weights.shape[softmax.dim], axis is not None)
+        if axis is not None:
+            out = ablation.output(name, out, *axis)
+    return out
 
 
 def close_softmaxes() -> None:
@@ -107,6 +124,11 @@ def close_softmaxes() -> None:
     waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
     for softmax in waiting:
         _report(softmax)
+
+
+def _forget() -> None:
+    """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
+    call_routing.thread_state.softmaxes.clear()
 
 
 def _report(softmax: OpenSoftmax) -> None:
@@ -147,4 +169,4 @@ def _replacements() -> Iterable[Replacement]:
     yield Replacement(torch, "einsum", _einsum, _is_awaited)
 
 
-TAP = Tap("a softmax followed by a product with values", _replacements, on_close=close_softmaxes)
+TAP = Tap("a softmax followed by a product with values", _replacements, on_close=close_softmaxes, on_remove=_forget)
