@@ -6,10 +6,13 @@ from .attention_rollout import flow, rollout
 from .distance_between_heads import classical_scaling, head_distances
 from .head_patterns import THRESHOLDS, Patterns
 from .induction_heads import induction_scores, repeated_sequence
+from .logit_attribution import LogitAttribution, logit_attribution
+from .logit_lens import logit_lens, next_tokens
 from .retrieval_heads import retrieval_scores
 
 __all__ = [
     "THRESHOLDS",
+    "LogitAttribution",
     "Patterns",
     "TokenizedText",
     "ablate",
@@ -17,6 +20,9 @@ __all__ = [
     "flow",
     "head_distances",
     "induction_scores",
+    "logit_attribution",
+    "logit_lens",
+    "next_tokens",
     "output_difference",
     "repeated_sequence",
     "retrieval_scores",

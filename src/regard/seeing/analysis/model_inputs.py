@@ -1,0 +1,58 @@
+"""Inputs and outputs of models of any kind: how they are called, and rows of a batch of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    Inputs = Tensor | Mapping[str, Any]
+
+
+def run_model(model: nn.Module, inputs: Inputs) -> Any:
+    """`model(**inputs)` for a mapping of keyword arguments, `model(inputs)` for a tensor."""
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+def first_tensor(x: Any) -> Tensor | None:
+    """A tensor, or the first one of a tuple, list or mapping."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, Mapping):
+        x = tuple(x.values())
+    return next((part for part in x if isinstance(part, Tensor)), None) if isinstance(x, tuple | list) else None
+
+
+def batch_size(inputs: Inputs) -> int:
+    """The first dimension of the first tensor."""
+    x = first_tensor(inputs)
+    if x is None or x.dim() == 0:
+        raise ValueError("the inputs have no tensor with a batch dimension; give a tensor or keyword arguments")
+    return x.shape[0]
+
+
+def repeated(x: Any, batch: int, times: int) -> Any:
+    """The same inputs or outputs with every tensor of this batch size repeated along the batch."""
+    if isinstance(x, Tensor):
+        return x.repeat(times, *[1] * (x.dim() - 1)) if x.dim() and x.shape[0] == batch else x
+    return _mapped(x, lambda part: repeated(part, batch, times))
+
+
+def batch_rows(x: Any, batch: int, rows: slice) -> Any:
+    """The same with these rows of every tensor whose batch size is `batch`."""
+    if isinstance(x, Tensor):
+        return x[rows] if x.dim() and x.shape[0] == batch else x
+    return _mapped(x, lambda part: batch_rows(part, batch, rows))
+
+
+def _mapped(x: Any, function: Any) -> Any:
+    """A mapping (an output of Transformers too), tuple or list with a function applied to its parts."""
+    if isinstance(x, Mapping):
+        return type(x)(**{key: function(part) for key, part in x.items()})
+    if isinstance(x, tuple) and hasattr(x, "_fields"):
+        return type(x)(*(function(part) for part in x))
+    return type(x)(function(part) for part in x) if isinstance(x, tuple | list) else x
