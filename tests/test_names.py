@@ -21,6 +21,7 @@ TESTED_ELSEWHERE = [
     ("attention/block_indices.py", "attention/test_weights.py", "Weights reads all its blocks"),
     ("attention/weight_blocks.py", "attention/test_weights.py", "Weights reads all its blocks"),
     ("attention/weight_statistics.py", "attention/test_weights.py", "each statistic against the dense matrix"),
+    ("attention/contributions/*", "attention/contributions/test_contribution_matrix.py", "against the dense matrix"),
     ("attention/derivatives/*", "attention/derivatives/test_second_derivatives.py", "derivatives of every order"),
     ("attention/tensor_versions.py", "attention/test_promises.py", "inputs changed in place"),
     ("attention/listeners.py", "seeing/capture/test_watch.py", "watching is its only user"),

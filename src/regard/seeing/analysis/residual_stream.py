@@ -176,8 +176,8 @@ class _Recorder:
                 return name
         raise ValueError(
             f"{layer.name}: its output is not its input plus what attention and one other module add, so the "
-            "contributions of heads to the residual stream are not W_O times their output. Models with norms or factors "
-            "after the projection (Gemma 2, Granite) or norms after the sum (BERT) are of this kind"
+            "contributions of heads to the residual stream are not W_O times their output. Models with norms or "
+            "factors after the projection (Gemma 2, Granite) or norms after the sum (BERT) are of this kind"
         )
 
     def _after_norm(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

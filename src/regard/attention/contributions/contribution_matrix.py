@@ -17,16 +17,16 @@ Blocks of rows are computed by PyTorch operations on every device; there is no T
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from .block_indices import as_range, select, span
-from .tensor_versions import ChangedInPlaceError, TensorVersions
-from .torch_transforms import exact
-from .weight_blocks import blocks
-from .weight_statistics import Largest, Map, On, Received, Top, flat_outputs
+from ..block_indices import as_range, select, span
+from ..tensor_versions import ChangedInPlaceError, TensorVersions
+from ..torch_transforms import exact
+from ..weight_blocks import blocks
+from ..weight_statistics import Largest, On, Received, Top, flat_outputs
+from .contribution_statistics import ContributionStats, LargestSizes, OfSizes, SignedMap, Spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,29 +34,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .weight_statistics import Block
-    from .weights import Weights
-
-
-@dataclass(frozen=True, slots=True)
-class ContributionStats:
-    """The results of one pass; None for statistics that were not requested."""
-
-    total: Float[Tensor, "*batch q"] | None = None
-    """Σ_j C_ij = g_i · o_i."""
-    size: Float[Tensor, "*batch q"] | None = None
-    """Σ_j |C_ij|."""
-    spread: Float[Tensor, "*batch q"] | None = None
-    """The entropy of |C_ij| / Σ_j |C_ij|, in nats."""
-    top: Top | None = None
-    """The k contributions of largest size of every row, with their signs."""
-    received: Float[Tensor, "*batch k"] | None = None
-    """Σ_i C_ij."""
-    received_size: Float[Tensor, "*batch k"] | None = None
-    """Σ_i |C_ij|."""
-    on: Float[Tensor, "*batch q"] | None = None
-    """Σ_j C_ij over chosen keys j."""
-    map: Float[Tensor, "*batch rows cols"] | None = None
+    from ..weight_statistics import Block
+    from ..weights import Weights
+    from .contribution_statistics import ContributionStatistic
 
 
 class Contributions:
@@ -130,9 +110,7 @@ class Contributions:
         if size is None:
             w = part.weights.tile(slice(None), cols).reshape(len(part._g), -1, len(keys))
             return part._times(w, part._v[:, j], part._g).reshape((*part.weights.leading_shape, *w.shape[1:]))
-        if size[0] < 1 or size[1] < 1:
-            raise ValueError(f"a map needs at least one row and one column, got {size}")
-        pooled = SignedMap(part, len(keys), size, pool)
+        pooled = part._map(len(keys), size, pool)
         for block in part._blocks(whole=True):
             pooled.add(block._replace(w=block.w[..., j]))
         return pooled.result.reshape(*part.weights.leading_shape, *pooled.result.shape[1:])
@@ -202,7 +180,7 @@ class Contributions:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
         like = torch.empty(0, dtype=self.precision, device=self._v.device)
         every = torch.ones(1, keys, dtype=torch.bool, device=like.device)
-        statistics: dict[str, _Result] = {}
+        statistics: dict[str, ContributionStatistic] = {}
         if total:
             statistics["total"] = On(count, queries, every, like)
         if size:
@@ -218,9 +196,7 @@ class Contributions:
         if on is not None:
             statistics["on"] = On(count, queries, self.weights.columns(on), like)
         if map is not None:
-            if map[0] < 1 or map[1] < 1:
-                raise ValueError(f"a map needs at least one row and one column, got {map}")
-            statistics["map"] = SignedMap(self, keys, map, pool)
+            statistics["map"] = self._map(keys, map, pool)
         for block in self._blocks(least=top or 1, whole=map is not None) if statistics else ():
             for statistic in statistics.values():
                 statistic.add(block)
@@ -239,6 +215,10 @@ class Contributions:
         for block in blocks(self.weights, with_log=False, least=least, whole=whole):
             v, g = self._v[block.n, : block.w.shape[-1]], self._g[block.n, block.rows]
             yield block._replace(w=self._times(block.w, v, g))
+
+    def _map(self, keys: int, size: tuple[int, int], pool: Literal["max", "mean"]) -> SignedMap:
+        like = torch.empty(0, dtype=self.precision, device=self._v.device)
+        return SignedMap(len(self.weights.entries), len(self.weights.queries), keys, size, pool, like)
 
     def _times(
         self, w: Float[Tensor, "n q k"], v: Float[Tensor, "n k d"], g: Float[Tensor, "n q d"]
@@ -260,82 +240,3 @@ class Contributions:
         lead = self.weights.leading_shape
         one = len(self.shape) == len(lead) + 1 and name in ("total", "size", "spread", "top", "on")
         return result.reshape((*lead, *result.shape[2 if one else 1 :]))
-
-
-class _Result(Protocol):
-    """A statistic whose result is one tensor, or values and indices."""
-
-    def add(self, block: Block) -> None: ...
-
-    @property
-    def result(self) -> Tensor | Top: ...
-
-
-class OfSizes:
-    """A statistic of |C_ij|."""
-
-    def __init__(self, statistic: On | Received) -> None:
-        self.statistic = statistic
-
-    def add(self, block: Block) -> None:
-        self.statistic.add(block._replace(w=block.w.abs()))
-
-    @property
-    def result(self) -> Tensor:
-        return self.statistic.result
-
-
-class LargestSizes:
-    """The k contributions of largest size of every row, with their signs."""
-
-    def __init__(self, largest: Largest) -> None:
-        self.largest = largest
-
-    def add(self, block: Block) -> None:
-        self.largest.add(block._replace(w=block.w.abs()))
-        at = block.n, block.rows
-        self.largest.values[at] = block.w.gather(-1, self.largest.indices[at])
-
-    @property
-    def result(self) -> Top:
-        return self.largest.result
-
-
-class Spread:
-    """H = log S − Σ_j |C_ij| log |C_ij| / S with S = Σ_j |C_ij|, after dividing each row by its largest size."""
-
-    def __init__(self, count: int, queries: int, like: Tensor) -> None:
-        self.result = like.new_empty(count, queries)
-
-    def add(self, block: Block) -> None:
-        size = block.w.abs()
-        size /= size.amax(-1, keepdim=True).clamp_min(torch.finfo(size.dtype).tiny)
-        total = size.sum(-1)
-        entropy = total.log() - torch.xlogy(size, size).sum(-1) / total
-        self.result[block.n, block.rows] = entropy.masked_fill_(total == 0, 0)
-
-
-class SignedMap:
-    """The matrix pooled to cells: the mean, or the contribution of largest size with its sign."""
-
-    def __init__(self, of: Contributions, keys: int, size: tuple[int, int], pool: Literal["max", "mean"]) -> None:
-        if pool not in ("max", "mean"):
-            raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-        count, queries = len(of.weights.entries), len(of.weights.queries)
-        size = min(size[0], queries), min(size[1], keys)
-        like = torch.empty(0, dtype=of.precision, device=of.weights.device)
-        self.above = Map(count, queries, keys, size, pool, like)
-        self.below = Map(count, queries, keys, size, pool, like) if pool == "max" else None
-
-    def add(self, block: Block) -> None:
-        self.above.add(block)
-        if self.below is not None:
-            self.below.add(block._replace(w=-block.w))
-
-    @property
-    def result(self) -> Tensor:
-        high = self.above.result
-        if self.below is None:
-            return high
-        low = self.below.result
-        return torch.where(high >= low, high, -low)
