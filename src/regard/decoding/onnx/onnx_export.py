@@ -53,8 +53,10 @@ def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, f
     with replacing_folder(folder) as unfinished:
         for name, graph in graphs.items():
             (Path(unfinished) / f"{name}.onnx").write_bytes(graph.build().SerializeToString())
-        write_text(Path(unfinished) / DESCRIPTION, json.dumps(values, indent=2) + "\n")
         tokenizers.save(unfinished)
+        files = sorted(Path(unfinished).iterdir())
+        values |= {"files": [file.name for file in files], "size": sum(file.stat().st_size for file in files)}
+        write_text(Path(unfinished) / DESCRIPTION, json.dumps(values, indent=2) + "\n")
     return folder
 
 
@@ -89,7 +91,13 @@ def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[
         "memory": {name: _described(value) for name, value in shapes.memory.items()},
         "state": {name: _described(value) for name, value in shapes.state.items()},
         "most_steps": model.decoder.most_steps,
+        "layers": {side: getattr(part, "layers", 1) for side, part in _sides(model)},
+        "picture": getattr(model.config.encoder, "size", None),
     }
+
+
+def _sides(model: EncoderDecoder) -> list[tuple[str, Any]]:
+    return [("encoder", model.config.encoder), ("decoder", model.config.decoder)]
 
 
 def _described(value: TensorShape) -> dict[str, Any]:

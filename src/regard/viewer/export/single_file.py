@@ -58,13 +58,17 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
+    write_text(path, _html(trace_responses(trace, size), trace.title))
+
+
+def trace_responses(trace: TraceView, size: int = SIDE) -> dict[str, Any]:
+    """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL."""
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
-            responses = thread.submit(asyncio.run, _responses(app, trace, size)).result()
+            return thread.submit(asyncio.run, _responses(app, trace, size)).result()
     finally:
         app.state.jobs.close()
-    write_text(path, _html(responses, trace.title))
 
 
 def _html(responses: dict[str, Any], title: str) -> str:

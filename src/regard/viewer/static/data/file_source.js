@@ -4,16 +4,19 @@ import { decoded, keyOf } from "./source.js";
 
 const ELSEWHERE = "for all of it: seen.save(folder), then regard view folder";
 
-/** The file the page is in: `held` is {json: {key: value}, arrays: {key: {shape, type, peaks, data}}}.
+/** The file the page is in: `held` is {json: {key: value}, arrays: {key: {shape, type, peaks, data}}}, and `unpacked` has
+ * arrays that need no unpacking, such as those a model computed in the browser.
  *
  * A key is the path and its parameters in order of the alphabet; `data` is base64 of gzip. Under
  * ".../calls/{c}/weights?entry=0" lies every head of a call whole, and any part of it is cut from there.
  */
 export class FileSource {
-  constructor(held) {
+  constructor(held, unpacked = {}) {
     this.held = held;
-    this.unpacked = new Map();
-    this.paths = new Set([...Object.keys(held.json), ...Object.keys(held.arrays)].map((key) => key.split("?")[0]));
+    this.unpacked = new Map(Object.entries(unpacked));
+    this.paths = new Set(
+      [...Object.keys(held.json), ...Object.keys(held.arrays), ...this.unpacked.keys()].map((key) => key.split("?")[0]),
+    );
   }
 
   /** Whether anything under a path is here; a server and a kernel can answer all of them. */
@@ -30,11 +33,11 @@ export class FileSource {
   /** @param {string} path @param {QueryParameters} params @returns {Promise<ArrayAnswer>} */
   async array(path, params = {}) {
     const key = keyOf(path, params);
-    if (key in this.held.arrays) return this.whole(key);
+    if (this.has(key)) return this.whole(key);
     const entry = params.entry ?? 0;
     const call = path.replace(/\/(weights|tile)$/, "/weights");
     const all = keyOf(call, { entry });
-    if (call === path.replace("/tile", "/weights") && all in this.held.arrays) {
+    if (call === path.replace("/tile", "/weights") && this.has(all)) {
       const found = await this.whole(all);
       return path.endsWith("/tile") ? tile(found, params) : part(found, params);
     }
@@ -45,7 +48,11 @@ export class FileSource {
     throw new Error(`a file cannot run a model; ${ELSEWHERE}`);
   }
 
-  whole(key) {
+  has(key) {
+    return key in this.held.arrays || this.unpacked.has(key);
+  }
+
+  async whole(key) {
     if (!this.unpacked.has(key)) this.unpacked.set(key, unpack(this.held.arrays[key]));
     return this.unpacked.get(key);
   }

@@ -1,0 +1,104 @@
+// The models that run in the visitor's browser, and the requests of the HTTP API that they answer.
+
+import { continueText } from "./beam_search.js";
+import { generationTrace, translationTrace } from "./live_trace.js";
+import { caption, soundClass, textClass, translation } from "./model_answers.js";
+import { OnnxModel } from "./onnx_model.js";
+import { pixelsOf } from "./picture_file.js";
+import { samplesOf } from "./sound_file.js";
+
+const RATE = 8000; // samples per second of the shipped classifier of sounds
+
+/** Models by name; each is fetched when it is first needed. */
+export class LiveModels {
+  /** `base` is the folder of the models; `runtime()` resolves to onnxruntime-web; `progress(name, share)` is told. */
+  constructor(about, base, runtime, progress = (_name, _share) => {}) {
+    this.about = about;
+    this.models = new Map(
+      about.models.map(({ name }) => [
+        name,
+        new OnnxModel(name, `${base}/${name}`, runtime, (received, size) => progress(name, received / size)),
+      ]),
+    );
+    /** @type {Promise<any>} */
+    this.last = Promise.resolve();
+  }
+
+  title(name) {
+    const model = this.about.models.find((one) => one.name === name);
+    if (!model) throw new Error(`there is no model ${name} here`);
+    return model.title;
+  }
+
+  /** The model of this name, fetched. */
+  async model(name) {
+    this.title(name);
+    return this.models.get(name).ready();
+  }
+
+  async first(task) {
+    const found = this.about.models.find((model) => model.task === task);
+    if (!found) throw new Error(`there is no model for this here: ${task}`);
+    return this.model(found.name);
+  }
+
+  /** The answer to a POST; one after the other, as on a server. */
+  post(path, body, signal) {
+    const answer = this.last.then(() => {
+      if (signal?.aborted) throw new DOMException("cancelled", "AbortError");
+      return this.answer(path, body, signal);
+    });
+    this.last = answer.catch(() => {});
+    return answer;
+  }
+
+  async answer(path, body, signal) {
+    if (path === "/api/translate")
+      return {
+        translations: await this.each(body, (model, title) =>
+          translation(model, title, body.text, body.beams ?? 5, signal),
+        ),
+      };
+    if (path === "/api/classify")
+      return { classifications: await this.each(body, (model, title) => textClass(model, title, body.text)) };
+    if (path === "/api/caption") return this.captionOf(body, signal);
+    if (path === "/api/listen") {
+      const model = await this.first("listen");
+      return soundClass(model, await samplesOf(body, RATE), RATE);
+    }
+    throw new Error("this page runs without a server, and cannot do that; install regard and run: regard view");
+  }
+
+  async each({ models }, run) {
+    const answers = [];
+    for (const name of new Set(models)) answers.push(await run(await this.model(name), this.title(name)));
+    return answers;
+  }
+
+  async captionOf(blob, signal) {
+    const model = await this.first("caption");
+    const { pixels, width, height } = await pixelsOf(blob, model.about.picture);
+    const answer = await caption(model, this.title(model.name), pixels, signal);
+    const picture = await new Promise((done) => {
+      const reader = new FileReader();
+      reader.onload = () => done(reader.result);
+      reader.readAsDataURL(blob);
+    });
+    return { ...answer, picture, proportions: [width, height] };
+  }
+
+  /** A trace of a model over a text: {id, summary, json, arrays}. */
+  async trace({ model: name, text, generate = 0 }, signal) {
+    const [model, title] = [await this.model(name), this.title(name)];
+    return model.about.task === "translate"
+      ? translationTrace(model, title, text, signal)
+      : generationTrace(model, title, text, generate, signal);
+  }
+
+  /** The likeliest continuation of a text, for tests and pages. */
+  async continued(name, text, count) {
+    const model = await this.model(name);
+    const { written } = await continueText(model, model.target.continued(text), count - 1);
+    return model.target.running(written);
+  }
+}

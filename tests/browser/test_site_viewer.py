@@ -1,0 +1,207 @@
+"""The site's viewer: without a server, models run in the browser and give what Python gives."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import http.server
+import io
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from regard.data.corpora import phrasebook, scenes, tones
+from regard.data.sound_reader import SoundReader
+from regard.decoding import generate, load_model_and_tokenizers
+from regard.viewer.data import model_outputs
+from regard.viewer.data.library import Library, installed_models
+from tests.support.browser_page import drawn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Page
+
+pytest.importorskip("onnx", reason="needs the extra `export`")
+site_viewer = pytest.importorskip("tools.site_viewer")
+
+CLOSE = 1e-3
+TRANSLATORS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]
+SENTENCE = "My sister has a small black dog."
+ODD = [
+    "  two  spaces ",
+    "l'été à Noël, 12%",
+    "Ωμέγα 漢字 </s> <unk>",
+    "It's «quoted»… & &apos; –",
+    "a\nb\tc",
+    "ﬁ e\u0301",
+]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the viewer, under a sub-path of a host that serves files and nothing else."""
+    if not (site_viewer.RUNTIME / site_viewer.SCRIPT).is_file():
+        pytest.skip("onnxruntime-web is not installed: npm ci --ignore-scripts")
+    folder = tmp_path_factory.mktemp("site")
+    texts = [(TRANSLATORS[1], SENTENCE, 0)]
+    site_viewer.write(folder / "some" / "path", texts=texts)
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/some/path/"
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def models() -> Library:
+    return Library([], [model for model in installed_models() if model.ours])
+
+
+@pytest.fixture
+def viewer(page: Page, site: str) -> Page:
+    page.set_default_timeout(60_000)
+    page.goto(site)
+    drawn(page)
+    return page
+
+
+def post(page: Page, path: str, body: dict[str, Any]) -> Any:
+    return page.evaluate("([path, body]) => regard.source.post(path, body)", [path, body])
+
+
+def post_file(page: Page, path: str, content: bytes) -> Any:
+    code = """async ([path, text]) => {
+      const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+      return regard.source.post(path, new Blob([bytes]));
+    }"""
+    return page.evaluate(code, [path, base64.b64encode(content).decode()])
+
+
+def same(ours: Any, theirs: Any, where: str = "answer") -> None:
+    """Equal texts and structures, numbers to 1e-3; of the proof, which the browser does not compute, nothing."""
+    if isinstance(ours, dict):
+        assert set(theirs) >= set(ours), where
+        for key in ours.keys() - {"fidelity", "picture"}:
+            same(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs), where
+        for at, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            same(a, b, f"{where}[{at}]")
+    elif isinstance(ours, float):
+        assert theirs == pytest.approx(ours, abs=CLOSE, rel=CLOSE), where
+    else:
+        assert theirs == ours, where
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_translations(viewer: Page, models: Library, name: str) -> None:
+    """Text, score, weights, alternatives, and the beam of every step."""
+    for text, beams in ((SENTENCE, 5), ("Where is the library?", 1), ("I don't know what 3 Ωmegas cost.", 3)):
+        expected = model_outputs.translation(models, models.model(name), text, beams)
+        (result,) = post(viewer, "/api/translate", {"text": text, "models": [name], "beams": beams})["translations"]
+        same(expected, result)
+
+
+def test_tokenizers(viewer: Page) -> None:
+    texts = [pair.source for pair in phrasebook.pairs(100)] + ODD
+    for name in (TRANSLATORS[0], "opinions-lstm"):
+        tokenizer = load_model_and_tokenizers.load(name).tokenizers.source
+        code = """async ([name, texts]) => {
+          const { source } = await regard.source.live.model(name);
+          return texts.map((text) => { const ids = source.encode(text); return [ids, source.decode(ids)]; });
+        }"""
+        for text, (ids, decoded) in zip(texts, viewer.evaluate(code, [name, texts]), strict=True):
+            assert ids == tokenizer.encode(text), text
+            assert decoded == tokenizer.decode(ids), text
+
+
+def test_classes_of_texts(viewer: Page, models: Library) -> None:
+    text = "The soup was not bad, but I would not call the waiter friendly."
+    expected = model_outputs.text_classification(models, models.model("opinions-lstm"), text)
+    (result,) = post(viewer, "/api/classify", {"text": text, "models": ["opinions-lstm"]})["classifications"]
+    same(expected, result)
+
+
+def test_the_character_model(viewer: Page) -> None:
+    """The likeliest characters, and the weights of every layer and head."""
+    loaded = load_model_and_tokenizers.load("shakespeare-transformer")
+    prompt = "ROMEO:\nBut soft, what"
+    expected = "".join(generate(loaded.model, loaded.tokenizers.target, prompt, tokens=30))
+    name = "shakespeare-transformer"
+    assert viewer.evaluate(f"(prompt) => regard.source.live.continued('{name}', prompt, 30)", prompt) == expected
+    trace = Library([], installed_models()).read(name, prompt, generate=10)
+    made = post(viewer, "/api/traces", {"model": name, "text": prompt, "generate": 10})["id"]
+    check_weights(viewer, made, trace)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_a_trace_made_in_the_browser(viewer: Page, name: str) -> None:
+    trace = Library([], installed_models()).read(name, "I like apples.")
+    made = post(viewer, "/api/traces", {"model": name, "text": "I like apples."})["id"]
+    check_weights(viewer, made, trace)
+    viewer.goto("about:blank")
+
+
+def check_weights(page: Page, made: str, trace: Any) -> None:
+    """The same tokens along the sides, and in some call of the browser's trace the weights of each of Python's."""
+    ours = trace.describe()
+    theirs = page.evaluate("(id) => regard.source.get(`/api/traces/${id}`)", made)
+    assert theirs["sides"] == ours["sides"]
+    assert theirs["side_words"] == ours["side_words"]
+    code = """async ([id, calls]) => Promise.all(calls.map(async (call) => [
+      ...(await regard.source.array(`/api/traces/${id}/calls/${call}/weights`, { entry: 0 })).data,
+    ]))"""
+    arrays = page.evaluate(code, [made, list(range(len(theirs["calls"])))])
+    matched = 0
+    for call in ours["calls"]:
+        expected = trace.weights(int(call["id"]), 0).dense().flatten().numpy()
+        close = [np.shape(x) == expected.shape and np.abs(x - expected).max() < CLOSE for x in map(np.array, arrays)]
+        matched += any(close)
+    assert matched == len(ours["calls"])
+
+
+def test_captions(viewer: Page, models: Library) -> None:
+    from PIL import Image
+
+    for size in (64, 150):
+        file = io.BytesIO()
+        picture = Image.fromarray(scenes.picture("scene:test:0:3", 64)).resize((size, size + size // 3))
+        picture.save(file, "PNG")
+        expected = model_outputs.caption(models, models.models_for("caption")[0], file.getvalue())
+        same(expected, post_file(viewer, "/api/caption", file.getvalue()))
+
+
+def test_sounds(viewer: Page, models: Library, tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="needs the extra `sound`")
+    samples = SoundReader().encode("tone:rising:31")
+    for rate in (tones.RATE, 11025):
+        path = tmp_path / f"{rate}.wav"
+        soundfile.write(path, samples, rate, subtype="PCM_16")
+        expected = model_outputs.sound_classification(models, models.models_for("listen"), path.read_bytes())
+        same(expected, post_file(viewer, "/api/listen", path.read_bytes()))
+
+
+def test_what_it_cannot_do_it_says(viewer: Page) -> None:
+    say = "(text) => regard.source.post('/api/other', { text }).catch((error) => error.message)"
+    assert "regard view" in viewer.evaluate(say, "x")
+    unknown = "() => regard.source.get('/api/traces/none').catch((error) => error.message)"
+    assert "choose another" in viewer.evaluate(unknown)
+
+
+def test_the_first_view_is_small_and_loads_no_model(page: Page, site: str) -> None:
+    received: dict[str, int] = {}
+    page.on("response", lambda answer: received.update({answer.url: len(answer.body())}))
+    page.goto(site)
+    drawn(page)
+    page.wait_for_load_state("networkidle")
+    assert sum(received.values()) <= 1_500_000, received
+    assert not [url for url in received if "/ort/" in url or "/models/" in url]
