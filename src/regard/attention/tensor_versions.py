@@ -19,9 +19,10 @@ class ChangedInPlaceError(RuntimeError):
 class TensorVersions:
     """The version counters of some tensors at one moment. Inference tensors have none, and count as unchanged."""
 
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor], versions: Iterable[int | None] | None = None) -> None:
+        """`versions` are those of an earlier moment; by default it is now."""
         self.tensors = list(tensors)
-        self._versions = [_version(x) for x in self.tensors]
+        self._versions = [version_of(x) for x in self.tensors] if versions is None else list(versions)
 
     def require_unchanged(self, consequence: str) -> None:
         """Raise where one of the tensors was changed; `consequence` says what cannot be computed then."""
@@ -32,8 +33,9 @@ class TensorVersions:
             )
 
     def changed(self) -> bool:
-        return any(version != _version(x) for x, version in zip(self.tensors, self._versions, strict=True))
+        return any(version != version_of(x) for x, version in zip(self.tensors, self._versions, strict=True))
 
 
-def _version(x: Tensor) -> int | None:
+def version_of(x: Tensor) -> int | None:
+    """The version counter of a tensor: how often it was changed in place. None for an inference tensor."""
     return None if torch.compiler.is_compiling() or x.is_inference() else x._version

@@ -77,5 +77,4 @@ def test_a_limit_holds_for_copies_and_they_go_with_their_call(where: str, tmp_pa
     assert "1 calls were not kept" in repr(seen)
     del x, mask
     gc.collect()
-    assert seen._storage is not None
-    assert not seen._storage._copies  # no copy is held for an original that is gone
+    assert not seen._recorder.storage._copies  # no copy is held for an original that is gone

@@ -221,6 +221,10 @@ class Call:
         self._weights = self._fidelity = None
         return True
 
+    def extend(self, steps: list[tuple[int, Record]], k: Tensor, v: Tensor) -> None:
+        """Append steps that are known to continue this call, each with its first key; `k`, `v` are those of all."""
+        self.generation.extend(steps, k, v)
+
 
 def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""

@@ -83,6 +83,10 @@ class Record:
     """The number of queries of each forward pass, if they are already joined (a trace)."""
     after: After | None = None
     """What the model computes from W·v to get `out`, row by row; None if `out` is W·v."""
+    changed: bool = False
+    """Whether queries, masks or learned parts were changed in place between the call and the making of this record."""
+    key_versions: tuple[int | None, int | None] | None = None
+    """The version counters of keys and values at the call; None if the record was made at the call."""
 
 
 def dot_energies(

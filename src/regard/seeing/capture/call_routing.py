@@ -6,17 +6,21 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from .output_gradients import GraphOutput
+from .recording.captured_call import CapturedCall
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from torch import Tensor
+
     from ..analysis.ablation import Ablation
     from .call_inputs_and_output import Record
-    from .output_gradients import GraphOutput
     from .watch import Watch
     from .written_attention import OpenSoftmax
 
@@ -55,11 +59,11 @@ class InterfaceCall:
     weights: torch.Tensor | None = None
     """The output of a softmax inside the interface: weights before dropout."""
 
-    @property
-    def cross(self) -> bool | None:
-        """Whether this is cross-attention, if the module says so; causal attention is not."""
-        declared = getattr(self.module, "is_cross_attention", None)
-        return False if declared is None and getattr(self.module, "is_causal", False) else declared
+
+def is_cross(module: nn.Module) -> bool | None:
+    """Whether a module computes cross-attention, if it says so; causal attention is not."""
+    declared = getattr(module, "is_cross_attention", None)
+    return False if declared is None and getattr(module, "is_causal", False) else declared
 
 
 thread_state = _ThreadState()
@@ -105,7 +109,39 @@ def report(
         return
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            watch.add(name, record, tensors, _ablated(part) if ablations else "", output)
+            ablated = _ablated(part) if ablations else ""
+            if callable(record):
+                watch.recorder.add_deferred(name, record, tensors, ablated, output)
+            else:
+                watch.recorder.add_record(name, record, ablated, output)
+
+
+def try_capture(
+    make: Callable[[CapturedCall], Record],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    module: nn.Module | None = None,
+    output: GraphOutput | None = None,
+    **options: Any,
+) -> None:
+    """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
+
+    `output` is the output with its graph, by default `out`.
+    """
+    try:
+        call = CapturedCall(make, q, k, v, out, **options)
+    except Exception as error:  # an error of ours must not stop the model
+        report_missed(f"the call could not be recorded: {error}", module)
+        return
+    thread_state.events += 1
+    if thread_state.captured is not None:
+        thread_state.captured.append(call.record())
+        return
+    for watch, name, part in _watches_of(module):
+        gradient = None if not watch.recorder.gradients else GraphOutput(out) if output is None else output
+        watch.recorder.add_captured(name, call, _ablated(part) if ablations else "", gradient)
 
 
 def _ablated(module: nn.Module) -> str:
@@ -165,29 +201,37 @@ def report_missed(
     thread_state.events += 1
     for watch, name, part in _watches_of(module):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
-            watch.add_missed(name, reason)
+            watch.recorder.add_missed(name, reason)
 
 
 def report_unseen(module: nn.Module, reason: str) -> None:
     """Report an attention module that ran without any call being seen."""
     for watch, name, _ in _watches_of(module):
-        watch.add_unseen(name, reason)
+        watch.recorder.add_unseen(name, reason)
 
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
-    module = module if module is not None and _is_watched(module) else calling_module()
+    """The watches of the model that a module is part of, with its name there, if they select it."""
+    if module is None or not _is_watched(module):
+        module = calling_module()
     if module is None:
         return []
-    matching = [(watch, watch.names[id(module)], module) for watch in watches if id(module) in watch.names]
-    # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
-    # without a watch go to all.
-    thread = threading.get_ident()
-    return [match for match in matching if match[0].thread == thread] or matching
+    number = id(module)
+    matching = [(watch, watch.names[number], module) for watch in watches if number in watch.names]
+    if len(matching) > 1:
+        # Where two threads each watch the same model, a watch gets the calls of its own thread. Calls from a thread
+        # without a watch go to all.
+        thread = threading.get_ident()
+        matching = [match for match in matching if match[0].thread == thread] or matching
+    return [match for match in matching if match[0].selects(match[1])]
 
 
 def _is_watched(module: nn.Module) -> bool:
-    names = [watch.names for watch in watches] + [ablation.names for ablation in ablations]
-    return any(id(module) in x for x in names)
+    number = id(module)
+    for watch in watches:
+        if number in watch.names:
+            return True
+    return any(number in ablation.names for ablation in ablations)
 
 
 def calling_module() -> nn.Module | None:

@@ -54,7 +54,9 @@ class Generation:
         self._k, self._v = [record.energies.b], [record.v]
         self._source = None if original is None else _source(original)
         self._versions = [TensorVersions(fixed_of(record))]
-        self._key_versions = TensorVersions([record.energies.b, record.v])
+        self._changed = record.changed
+        self._key_versions = TensorVersions([record.energies.b, record.v], record.key_versions)
+        self._keys_fixed = True  # not a buffer, which is filled in place from step to step
         self._queries = record.energies.queries  # of all steps
         self._unchecked: list[tuple[int, int, Tensor, Tensor]] = []
 
@@ -67,8 +69,8 @@ class Generation:
 
     def changed(self) -> bool:
         """Whether something the weights depend on was changed in place."""
-        # A key/value buffer is filled in place from step to step.
-        return any(x.changed() for x in self._versions) or (len(self.steps) == 1 and self._key_versions.changed())
+        fixed = any(x.changed() for x in self._versions)
+        return self._changed or fixed or (self._keys_fixed and self._key_versions.changed())
 
     def version_counters(self) -> list[object]:
         """The version counter of each tensor kept; an inference tensor has none, and is unequal to itself."""
@@ -140,12 +142,25 @@ class Generation:
             self.keys += new
         else:
             return False
-        self._source = source
-        record = placed(record, place, keys=False)
-        self.steps.append(_step(record, self.keys - record.energies.keys))
-        self._queries += new
-        self._versions.append(TensorVersions(fixed_of(record)))
+        self._source, self._keys_fixed = source, False
+        self._append_step(placed(record, place, keys=False), self.keys - record.energies.keys)
         return True
+
+    def extend(self, steps: list[tuple[int, Record]], k: Tensor, v: Tensor) -> None:
+        """Append steps whose keys were found to continue these, each with its first key; `k`, `v` are those of all."""
+        for first, record in steps:
+            if not self._same_kind(record):
+                raise ValueError("a step of the generation differs in its settings from the first")
+            self._append_step(record, first)
+        last = steps[-1][1]
+        self.keys, self._k, self._v, self.first.v = k.shape[-2], [k], [v], v
+        self._source, self._key_versions = _source(last), TensorVersions([last.energies.b, last.v], last.key_versions)
+
+    def _append_step(self, record: Record, first: int) -> None:
+        self.steps.append(_step(record, first))
+        self._queries += record.energies.queries
+        self._versions.append(TensorVersions(fixed_of(record)))
+        self._changed = self._changed or record.changed
 
     def _check_keys(self) -> None:
         """Compare the keys and values of trusted steps with those kept before them."""
@@ -247,15 +262,20 @@ def _source(record: Record) -> tuple[Source, Source]:
     An address is not enough if only a copy is kept: another tensor may get it once the first is freed.
     """
     k, v = (
-        (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), _version(x))
-        for x in (record.energies.b, record.v)
+        (StorageWeakRef(x.untyped_storage()), int(x.storage_offset()), tuple(x.shape), _version(x, version))
+        for x, version in zip((record.energies.b, record.v), record.key_versions or (None, None), strict=True)
     )
     return k, v
 
 
-def _version(x: Tensor) -> object:
-    """The version counter. Inference tensors have none: an object equal to no other, so that they count as changed."""
-    return object() if x.is_inference() else x._version
+def _version(x: Tensor, at_call: int | None = None) -> object:
+    """The version counter, of an earlier moment if that is given.
+
+    Inference tensors have none: an object equal to no other, so that they count as changed.
+    """
+    if x.is_inference():
+        return object()
+    return x._version if at_call is None else at_call
 
 
 def _closes_keys(record: Record) -> bool:

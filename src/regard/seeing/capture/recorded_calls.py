@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .recording.call_recorder import CallRecorder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
     from ...viewer.export.widget import Widget
     from .attention_call import Call
-    from .tensor_storage import TensorStorage
     from .tokenized_text import TokenizedText
 
 HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity")
@@ -21,9 +22,8 @@ HEADER = ("layer", "kind", "heads", "queries", "keys", "computed by", "fidelity"
 class Seen:
     """A list of `Call`s, indexed by number or name: `seen["encoder.layer.3"]`. It prints as a table."""
 
-    def __init__(self, model: str = "", storage: TensorStorage | None = None) -> None:
-        self._storage = storage  # its files are removed when it is freed
-        self.calls: list[Call] = []
+    def __init__(self, model: str = "", recorder: CallRecorder | None = None) -> None:
+        self._recorder = CallRecorder() if recorder is None else recorder
         self.model = model
         self.tokens: list[list[str]] | None = None
         """Labels of rows and columns, one list for each entry of the batch, if set."""
@@ -32,10 +32,21 @@ class Seen:
         generates ("target"), and the tokens the decoder reads ("read")."""
         self.text: TokenizedText | None = None
         """The text that the model read, if it was one text and is known."""
-        self.missed: list[str] = []
+
+    @property
+    def calls(self) -> list[Call]:
+        """All calls, in order."""
+        return self._recorder.settle().calls
+
+    @property
+    def missed(self) -> list[str]:
         """Calls that could not be recorded or kept, and modules that ran unseen, each with its reason."""
-        self.advice = ""
+        return self._recorder.settle().missed
+
+    @property
+    def advice(self) -> str:
         """What to do if no call was recorded."""
+        return self._recorder.settle().advice
 
     def __len__(self) -> int:
         return len(self.calls)

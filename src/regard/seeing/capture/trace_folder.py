@@ -92,7 +92,8 @@ def load_trace(path: str | Path) -> Seen:
     if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about["tokens"] or []), *sides.values()]):
         raise ValueError(f"{file} is not valid: its tokens and sides should be lists of words")
     seen = Seen(about["model"])
-    seen.tokens, seen.sides, seen.missed = about["tokens"], sides, [str(x) for x in about["missed"]]
+    seen.tokens, seen.sides = about["tokens"], sides
+    seen.missed.extend(str(x) for x in about["missed"])
     for at, description in enumerate(about["calls"]):
         _check(file, f"call {at}", description, CALL)
         if not all(isinstance(x, int) for x in (*description["steps"], *description["batch"])):

@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from ....attention import ScaledDot, Softmax
 from ....attention.listeners import listeners, notify
 from ....attention.request import make_request
 from .. import call_routing
 from ..call_inputs_and_output import Record
-from ..output_gradients import GraphOutput
 from .patching import Tap
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
-    from torch import Tensor
 
     from ....attention import Mask
     from ....attention.attend import AnyEnergy, AnyNormalizer
     from ....attention.masks.mask import MaskFunction
     from ....attention.request import Request
+    from ..recording.captured_call import CapturedCall
 
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
@@ -29,17 +30,23 @@ def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
     """A listener of `attend`: reports what it computed."""
     if not call_routing.is_active():
         return
-    energies = replace(request.energies, a=request.energies.a.detach(), b=request.energies.b.detach())
-    record = Record(
-        energies,
-        request.v.detach(),
-        out.detach(),
-        "regard.attend",
-        normalize=request.normalize,
-        state=None if state is None else state.detach(),
-        dropout=request.dropout,
-    )
-    call_routing.report(record, output=GraphOutput(out))
+    energies = request.energies
+    a, b, mask, normalize = energies.a, energies.b, energies.mask, request.normalize
+    fixed = () if mask is None else mask.tensors()
+    learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
+    if any(x.grad_fn is not None for x in learned):  # computed ones keep their graph alive; parameters have none
+        energies, normalize = energies.map_learned(Tensor.detach), normalize.map_tensors(Tensor.detach)
+        learned = [*energies.learned(), *normalize.tensors(), *normalize.function_tensors(), *fixed]
+    if a.requires_grad or b.requires_grad:
+        energies = replace(energies, a=a.detach(), b=b.detach())
+    details = energies, normalize, request.dropout
+    call_routing.try_capture(_record, a, b, request.v, out, state=state, learned=tuple(learned), details=details)
+
+
+def _record(call: CapturedCall) -> Record:
+    energies, normalize, dropout = call.details
+    energies = replace(energies, a=call.q, b=call.k)
+    return Record(energies, call.v, call.out, "regard.attend", normalize, call.state, dropout, rows=call.rows)
 
 
 def note(

@@ -11,13 +11,14 @@ from ....attention import mask_mod
 from ....attention.energies.modifiers import ScoreMod
 from .. import call_routing
 from ..call_inputs_and_output import Record, dot_energies
-from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from ..recording.captured_call import CapturedCall
 
 
 def _flex_attention(
@@ -34,14 +35,17 @@ def _flex_attention(
     result = original(query, key, value, score_mod, block_mask, scale, *args, **kwargs)
     out = result[0] if isinstance(result, tuple) else result
 
-    def make() -> Record:
-        energies = dot_energies(query, key, scale, masks=() if block_mask is None else (mask_mod(block_mask.mask_mod),))
-        if score_mod is not None:
-            energies = replace(energies, modifiers=(ScoreMod(score_mod),))
-        return Record(energies, value.detach(), out.detach(), "flex_attention")
-
-    call_routing.try_report(make, output=GraphOutput(out))
+    details = scale, None if block_mask is None else block_mask.mask_mod, score_mod
+    call_routing.try_capture(_record, query, key, value, out, details=details)
     return result
+
+
+def _record(call: CapturedCall) -> Record:
+    scale, closes, score_mod = call.details
+    energies = dot_energies(call.q, call.k, scale, masks=() if closes is None else (mask_mod(closes),))
+    if score_mod is not None:
+        energies = replace(energies, modifiers=(ScoreMod(score_mod),))
+    return Record(energies, call.v, call.out, "flex_attention", rows=call.rows)
 
 
 TAP = Tap("flex_attention", lambda: [Replacement(flex, "flex_attention", _flex_attention)])

@@ -120,7 +120,7 @@ def _record(
         implementation,
         normalize=Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten()),
         dropout=float(options.get("dropout", 0.0)) if module.training else 0.0,
-        cross=call.cross,
+        cross=call_routing.is_cross(module),
     )
     if call.weights is not None and (weights is None or call.weights.shape == weights.shape):
         weights = call.weights  # before dropout; those returned are after it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -11,7 +11,6 @@ from ....attention import causal
 from ....attention.torch_transforms import AUTOCAST
 from .. import call_routing
 from ..call_inputs_and_output import Record, dot_energies
-from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -19,8 +18,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ..recording.captured_call import CapturedCall
+
 KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}
 _FLASH = 1
+_CHOOSE: Callable[..., int] | None = getattr(torch, "_fused_sdp_choice", None)
+_NAME = "_scaled_dot_product_flash_attention_for_cpu"
+_FLASH_ON_CPU: Callable[..., tuple[Tensor, Tensor]] = getattr(torch, _NAME, None) or getattr(torch.ops.aten, _NAME)
 
 
 def _scaled_dot_product_attention(
@@ -47,48 +51,63 @@ def _scaled_dot_product_attention(
     ablations = call_routing.ablations_of(None) if interface_call is None else []
     for ablation, name in ablations:
         attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
-    options: dict[str, Any] = {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
-    options |= {"scale": scale, "enable_gqa": enable_gqa}
-    kernel, state = _kernel(query, key, value, options), None
-    if kernel == _FLASH and query.device.type == "cpu" and attn_mask is None and not dropout_p:
+    kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
+    if kernel == _FLASH and attn_mask is None and not dropout_p and query.is_cpu:
         # The function that PyTorch calls here; called directly, it also returns the row state.
-        out, state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, key, value, 0.0, is_causal, attn_mask=None, scale=scale
-        )
+        out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
     else:
-        with call_routing.suspend_reports():  # on meta tensors it calls softmax in Python
-            out = original(query, key, value, **options)
+        thread_state = call_routing.thread_state
+        before, thread_state.suspended = thread_state.suspended, True  # on meta tensors it calls softmax in Python
+        try:
+            out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        finally:
+            thread_state.suspended = before
+    module = None
     if interface_call is not None:
-        interface_call.reported = True
+        interface_call.reported, module = True, interface_call.module
         # Key/value heads that were repeated for the kernel are kept once.
         if interface_call.key.shape[-2] == key.shape[-2] and interface_call.key.shape[-3] != key.shape[-3]:
             key, value = interface_call.key, interface_call.value
-
-    def make() -> Record:
-        return Record(
-            dot_energies(query, key, scale, masks=(causal() if is_causal else None, attn_mask)),
-            value.detach(),
-            out.detach(),
-            f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
-            state=None if state is None else state.detach(),
-            dropout=dropout_p,
-            cross=None if interface_call is None else interface_call.cross,
-        )
-
-    module = None if interface_call is None else interface_call.module
-    call_routing.try_report(make, module, output=GraphOutput(out))
+    details = is_causal, dropout_p, kernel, module
+    call_routing.try_capture(
+        _record, query, key, value, out, module, mask=attn_mask, state=state, settings=(scale,), details=details
+    )
     for ablation, name in ablations:
         out = ablation.output(name, out, dim=-3)
-    return out  # type: ignore[no-any-return]
+    return out
 
 
-def _kernel(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> int | None:
+def _record(call: CapturedCall) -> Record:
+    is_causal, dropout, kernel, module = call.details
+    assert call.settings is not None
+    (scale,) = call.settings
+    return Record(
+        dot_energies(call.q, call.k, scale, masks=(causal() if is_causal else None, call.mask)),
+        call.v,
+        call.out,
+        f"sdpa, {KERNELS[kernel]}" if kernel in KERNELS else "sdpa",
+        state=call.state,
+        dropout=dropout,
+        cross=None if module is None else call_routing.is_cross(module),
+        rows=call.rows,
+    )
+
+
+def _kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> int | None:
     """The kernel PyTorch chooses for this call, by a private function of PyTorch; None if that is not available."""
-    choose = getattr(torch, "_fused_sdp_choice", None)
-    if choose is None or q.dim() != 4:
+    if _CHOOSE is None or q.dim() != 4:
         return None
     try:
-        return int(choose(q, k, v, **options))
+        return int(_CHOOSE(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=enable_gqa))
     except (RuntimeError, TypeError):
         return None
 

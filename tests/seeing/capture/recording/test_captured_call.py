@@ -1,0 +1,132 @@
+"""CapturedCall: what is kept while the model runs is enough for exact weights later, and no more than that."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from regard import watch
+from regard.attention.tensor_versions import ChangedInPlaceError
+from regard.seeing.capture.call_inputs_and_output import Record
+from regard.seeing.capture.recording.captured_call import CapturedCall, CapturedSteps
+
+
+class Kernel(nn.Module):
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+def inputs(length: int) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = torch.randn(3, 1, 2, length, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    return q, k, v
+
+
+def test_no_record_is_made_while_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    before = Record.__init__
+
+    def count(self: Record, *args: object, **options: object) -> None:
+        made.append("record")
+        before(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Record, "__init__", count)
+    model = Kernel()
+    with torch.no_grad(), watch(model) as seen:
+        for _ in range(3):
+            model(*inputs(5))
+    assert not made
+    assert len(seen) == len(made) == 3
+    assert seen.faithful
+
+
+@pytest.mark.parametrize("changed", ["queries", "keys", "values", "mask"])
+def test_a_change_between_the_call_and_the_question_is_noticed(changed: str) -> None:
+    (q, k, v), mask, model = inputs(5), torch.zeros(5, 5), Kernel()
+    with torch.no_grad(), watch(model) as seen:
+        model(q, k, v, mask)
+    {"queries": q, "keys": k, "values": v, "mask": mask}[changed].add_(1)
+    assert seen.faithful is False
+    with pytest.raises(ChangedInPlaceError):
+        _ = seen[0].weights
+
+
+def test_gradients_keep_no_graph() -> None:
+    q, k, v = (x.requires_grad_() for x in inputs(5))
+    model, doubled = Kernel(), q * 2
+    with watch(model) as seen:
+        model(doubled, k * 1, v * 1, torch.zeros(5, 5, requires_grad=True) + 1)
+    (steps,) = seen._recorder._pending
+    assert isinstance(steps, CapturedSteps)
+    assert all(x.grad_fn is None for x in (*steps.calls[0].tensors(), steps.calls[0].out))
+    assert seen.faithful
+
+
+@pytest.mark.parametrize("window", [100, 4])
+def test_a_cache_that_grows_or_slides_is_one_call_of_exact_weights(window: int) -> None:
+    (q, k, v), model = inputs(9), Kernel()
+    expected = torch.zeros(1, 2, 9, 9)
+    with torch.no_grad(), watch(model) as seen:
+        for stop in (3, *range(4, 10)):
+            rows, keys = slice(0 if stop == 3 else stop - 1, stop), slice(max(0, stop - window), stop)
+            part = q[..., rows, :], k[..., keys, :].clone(), v[..., keys, :].clone()
+            model(*part)
+            expected[..., rows, keys] = torch.softmax(part[0] @ part[1].mT / 2, -1)
+    (steps,) = seen._recorder._pending
+    assert isinstance(steps, CapturedSteps)
+    assert [x.k is None for x in steps.calls] == [True] * 6 + [False]  # the newest contains the others
+    assert len(seen) == 1
+    assert seen[0].steps == [3, 1, 1, 1, 1, 1, 1]
+    assert float((seen[0].weights.dense() - expected).abs().max()) < 1e-6
+    assert torch.equal(seen[0].v, v)
+    assert seen.faithful
+
+
+def test_the_newest_keys_changed_in_place_are_noticed() -> None:
+    (q, k, v), model = inputs(4), Kernel()
+    newest = k.clone()
+    with torch.no_grad(), watch(model) as seen:
+        model(q[..., :3, :], k[..., :3, :].clone(), v[..., :3, :].clone())
+        model(q[..., 3:, :], newest, v.clone())
+    newest.zero_()
+    assert len(seen) == 1
+    assert seen.faithful is False
+
+
+def test_a_reordered_cache_begins_a_new_call() -> None:
+    q, k, v = torch.randn(3, 2, 2, 6, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    model = Kernel()
+    with torch.no_grad(), watch(model) as seen:
+        model(q[..., :4, :], k[..., :4, :].clone(), v[..., :4, :].clone())
+        model(q[..., 4:5, :], k[..., :5, :].clone(), v[..., :5, :].clone())
+        model(q[..., 5:6, :], k.flip(0), v.flip(0))
+    assert [call.steps for call in seen] == [[4, 1], [1]]
+    assert seen.faithful
+
+
+def test_a_question_in_the_middle_of_a_generation_does_not_end_it() -> None:
+    (q, k, v), model = inputs(7), Kernel()
+    with torch.no_grad(), watch(model) as seen:
+        for stop in (4, 5, 6, 7):
+            model(q[..., 0 if stop == 4 else stop - 1 : stop, :], k[..., :stop, :].clone(), v[..., :stop, :].clone())
+            assert len(seen) == 1
+            assert seen[0].shape[-2:] == (stop, stop)
+    assert seen[0].steps == [4, 1, 1, 1]
+    assert seen.faithful
+
+
+def test_calls_of_other_settings_are_no_steps() -> None:
+    q, k, v = inputs(5)
+
+    def make(call: CapturedCall) -> Record:
+        raise NotImplementedError
+
+    first = CapturedCall(make, q[..., :4, :], k[..., :4, :], v[..., :4, :], q[..., :4, :], settings=(1.0,))
+    steps = CapturedSteps("layer", first, "")
+    other = CapturedCall(make, q[..., 4:, :], k, v, q[..., 4:, :], settings=(2.0,))
+    assert steps.may_continue(other)
+    assert steps.append(other, trusted=False) is None
+    same = CapturedCall(make, q[..., 4:, :], k, v, q[..., 4:, :], settings=(1.0,))
+    assert steps.append(same, trusted=False) is True
+    assert steps.total == 5
