@@ -1,7 +1,7 @@
 """python -m benchmarks.watch_call_cost: CPU time that watching adds to one call of attention, for each way to call it.
 
-Calls are tiny, so that what is measured is Python. Plain and watched loops take turns; each pair gives a difference. The
-last rows are the opening and closing of a watch, on models of few and of many modules.
+Calls are tiny, so that what is measured is Python. Plain and watched loops take turns; each pair gives a difference.
+The last rows are the opening and closing of a watch, on models of few and of many modules.
 """
 
 from __future__ import annotations
