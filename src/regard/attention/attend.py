@@ -82,7 +82,8 @@ def attend(
       masked keys, so a function that adds energies up needs the mask.
     - `mask`: `causal() & padding(lengths)`, …, a boolean tensor, True where a query may see a key, or FlexAttention's
       `mask_mod`, a function of (b, h, q_idx, kv_idx). A query that may see none gets zeros. NaN and ∞ behind it reach
-      no query and no gradient on a CPU; on a GPU and under torch.compile only sdpa and flex clear padding.
+      no query and no gradient. One exception: on a GPU and in torch.compile and torch.vmap numbers are not read, and
+      sdpa and flex may carry them from a key that some queries see to other queries (fused and reference do not).
     - `dropout`: the share of weights dropped, whenever it is not zero (pass 0 in evaluation).
     - `backend`: "auto" selects the fastest that is exact for the request (`explain` says which and why); a name
       selects that backend, or raises.

@@ -113,7 +113,7 @@ class _Work:
             )
             if rate:
                 w = w * torch.empty_like(w).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
-            return energies.block_average(w, v, n, i), state.detach()
+            return energies.block_average(w, v, n, i, not normalize.nonnegative), state.detach()
 
     def walked(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Blocks without a graph: the backward builds each block's graph, uses it and drops it."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
-from .masks.hidden_keys import clear_hidden_keys
+from .masks.hidden_keys import clear_hidden_keys, clear_named_keys
 from .masks.mask import Dense, Mask, MaskMod
 from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
@@ -131,6 +131,9 @@ def make_request(
     for modifier in modifiers:
         modifier.check(batch, q.shape[-2], k.shape[-2])
     separate, unchecked = False, mask is not None and q.device.type == "cpu" and readable(q)
+    guarded = mask is not None and not unchecked
+    if guarded and mask is not None:
+        k, v = clear_named_keys(mask, batch, groups, q.shape[-2], k, v)
     # A module has parameters, and a function may use some.
     learned = isinstance(energy, nn.Module) or getattr(energy, "split", None) is None
     differentiated = learned or any(x.requires_grad for x in (q, k, v))
@@ -139,7 +142,7 @@ def make_request(
         k, v, separate = clear_hidden_keys(mask, batch, groups, q, k, v)
         unchecked = False
     a, b, form = split(energy, q, k)
-    energies = EnergyMatrix(a, b, form, batch, modifiers, mask, groups, separate)
+    energies = EnergyMatrix(a, b, form, batch, modifiers, mask, groups, separate, guarded)
     return Request(energies, v, normalize, dropout, weights, vector, unchecked)
 
 

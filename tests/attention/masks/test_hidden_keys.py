@@ -7,7 +7,7 @@ import torch
 
 import regard as r
 from regard import attend
-from regard.attention import blocked_attention
+from regard.attention import blocked_attention, request
 from tests.support.attention_cases import NORMALIZERS, POSITIVE, energies, inputs, masks
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -150,12 +150,25 @@ def test_in_a_trace_padding_is_cleared() -> None:
 
 
 @pytest.mark.parametrize(
-    "mask", [r.padding([7, 4]), r.padding([7, 4]) & r.causal(), r.padding([7, 4]) | r.prefix([2, 5])], ids=repr
+    "mask",
+    [
+        r.padding([7, 4]),
+        r.padding([7, 4]) & r.causal(),
+        r.padding([7, 4]) | r.prefix([2, 5]),
+        r.causal(-4),
+        r.causal([-4, 3]),
+        r.window(2, offset=-5),
+        r.window(2, offset=4),
+        r.documents([0] * 9, torch.tensor([0, 0, 1, 0, 2, 0, 0])),
+        r.dense(torch.rand(3, 9, 7) > 2),
+        r.dense(torch.tensor([1, 0, 1, 1, 0, 0, 1], dtype=torch.bool)[None]),
+    ],
+    ids=repr,
 )
 def test_hidden_keys_that_a_mask_names(mask: r.Mask) -> None:
     seen = mask.dense((2, 3), 9, 7, torch.device("cpu")).expand(2, 3, 9, 7)
-    hidden = mask.hidden((2, 3), 7, torch.device("cpu")).expand(2, 3, 7)
-    assert torch.equal(hidden & seen.any(-2), torch.zeros_like(hidden))
+    hidden = mask.hidden((2, 3), 9, 7, torch.device("cpu")).expand(2, 3, 7)
+    assert torch.equal(hidden, ~seen.any(-2))
     assert hidden.any()
 
 
@@ -165,3 +178,123 @@ def test_parameters_that_a_function_uses_get_finite_gradients() -> None:
     weight = torch.eye(4, requires_grad=True)
     z = r.attend(q, k, v, energy=lambda a, b: a @ weight @ b.mT, mask=r.padding([4]))
     assert torch.autograd.grad(z.sum(), weight)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("mask", [r.causal(), r.causal("bottom-right"), r.window(3), r.documents([0, 0, 1])], ids=repr)
+def test_masks_that_hide_no_key_cost_nothing(mask: r.Mask) -> None:
+    assert mask.resolve(3, 3).hidden((2,), 3, 3, torch.device("cpu")) is None
+
+
+# Where numbers cannot be read: on a GPU, in torch.compile and in torch.vmap
+
+
+def _unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where reading numbers would wait for it."""
+    monkeypatch.setattr(request, "readable", lambda x: False)
+
+
+UNREAD = {
+    "unread": lambda function: function,
+    "vmap": torch.vmap,
+    "compile": lambda function: torch.compile(function, backend="aot_eager", fullgraph=True),
+}
+OURS = {
+    "sparsemax": {"normalize": r.Sparsemax()},
+    "sink": {"normalize": r.Softmax(sink=0.3)},
+    "own normalizer": {"normalize": lambda e: torch.softmax(e, -1)},
+    "gaussian": {"energy": r.Gaussian()},
+    "additive": {"energy": r.Additive(4, 4, 3).double()},
+    "function": {"energy": lambda q, k: (q[..., :, None, :] * k[..., None, :, :]).sum(-1)},
+    "soft cap": {"energy": r.Modified(r.ScaledDot(), r.SoftCap(2.0)), "normalize": r.Entmax(1.5)},
+}
+BEHIND = {
+    "padding": (r.padding([3]), slice(3, 5)),
+    "cache": (r.causal(-2), slice(3, 5)),
+    "dense": (r.dense(torch.tensor([1, 1, 0, 1, 0], dtype=torch.bool).expand(5, 5)), [2, 4]),
+    "causal": (r.causal(), slice(3, 5)),
+    "documents": (r.documents([0, 0, 0, 1, 1]), slice(3, 5)),
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "fused"])
+@pytest.mark.parametrize("where", ["k", "v", "kv"])
+@pytest.mark.parametrize("behind", BEHIND)
+@pytest.mark.parametrize("name", OURS)
+def test_numbers_that_are_not_read_leak_nowhere(
+    name: str, behind: str, where: str, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that see no bad key have the outputs and gradients of a call without one."""
+    _unread(monkeypatch)
+    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    _compare(OURS[name] | {"backend": backend}, behind, where, UNREAD["unread"])
+
+
+@pytest.mark.parametrize(
+    ("transform", "name", "behind", "backend"),
+    [
+        ("vmap", "sparsemax", "causal", "reference"),
+        ("vmap", "sink", "documents", "fused"),
+        ("vmap", "gaussian", "padding", "fused"),
+        ("compile", "sink", "documents", "reference"),
+        ("compile", "gaussian", "causal", "fused"),
+    ],
+)
+def test_traces_leak_nowhere(transform: str, name: str, behind: str, backend: str) -> None:
+    torch.compiler.reset()
+    _compare(OURS[name] | {"backend": backend}, behind, "kv", UNREAD[transform])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's kernel has no rule for vmap
+@pytest.mark.parametrize(
+    ("transform", "behind"), [("unread", "padding"), ("unread", "cache"), ("unread", "dense"), ("vmap", "dense")]
+)
+def test_pytorch_gets_keys_that_no_query_sees_as_zeros(
+    transform: str, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    if transform == "unread":
+        _unread(monkeypatch)
+    _compare({"backend": "sdpa"}, behind, "kv", UNREAD[transform])
+
+
+def _compare(options: dict, behind: str, where: str, transform) -> None:
+    mask, bad = BEHIND[behind]
+    blind = ~mask.dense((1,), 5, 5, torch.device("cpu")).expand(1, 5, 5)[0][:, bad].any(-1)
+    tensors = [torch.randn(2, 5, 4, dtype=torch.float64) for _ in range(3)]
+
+    def function(q, k, v):
+        return attend(q[None], k[None], v[None], mask=mask, **options)[0]
+
+    def results(q, k, v):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        if transform is UNREAD["vmap"]:
+            z = transform(function)(*leaves)
+        else:
+            z = torch.stack([transform(function)(*(x[at] for x in leaves)) for at in range(2)])
+        z = z[:, blind]
+        return [z, *torch.autograd.grad(z.square().sum(), leaves, allow_unused=True)]
+
+    expected = results(*tensors)
+    for at, letter in enumerate("qkv"):
+        if letter in where:
+            tensors[at][:, bad] = torch.tensor([math.nan, math.inf, -math.inf, math.nan], dtype=torch.float64)
+    z, dq, dk, dv = results(*tensors)
+    torch.testing.assert_close(z, expected[0])
+    torch.testing.assert_close(dq[:, blind], expected[1][:, blind])
+    if blind.all():  # no other query has a NaN of its own
+        torch.testing.assert_close([dk, dv], expected[2:])
+
+
+def test_values_that_are_seen_keep_their_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    _unread(monkeypatch)
+    q, k, v = inputs((), 4, 4, 3, 4)
+    v[1] = torch.tensor([math.inf, -math.inf, math.nan, 1.0], dtype=torch.float64)
+    v[3, 0] = -math.inf
+    for backend in ("reference", "fused"):
+        z = attend(q, k, v, mask=r.causal(), backend=backend)
+        assert z[0].isfinite().all()
+        for row in (1, 2):
+            assert z[row, :2].tolist() == [math.inf, -math.inf]
+            assert z[row, 2].isnan()
+        assert z[3, 0].isnan()
+        assert z[:, 3].isfinite().all()

@@ -12,7 +12,6 @@ from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, fle
 from .. import blocked_attention
 from ..block_indices import digits
 from ..derivatives.second_derivatives import with_graph_apart
-from ..masks.hidden_keys import clear_named_keys
 from ..normalizers.normalizer import mark_empty
 from ..torch_transforms import no_kernel, traced
 
@@ -76,12 +75,9 @@ def _attention(request: Request) -> tuple[Tensor, Tensor]:
     batch, groups = energies.batch, energies.groups
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
     kind = request.v.dtype  # some energies project in higher precision than the inputs have
-    k, v = energies.b, request.v
-    if k.device.type != "cpu" or traced():  # on a CPU the numbers were read, and keys that are not finite are zeros
-        k, v = clear_named_keys(energies.mask, batch, groups, k, v)
     q, k, v = (
         x.expand(*lead, *x.shape[-2:]).reshape(-1, lead[-1] if lead else 1, *x.shape[-2:])
-        for x, lead in ((energies.a.to(kind), batch), (k.to(kind), shared), (v, shared))
+        for x, lead in ((energies.a.to(kind), batch), (energies.b.to(kind), shared), (request.v, shared))
     )
     if not torch.is_grad_enabled():  # on CPU it refuses inputs that require a gradient even then
         q, k, v = q.detach(), k.detach(), v.detach()

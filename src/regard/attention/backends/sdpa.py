@@ -9,7 +9,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from .. import blocked_attention
 from ..block_indices import grid
-from ..masks.hidden_keys import clear_named_keys
 from ..normalizers.normalizer import mark_empty
 from ..torch_transforms import no_kernel, traced
 
@@ -47,11 +46,8 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    k, v = energies.b, request.v
-    if k.device.type != "cpu" or traced():  # on a CPU the numbers were read, and keys that are not finite are zeros
-        k, v = clear_named_keys(energies.mask, batch, groups, k, v)
-    q, k = (x if x.dtype == kind else x.to(kind) for x in (energies.a, k))
-    q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
+    q, k = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b))
+    q, k, v = _four(q, batch), _four(k, shared), _four(request.v, shared)
     scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..block_indices import grid, positions, unravel
+from ..masks.hidden_keys import finite_part, guarded_average
 from ..torch_transforms import exact, forward_mode, traced
 from .energy_forms import PairForm
 
@@ -45,6 +46,8 @@ class EnergyMatrix:
     groups: int = 1
     separate: bool = False
     """Whether each query is computed from the keys it sees alone, because others have NaN or ∞ (`hidden_keys.py`)."""
+    guarded: bool = False
+    """Whether NaN or ∞ may be behind the mask without being known, because numbers cannot be read."""
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, energy: Energy | Callable[[Tensor, Tensor], Tensor]) -> EnergyMatrix:
@@ -107,13 +110,7 @@ class EnergyMatrix:
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:
         """All energies at once: the formula. Masked ones become `absent`."""
         a, b = self.a.to(self.precision), self.per_query_head(self.b).to(self.precision)
-        if self.separate:
-            e = self._of_seen(a, b, self._dense_mask())
-        elif self.form.opaque:
-            e = self.form(a, b).to(self.precision)
-        else:
-            with exact(a.device):
-                e = self.form(a, b)
+        e = self._of_form_and_mask(a, b, self._dense_mask)
         e = e.expand(*self.batch, self.queries, self.keys)
         if self.modifiers:
             index = grid(self.batch, self.queries, self.keys, e.device)
@@ -123,17 +120,41 @@ class EnergyMatrix:
             e = e.masked_fill(~self._dense_mask(), absent)
         return e
 
-    def average(self, w: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d"]) -> Float[Tensor, "*batch q d"]:
-        """w v for the weights of the whole matrix."""
-        return _average_of_seen(w, v, self._dense_mask()) if self.separate else w @ v.to(w.dtype)
+    def average(
+        self, w: Float[Tensor, "*batch q k"], v: Float[Tensor, "*batch k d"], signed: bool
+    ) -> Float[Tensor, "*batch q d"]:
+        """w v for the weights of the whole matrix, which may be negative where `signed`."""
+        return self._average(w, v, self._dense_mask, signed)
 
     def block_average(
-        self, w: Float[Tensor, "n rows k"], v: Float[Tensor, "n k d"], n: Index, rows: Index
+        self, w: Float[Tensor, "n rows k"], v: Float[Tensor, "n k d"], n: Index, rows: Index, signed: bool
     ) -> Float[Tensor, "n rows d"]:
         """The same for a block of rows with all their keys."""
-        if not self.separate:
-            return w @ v.to(w.dtype)
-        return _average_of_seen(w, v, self._block_mask(n, rows, slice(0, self.keys)))
+        return self._average(w, v, lambda: self._block_mask(n, rows, slice(0, self.keys)), signed)
+
+    def _average(self, w: Tensor, v: Tensor, mask: Callable[[], Tensor], signed: bool) -> Tensor:
+        v = v.to(w.dtype)
+        if self.separate:
+            return _average_of_seen(w, v, mask())
+        return guarded_average(w, v, mask(), signed) if self.guarded else w @ v
+
+    def _of_form_and_mask(self, a: Tensor, b: Tensor, mask: Callable[[], Tensor]) -> Tensor:
+        """Energies before modifiers. What is behind the mask has no effect on derivatives, NaN and ∞ included."""
+        if self.separate:
+            return self._of_seen(a, b, mask())
+        if not self.guarded or not torch.is_grad_enabled() or forward_mode():
+            return self._of_form(a, b)
+        # Those of finite parts, plus what is missing where a query sees a key and one of them is not finite.
+        e = self._of_form(finite_part(a), finite_part(b))
+        a, b = a.detach(), b.detach()
+        with torch.no_grad():
+            missing = self._of_form(a, b) - e.detach()
+            finite = a.isfinite().all(-1)[..., :, None] & b.isfinite().all(-1)[..., None, :]
+        return e + missing.masked_fill(finite | ~mask(), 0)
+
+    def _of_form(self, a: Tensor, b: Tensor) -> Tensor:
+        with nullcontext() if self.form.opaque else exact(a.device):
+            return self.form(a, b).to(self.precision)
 
     def _of_seen(self, a: Float[Tensor, "*batch q d"], b: Float[Tensor, "*batch k d"], seen: Tensor) -> Tensor:
         """Energies with a copy of the keys for each query, zeros where it does not see them."""
@@ -182,15 +203,14 @@ class EnergyMatrix:
     ) -> Float[Tensor, "n rows cols"]:
         """The same for queries and keys already cut out: energies between them, finished."""
         a, b = a.to(self.precision), b.to(self.precision)
-        if self.separate:
-            e = self._of_seen(a, b, self._block_mask(n, rows, cols))
-        elif self.form.opaque:
-            e = self.form(a, b).to(self.precision).expand(a.shape[0], a.shape[1], b.shape[1])
-            if not torch.is_grad_enabled():
-                e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
-        else:
+        if self._has_kernel() and not self.separate:
             with exact(a.device):
-                e = self.form.kernel_energies(a, b) if self._has_kernel() else self.form(a, b)
+                e = self.form.kernel_energies(a, b)
+            return self.finished(e, n, rows, cols, absent)
+        e = self._of_form_and_mask(a, b, lambda: self._block_mask(n, rows, cols))
+        e = e.expand(a.shape[0], a.shape[1], b.shape[1])
+        if self.form.opaque and not torch.is_grad_enabled():
+            e = e.clone(memory_format=torch.contiguous_format)  # ours to write to: it may be a view of the inputs
         return self.finished(e, n, rows, cols, absent)
 
     def _has_kernel(self) -> bool:
@@ -249,7 +269,7 @@ class EnergyMatrix:
 
 def _average_of_seen(w: Tensor, v: Tensor, seen: Tensor) -> Tensor:
     """w v with a copy of the values for each query, zeros where it does not see them."""
-    return (w[..., None, :] @ v.to(w.dtype)[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
+    return (w[..., None, :] @ v[..., None, :, :].where(seen[..., None], 0)).squeeze(-2)
 
 
 def split(

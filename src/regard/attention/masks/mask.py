@@ -85,8 +85,10 @@ class Mask(Part):
             seen[..., row : row + tall, :] = rule(leading, i[row : row + tall], j)
         return seen
 
-    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Bool[Tensor, "..."] | None:
-        """Keys that no query sees, broadcastable to [*batch, T_k], where the rule names them without a dense mask."""
+    def hidden(
+        self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device
+    ) -> Bool[Tensor, "..."] | None:
+        """Keys that no query sees, broadcastable to [*batch, T_k], as far as the rule names them; None for none."""
         return None
 
     def batch_bounds(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Interval | None:
@@ -175,8 +177,8 @@ class And(_Pair):
         start, stop = torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
         return start, torch.maximum(start, stop)
 
-    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
-        left, right = self.left.hidden(batch, keys, device), self.right.hidden(batch, keys, device)
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        left, right = (x.hidden(batch, queries, keys, device) for x in (self.left, self.right))
         return left if right is None else right if left is None else left | right
 
 
@@ -195,8 +197,8 @@ class Or(_Pair):
             return None
         return torch.minimum(left[0], right[0]), torch.maximum(left[1], right[1])
 
-    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
-        left, right = self.left.hidden(batch, keys, device), self.right.hidden(batch, keys, device)
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        left, right = (x.hidden(batch, queries, keys, device) for x in (self.left, self.right))
         return None if left is None or right is None else left & right
 
 
@@ -249,6 +251,10 @@ class Dense(Mask):
     def dense(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor:
         check_device("the mask", self.seen, device)
         return self.seen
+
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        check_device("the mask", self.seen, device)
+        return ~self.seen.any(-2)
 
     def __repr__(self) -> str:
         return f"dense({brief(self.seen)})"

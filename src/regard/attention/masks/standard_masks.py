@@ -60,6 +60,12 @@ class Causal(Mask):
         stop = (self._last(batch, i) + 1).clamp(0, keys)
         return torch.zeros_like(stop), stop
 
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        if type(queries) is type(keys) is type(self.offset) is int and queries + self.offset >= keys:
+            return None  # known without a tensor; a comparison of symbolic sizes would become a condition of the graph
+        last = self._last(grid(batch, 0, 0, device)[0], torch.full((1, 1), 1, device=device) * (queries - 1))
+        return _without_queries(torch.arange(keys, device=device) > last)
+
     def __repr__(self) -> str:
         if isinstance(self.offset, torch.Tensor):
             return f"causal({brief(self.offset)})"
@@ -119,6 +125,16 @@ class Window(Mask):
             start, stop = middle - self.size + 1, middle + self.size
         return start.clamp(0, keys), stop.clamp(0, keys)
 
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        if self.center is not None:
+            return None
+        # The first query sees from `first` on, the last one up to `last`, and those between see all between.
+        first, last = self.offset - self.size + 1, queries - 1 + self.offset + self.size - 1
+        if type(queries) is type(keys) is int and first <= 0 and last >= keys - 1:
+            return None
+        j = torch.arange(keys, device=device)
+        return (j < first) | (j > last)
+
     def __repr__(self) -> str:
         center = "" if self.center is None else ", center=…"
         return f"window({self.size}{center}{f', offset={self.offset}' if self.offset else ''})"
@@ -154,10 +170,8 @@ class Padding(Mask):
     def length(self, batch: Batch) -> Tensor:
         return _leading(self.lengths, batch)
 
-    def hidden(self, batch: tuple[int, ...], keys: int, device: torch.device) -> Tensor | None:
-        leading, i, j = grid(batch, 1, keys, device)
-        seen = self(leading, i, j)
-        return ~(seen.squeeze(-2) if seen.dim() > 1 else seen)
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        return _without_queries(~self(*grid(batch, 1, keys, device)))
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return j < self.length(batch)
@@ -266,6 +280,13 @@ class Documents(Mask):
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         return _leading(self.queries, batch, i) == _leading(self.keys, batch, j)
 
+    def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
+        if self.keys is self.queries:
+            return None  # every key is in the document of the query at its place
+        leading, i, j = grid(batch, queries, keys, device)
+        seen = self(leading, i, j).any(-2)
+        return ~seen
+
     def bounds(self, batch: Batch, i: Tensor, keys: int) -> Interval | None:
         if not self.in_order:
             return None
@@ -306,6 +327,11 @@ def _leading(tensor: Tensor, batch: Batch, last: Tensor | None = None) -> Tensor
     own = tensor.dim() - (last is not None)
     chosen = [*batch[:own], *([] if last is None else [last])]
     return tensor[tuple(x if n > 1 else torch.zeros_like(x) for n, x in zip(tensor.shape, chosen, strict=True))]
+
+
+def _without_queries(rule: Tensor) -> Tensor:
+    """[*batch, k] from a rule [*batch, 1, k], or from one that has no dimension for queries."""
+    return rule.squeeze(-2) if rule.dim() > 1 else rule
 
 
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
