@@ -43,6 +43,7 @@ TESTED_ELSEWHERE = [
     ("models/*", "models/test_encoder_decoder.py", "every encoder under every decoder"),
     ("seeing/capture/*", "seeing/capture/test_watch.py", "every way to attend, watched"),
     ("seeing/drawing/*", "commands/test_see.py", "drawn by the command"),
+    ("seeing/effects/*", "seeing/effects/test_effect_sweep.py", "every replacement against hooks written by hand"),
     ("training/recipe/*", "training/recipe/test_recipe.py", "a recipe loaded, checked and written"),
     ("training/*", "training/trainer/test_fit.py", "parts of a run, trained there"),
     ("viewer/*", "viewer/http/test_openapi.py", "every route of the API"),

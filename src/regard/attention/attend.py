@@ -107,7 +107,7 @@ def attend(
         request = request.without_hidden_keys()
         output, state = select(request, backend).run(request)
     if listeners:
-        notify(request, output, state)
+        output = notify(request, output, state)
     if request.vector:
         output = output.squeeze(-2)
     if weights:

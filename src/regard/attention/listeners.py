@@ -1,4 +1,4 @@
-"""Listeners: functions that are called after every call of `attend`. Usually there are none."""
+"""Listeners: functions that see every call of `attend` and may replace its output. Usually there are none."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ if TYPE_CHECKING:
     from .masks.mask import Mask
     from .normalizers.normalizer import Normalizer
 
-    Listener = Callable[[Request, Tensor, Tensor | None], None]
+    Listener = Callable[[Request, Tensor, Tensor | None], Tensor]
+    """Gets a request, its output and the row state; returns the output that the caller goes on with."""
 
 listeners: list[Listener] = []
 
 
-def notify(request: Request, output: Tensor, state: Tensor | None) -> None:
-    """Pass a request and its result to every listener; not inside torch.compile and torch.func, which only trace."""
+def notify(request: Request, output: Tensor, state: Tensor | None) -> Tensor:
+    """Pass a request and its result to every listener; not inside torch.compile and torch.func, which only trace.
+
+    Returns the output, which a listener may have replaced.
+    """
     if listeners and not traced():
         for listener in tuple(listeners):
-            listener(request, output, state)
+            output = listener(request, output, state)
+    return output
 
 
 def notify_step(

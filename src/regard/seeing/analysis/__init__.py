@@ -1,22 +1,26 @@
-"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, distances between heads."""
+"""Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
 from ..capture.tokenized_text import TokenizedText
+from ..effects.effect_sweep import effects
+from ..effects.effect_table import Effects
+from ..effects.logit_attribution import LogitAttribution, logit_attribution
+from ..effects.logit_lens import logit_lens, next_tokens
 from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
 from .distance_between_heads import classical_scaling, head_distances
 from .head_patterns import THRESHOLDS, Patterns
 from .induction_heads import induction_scores, repeated_sequence
-from .logit_attribution import LogitAttribution, logit_attribution
-from .logit_lens import logit_lens, next_tokens
 from .retrieval_heads import retrieval_scores
 
 __all__ = [
     "THRESHOLDS",
+    "Effects",
     "LogitAttribution",
     "Patterns",
     "TokenizedText",
     "ablate",
     "classical_scaling",
+    "effects",
     "flow",
     "head_distances",
     "induction_scores",

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture import call_routing
-from ..capture.attention_call import CROSS
-from ..capture.call_inputs_and_output import CLOSED
-from ..capture.module_depth import ModuleDepths, named_parts
-from ..capture.taps import patching
+from ..capture.module_depth import ModuleDepths
+from ..effects.interventions import ModelIntervention, applied, without_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from jaxtyping import Float
     from torch import Tensor, nn
-
-_lock = threading.RLock()
-_fastpath_before = True
-"""Whether the fast path of nn.MultiheadAttention was enabled before the first of the open blocks of all threads."""
 
 
 @contextmanager
@@ -41,24 +33,11 @@ def ablate(
     interface, in the thread that opened the block. Attention that a module writes out (a softmax and a product) and
     linear attention can lose heads, not tokens. A layer or a token that the model never reached is an error.
     """
-    global _fastpath_before
     if not heads and not tokens:
         raise ValueError("nothing to ablate: give heads={layer: [head, …]}, tokens=[position, …], or both")
     ablation = Ablation(model, dict(heads or {}), list(tokens))
-    patching.install(ablation.parts)
-    with _lock:
-        if not call_routing.ablations:
-            _fastpath_before = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-        call_routing.ablations = (*call_routing.ablations, ablation)
-    try:
+    with applied(ablation):
         yield
-    finally:
-        with _lock:
-            call_routing.ablations = tuple(x for x in call_routing.ablations if x is not ablation)
-            if not call_routing.ablations:  # the last open block of all threads
-                torch.backends.mha.set_fastpath_enabled(_fastpath_before)
-        patching.remove()
     unused = ablation.unused()
     if unused:
         raise ValueError(
@@ -67,16 +46,13 @@ def ablate(
         )
 
 
-class Ablation:
+class Ablation(ModelIntervention):
     """What an `ablate` block changes; the taps apply it."""
 
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
+        super().__init__(model)
         self.heads, self.tokens = heads, tokens
-        self.parts = named_parts(model)
-        self.names = {id(part): name or type(model).__name__ for name, part in self.parts}
         self._depths = ModuleDepths(self.parts)
-        self.thread = threading.get_ident()
-        self._declared_cross = {name: getattr(part, "is_cross_attention", None) for name, part in self.parts}
         self._ablated_layers: set[int | str] = set()
         self._masked_tokens: set[int] = set()
 
@@ -93,7 +69,7 @@ class Ablation:
         """What is changed in this module, in words for a trace; empty if nothing is."""
         heads = sorted({head for layer in self._layers(name) for head in self.heads[layer]})
         parts = [f"heads {', '.join(map(str, heads))}"] if heads else []
-        if self.tokens and not self._is_cross(name, False):
+        if self.tokens and not self.is_cross(name, False):
             parts.append(f"tokens {', '.join(map(str, self.tokens))}")
         return "; ".join(parts)
 
@@ -120,38 +96,18 @@ class Ablation:
                 f"{name} writes its attention out, and its product with values has no axis of heads; its heads cannot "
                 "be ablated"
             )
-        if not self._is_cross(name, queries != keys):
-            self.check_maskless(name, "attention written out in a module")
-
-    def check_maskless(self, name: str, kind: str) -> None:
-        """Refuse tokens where no mask can be changed."""
-        if self.tokens:
-            raise ValueError(f"{name} is {kind}, where tokens cannot be masked; ablate its heads instead")
+        super().check_written_out(name, queries, keys, has_heads)
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
         """The mask without the ablated tokens, for queries that have other keys left."""
         queries, keys = q.shape[-2], k.shape[-2]
         tokens = [token for token in self.tokens if token < keys]
-        if not tokens or self._is_cross(name, mask is None and not is_causal and 1 < queries != keys):
+        if not tokens or self.is_cross(name, mask is None and not is_causal and 1 < queries != keys):
             return mask, is_causal
         self._masked_tokens.update(tokens)
-        before = torch.ones(queries, keys, dtype=torch.bool, device=q.device)
-        if is_causal:
-            before = before.tril()
-        open_ = before.clone()
-        open_[:, tokens] = False
-        if mask is None:
-            return torch.where(open_.any(-1, keepdim=True), open_, before), False
-        if mask.dtype == torch.bool:
-            both = mask & open_
-            return torch.where(both.any(-1, keepdim=True), both, mask), False
-        left = ((mask > CLOSED) & open_).any(-1, keepdim=True)
-        return mask.masked_fill(~open_ & left, torch.finfo(mask.dtype).min), False
-
-    def _is_cross(self, name: str, lengths_differ: bool) -> bool:
-        """Whether this layer is cross-attention, by its attribute `is_cross_attention` or else by its name."""
-        declared = self._declared_cross.get(name)
-        return bool(declared) if declared is not None else lengths_differ or CROSS.search(name.lower()) is not None
+        closed = torch.zeros(keys, dtype=torch.bool, device=q.device)
+        closed[tokens] = True
+        return without_keys(closed, mask, is_causal, q), False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

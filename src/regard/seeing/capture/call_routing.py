@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ..analysis.ablation import Ablation
+    from ..effects.interventions import Intervention
     from .call_inputs_and_output import Record
     from .watch import Watch
     from .written_attention import OpenSoftmax
 
 watches: tuple[Watch, ...] = ()
 """The open watches. Replaced as a whole, never changed in place: threads read it without a lock."""
-ablations: tuple[Ablation, ...] = ()
-"""The open `ablate` blocks, replaced the same way."""
+ablations: tuple[Intervention, ...] = ()
+"""The open `ablate` blocks and other interventions, replaced the same way."""
 
 _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
 
@@ -185,7 +185,7 @@ def capture_calls() -> Iterator[list[Record]]:
         thread_state.captured, thread_state.interface_call = before
 
 
-def ablations_of(module: nn.Module | None) -> list[tuple[Ablation, str]]:
+def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     """The ablations that concern this module (by default the calling one), each with the module's name in it."""
     if not ablations or thread_state.captured is not None:
         return []

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
 
-def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
-    """A listener of `attend`: reports what it computed."""
+def _report(request: Request, out: Tensor, state: Tensor | None) -> Tensor:
+    """A listener of `attend`: reports what it computed, and changes it where an intervention asks for that."""
     if not call_routing.is_active():
-        return
+        return out
     energies = request.energies
     a, b, mask, normalize = energies.a, energies.b, energies.mask, request.normalize
     fixed = () if mask is None else mask.tensors()
@@ -41,6 +41,10 @@ def _report(request: Request, out: Tensor, state: Tensor | None) -> None:
         energies = replace(energies, a=a.detach(), b=b.detach())
     details = energies, normalize, request.dropout
     call_routing.try_capture(_record, a, b, request.v, out, state=state, learned=tuple(learned), details=details)
+    for ablation, name in call_routing.ablations_of(None):
+        if out.dim() > 3:  # [B, heads, T, D]
+            out = ablation.output(name, out, dim=-3)
+    return out
 
 
 def _record(call: CapturedCall) -> Record:

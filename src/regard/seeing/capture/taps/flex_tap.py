@@ -37,7 +37,10 @@ def _flex_attention(
 
     details = scale, None if block_mask is None else block_mask.mask_mod, score_mod
     call_routing.try_capture(_record, query, key, value, out, details=details)
-    return result
+    ablations = call_routing.ablations_of(None) if call_routing.thread_state.interface_call is None else []
+    for ablation, name in ablations:
+        out = ablation.output(name, out, dim=-3)
+    return (out, *result[1:]) if isinstance(result, tuple) else out
 
 
 def _record(call: CapturedCall) -> Record:

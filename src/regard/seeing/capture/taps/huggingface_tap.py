@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ....attention.energies.lazy_energy_matrix import EnergyMatrix
-    from ...analysis.ablation import Ablation
+    from ...effects.interventions import Intervention
 
 verified: set[tuple[Any, ...]] = set()
 """Modules whose eager weights were compared with ours and were equal. Cleared when a watch opens."""
@@ -80,7 +80,7 @@ def _attention(
 
 def _ablated_mask(
     mask: Any,
-    ablations: list[tuple[Ablation, str]],
+    ablations: list[tuple[Intervention, str]],
     implementation: str,
     module: nn.Module,
     q: Tensor,

@@ -49,6 +49,11 @@ def batch_rows(x: Any, batch: int, rows: slice) -> Any:
     return _mapped(x, lambda part: batch_rows(part, batch, rows))
 
 
+def without_graph(x: Any) -> Any:
+    """The same with every tensor detached."""
+    return x.detach() if isinstance(x, Tensor) else _mapped(x, without_graph)
+
+
 def _mapped(x: Any, function: Any) -> Any:
     """A mapping (an output of Transformers too), tuple or list with a function applied to its parts."""
     if isinstance(x, Mapping):

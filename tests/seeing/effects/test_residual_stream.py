@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from regard.seeing.analysis.residual_stream import record_stream
+from regard.seeing.effects.residual_stream import record_stream
 from tests.support.small_language_models import small_model
 
 

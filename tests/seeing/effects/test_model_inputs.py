@@ -5,7 +5,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from regard.seeing.analysis.model_inputs import batch_rows, batch_size, first_tensor, repeated
+from regard.seeing.effects.model_inputs import batch_rows, batch_size, first_tensor, repeated
 
 
 def test_a_batch_is_repeated_and_its_rows_are_found_again() -> None:

@@ -1,0 +1,1 @@
+"""Effects: what heads, layers and tokens do to what a model computes."""

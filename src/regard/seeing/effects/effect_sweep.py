@@ -1,0 +1,287 @@
+"""Effects: how much a number that a model computes depends on each head, layer or token, by changing one at a time.
+
+One call sweeps all of them. Many changes share one forward pass: the inputs are repeated along the batch, and each part
+of the batch has its own change. Layers below the first change are not computed again.
+
+    by          what replaces the output of a head (or of all heads of a layer)
+    zero        zeros
+    mean        its mean over all texts and positions (padding left out)
+    resample    its output on another text of the batch, or on `corrupted`
+    patch       its output on `inputs`, in a run on `corrupted` (activation patching: Meng et al. 2022)
+
+For tokens, "zero" masks the token in every self-attention; the others replace its embedding likewise.
+
+The estimate of an effect from one backward pass is Σ g · (new − old), with g the gradient of the metric with respect to
+the output (attribution patching: Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+
+from .effect_table import Effects
+from .interventions import applied
+from .layer_prefix import LayerPrefix
+from .model_inputs import batch_rows, batch_size, repeated, run_model
+from .row_replacement import EmbeddingHook, OutputRecorder, RowReplacement, Site
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+    Inputs = Tensor | Mapping[str, Any]
+    Metric = Callable[[Any], Tensor]
+
+Of = Literal["heads", "layers", "tokens"]
+By = Literal["zero", "mean", "resample", "patch"]
+
+
+def effects(
+    model: nn.Module,
+    inputs: Inputs,
+    metric: Metric,
+    *,
+    of: Of = "heads",
+    by: By = "zero",
+    corrupted: Inputs | None = None,
+    exact: int | None = None,
+    rows: int = 64,
+    seed: int = 0,
+    progress: bool = True,
+) -> Effects:
+    """The change of `metric` when one head, layer or token at a time is replaced.
+
+        logits = lambda output: output.logits[:, -1]
+        difference = lambda output: logits(output)[range(B), mary] - logits(output)[range(B), john]
+        effects(model, {"input_ids": ids}, difference).strongest(5)
+
+    - `inputs`: a tensor, or the keyword arguments of the model; the first dimension of tensors is the batch.
+    - `metric`: from what the model returns for these inputs to one number for each entry of the batch.
+    - `corrupted`: other inputs of the same shape. With `by="patch"` the model runs on them, and one part at a time
+      comes from the run on `inputs`.
+    - `exact`: estimate all effects from one backward pass, then compute the `exact` largest; 0 for the estimate alone.
+      By default all are computed and none is estimated.
+    - `rows`: how large the batch of a forward pass may become.
+
+    Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
+    need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
+    first three, and their embeddings are replaced in models with `get_input_embeddings()`.
+    """
+    for name, value, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
+        if value not in known:
+            raise ValueError(f"{name} is {value!r}; expected one of {', '.join(map(repr, known))}")
+    if by == "patch" and corrupted is None:
+        raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
+    if exact is not None and of == "tokens" and by == "zero":
+        raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
+    inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    corrupted = dict(corrupted) if isinstance(corrupted, Mapping) else corrupted
+    return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, progress)
+
+
+class _Sweep:
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Inputs,
+        metric: Metric,
+        of: Of,
+        by: By,
+        corrupted: Inputs | None,
+        rows: int,
+        seed: int,
+    ) -> None:
+        self.model, self.metric, self.of, self.by = model, metric, of, by
+        self.batch = batch_size(inputs)
+        # Patching runs on the corrupted inputs; everything else on the inputs.
+        self.base: Inputs | None = corrupted if by == "patch" else inputs
+        self.other: Inputs | None = inputs if by == "patch" else corrupted
+        self.times, self.seed = max(1, rows // self.batch), seed
+        self.prefix = LayerPrefix(model)
+        self.modules: list[str] = []
+
+    def run(self, exact: int | None, progress: bool) -> Effects:
+        assert self.base is not None
+        output, recorder, embedding = self._record(self.base, gradients=exact is not None)
+        self.modules = [x.module for x in recorder.outputs]
+        self.prefix.keep_layers_of(self.modules)
+        base = self._measure(output)
+        outputs, embeddings, other = self._replacements(recorder, embedding)
+        sites = self._sites(recorder)
+        result = Effects(
+            self.of,
+            self.by,
+            sites,
+            base.detach().double().cpu(),
+            torch.full((len(sites), self.batch), torch.nan, dtype=torch.float64),
+            None if self.by != "patch" else other,
+        )
+        chosen = list(range(len(sites)))
+        if exact is not None:
+            result.estimates = self._estimate(base, recorder, embedding, outputs, embeddings, sites)
+            order = result.estimates.mean(1).abs().argsort(descending=True)
+            chosen = order[:exact].tolist()
+        del output, recorder, base
+        chosen.sort(key=lambda at: self.prefix.depth(sites[at].module))
+        parts = [chosen[at : at + self.times] for at in range(0, len(chosen), self.times)]
+        for part in _with_progress(parts, f"{len(chosen)} {self.of}, {self.by}", progress):
+            values = self._run_part([sites[at] for at in part], outputs, embeddings)
+            result.values[part] = values
+        return result
+
+    def _record(
+        self, inputs: Inputs, gradients: bool = False, prefix: bool = True
+    ) -> tuple[Any, OutputRecorder, EmbeddingHook]:
+        recorder, hook = OutputRecorder(self.model, gradients), EmbeddingHook()
+        hook.gradients = gradients
+        handle = None
+        if self.of == "tokens" and self.by != "zero":
+            handle = self._embedding().register_forward_hook(hook)
+        try:
+            with torch.set_grad_enabled(gradients), applied(recorder):
+                if prefix:
+                    with self.prefix.recorded():
+                        output = run_model(self.model, inputs)
+                else:
+                    output = run_model(self.model, inputs)
+        finally:
+            if handle is not None:
+                handle.remove()
+        if not recorder.outputs:
+            raise ValueError(f"{type(self.model).__name__} called no attention that could be changed; see regard.watch")
+        return output, recorder, hook
+
+    def _embedding(self) -> nn.Module:
+        find = getattr(self.model, "get_input_embeddings", None)
+        if find is None:
+            raise ValueError(
+                f"{type(self.model).__name__} has no get_input_embeddings(), so its tokens are not known; take "
+                'of="heads" or of="layers"'
+            )
+        return find()  # type: ignore[no-any-return]
+
+    def _measure(self, output: Any) -> Float[Tensor, " b"]:
+        values = self.metric(output)
+        if not isinstance(values, torch.Tensor) or values.shape != (self.batch,):
+            shape = list(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
+            raise ValueError(f"metric gives one number for each of {self.batch} entries of the batch, got {shape}")
+        return values
+
+    def _sites(self, recorder: OutputRecorder) -> list[Site]:
+        if self.of == "tokens":
+            return [Site(token=token) for token in range(recorder.outputs[0].by_heads.shape[2])]
+        layers = [Site(layer, module=x.module) for layer, x in enumerate(recorder.outputs)]
+        if self.of == "layers":
+            return layers
+        counts = [x.by_heads.shape[1] for x in recorder.outputs]
+        return [replace(site, head=head) for site, count in zip(layers, counts, strict=True) for head in range(count)]
+
+    def _replacements(
+        self, recorder: OutputRecorder, embedding: EmbeddingHook
+    ) -> tuple[list[Tensor | None], Tensor | None, Tensor | None]:
+        """What replaces the output of each call and the embeddings, and the metric on the other inputs."""
+        if self.by == "zero":
+            return [None] * len(recorder.outputs), None, None
+        source, vectors, other = [x.by_heads for x in recorder.outputs], embedding.output, None
+        inputs = self.base
+        if self.other is not None:
+            output, second, hook = self._record(self.other, prefix=False)
+            others = [x.by_heads for x in second.outputs]
+            same = [x.shape for x in source] == [x.shape for x in others]
+            if [x.module for x in second.outputs] != self.modules or not same:
+                raise ValueError("inputs and corrupted must have one shape, so that each output has its counterpart")
+            source, vectors, inputs = others, hook.output, self.other
+            other = self._measure(output).detach().double().cpu()
+        vectors = None if vectors is None else vectors.detach()
+        if self.by == "resample" and self.other is None:
+            if self.batch < 2:
+                raise ValueError('by="resample" takes another text of the batch; give two at least, or corrupted=…')
+            generator = torch.Generator().manual_seed(self.seed)
+            shift = int(torch.randint(1, self.batch, (1,), generator=generator))
+            source = [x.roll(shift, 0) for x in source]
+            vectors = None if vectors is None else vectors.roll(shift, 0)
+        if self.by == "mean":
+            real = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+            source = [_mean(x, real) for x in source]
+            vectors = None if vectors is None else _mean(vectors[:, None], real)[:, 0]
+        return list(source), vectors, other
+
+    def _estimate(
+        self,
+        base: Tensor,
+        recorder: OutputRecorder,
+        embedding: EmbeddingHook,
+        outputs: list[Tensor | None],
+        embeddings: Tensor | None,
+        sites: list[Site],
+    ) -> Float[Tensor, "sites b"]:
+        if self.of == "tokens":
+            assert embedding.output is not None
+            assert embeddings is not None
+            (g,) = torch.autograd.grad(base.sum(), [embedding.output])
+            products = g.double() * (embeddings - embedding.output.detach()).double()
+            return products.sum(-1).T.cpu()
+        gradients = torch.autograd.grad(base.sum(), [x.tensor for x in recorder.outputs], allow_unused=True)
+        layers = []
+        for record, gradient, new in zip(recorder.outputs, gradients, outputs, strict=True):
+            old = record.by_heads
+            # The metric may not depend on a call at all.
+            g = torch.zeros_like(old) if gradient is None else record.arranged(gradient)
+            change = -old if new is None else new - old
+            layers.append((g.double() * change.double()).flatten(2).sum(-1).cpu())  # [B, heads]
+        estimates = []
+        for site in sites:
+            assert site.layer is not None
+            layer = layers[site.layer]
+            estimates.append(layer.sum(1) if site.head is None else layer[:, site.head])
+        return torch.stack(estimates)
+
+    @torch.no_grad()
+    def _run_part(
+        self, sites: list[Site], outputs: list[Tensor | None], embeddings: Tensor | None
+    ) -> Float[Tensor, "sites b"]:
+        """The metric with each of these sites changed, from one forward pass."""
+        times, handle = len(sites), None
+        embedded = self.of == "tokens" and self.by != "zero"
+        change = RowReplacement(self.model, [] if embedded else sites, self.batch, outputs, self.modules)
+        if embedded:
+            handle = self._embedding().register_forward_hook(EmbeddingHook(sites, self.batch, embeddings))
+        skipped = 0 if self.of == "tokens" else min(self.prefix.depth(site.module) for site in sites)
+        try:
+            with applied(change), self.prefix.skipped(skipped, self.batch, times):
+                output = run_model(self.model, repeated(self.base, self.batch, times))
+        finally:
+            if handle is not None:
+                handle.remove()
+        total, values = self.batch * times, []
+        for start in range(0, total, self.batch):
+            values.append(self._measure(batch_rows(output, total, slice(start, start + self.batch))))
+        return torch.stack(values).double().cpu()
+
+
+def _mean(x: Float[Tensor, "b heads t d"], real: Any) -> Float[Tensor, "b heads t d"]:
+    """The mean over the batch and over positions, without those that an attention mask [B, T] marks as padding."""
+    if isinstance(real, torch.Tensor) and real.shape == (x.shape[0], x.shape[2]):
+        share = real.to(x.dtype)[:, None, :, None]
+        mean = (x * share).sum((0, 2), keepdim=True) / share.sum()
+    else:
+        mean = x.mean((0, 2), keepdim=True)
+    return mean.expand(x.shape)
+
+
+def _with_progress(parts: list[list[int]], title: str, progress: bool) -> Iterable[list[int]]:
+    """The parts, with a progress bar if Rich is installed and there is a terminal."""
+    if not progress or find_spec("rich") is None or not sys.stderr.isatty():
+        return parts
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(parts, title, console=Console(stderr=True))

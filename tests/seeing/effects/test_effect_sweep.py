@@ -1,0 +1,234 @@
+"""Effects: batched sweeps against hand-written hooks, one change at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import regard
+from regard.seeing.analysis import ablate, effects
+from tests.support.small_language_models import small_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLEAN, CORRUPTED = torch.randint(40, (2, 3, 7), generator=torch.Generator().manual_seed(7))
+
+
+def _metric(output: Any) -> Tensor:
+    logits = output.logits[:, -1]
+    return (logits * torch.linspace(-1, 1, 40, dtype=logits.dtype)).sum(-1)
+
+
+def _projections(model: Any) -> list[nn.Module]:
+    if hasattr(model, "transformer"):
+        return [block.attn.c_proj for block in model.transformer.h]
+    return [layer.self_attn.o_proj for layer in model.model.layers]
+
+
+@torch.no_grad()
+def _head_outputs(model: Any, ids: Tensor) -> list[Tensor]:
+    """The input of every output projection: the heads side by side, [B, T, heads · D]."""
+    outputs: list[Tensor] = []
+    handles = [x.register_forward_pre_hook(lambda _, args: outputs.append(args[0])) for x in _projections(model)]
+    model(ids)
+    for handle in handles:
+        handle.remove()
+    return outputs
+
+
+@torch.no_grad()
+def _by_hand(model: Any, ids: Tensor, layer: int, heads: slice, new: Tensor | float) -> Tensor:
+    """The metric with the columns of some heads replaced in the input of a layer's output projection."""
+
+    def hook(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        x = args[0].clone()
+        columns = slice(4 * heads.start, 4 * heads.stop)
+        x[..., columns] = new[..., columns] if isinstance(new, Tensor) else new
+        return (x,)
+
+    handle = _projections(model)[layer].register_forward_pre_hook(hook)
+    value = _metric(model(ids))
+    handle.remove()
+    return value
+
+
+def _replacement(model: Any, by: str) -> Callable[[int], Tensor | float]:
+    own = _head_outputs(model, CLEAN)
+    if by == "zero":
+        return lambda _: 0.0
+    if by == "mean":
+        return lambda layer: own[layer].mean((0, 1), keepdim=True).expand_as(own[layer])
+    if by == "resample":
+        other = _head_outputs(model, CORRUPTED)
+        return lambda layer: other[layer]
+    return lambda layer: own[layer]
+
+
+@pytest.mark.parametrize("by", ["zero", "mean", "resample", "patch"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_heads_and_layers_against_hooks_written_by_hand(kind: str, by: str) -> None:
+    model = small_model(kind)
+    base = CORRUPTED if by == "patch" else CLEAN
+    corrupted = CORRUPTED if by in ("patch", "resample") else None
+    new = _replacement(model, by)
+    # 7 rows take two changes of three texts; the last part has one.
+    result = effects(model, {"input_ids": CLEAN}, _metric, by=by, rows=7, corrupted=_ids(corrupted))
+    expected = [_by_hand(model, base, n, slice(h, h + 1), new(n)) for n in range(3) for h in range(4)]
+    torch.testing.assert_close(result.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(result.base, _metric(model(base)).detach())
+    assert float(result.differences.abs().max()) > 1e-2
+    layers = effects(model, {"input_ids": CLEAN}, _metric, of="layers", by=by, corrupted=_ids(corrupted))
+    expected = [_by_hand(model, base, n, slice(0, 4), new(n)) for n in range(3)]
+    torch.testing.assert_close(layers.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
+
+
+def _ids(ids: Tensor | None) -> dict[str, Tensor] | None:
+    return None if ids is None else {"input_ids": ids}
+
+
+def test_patching_everything_recovers_everything() -> None:
+    """All tokens' embeddings from the clean run, one by one; with one token that differs, that one recovers it all."""
+    model = small_model("gpt2")
+    corrupted = CLEAN.clone()
+    corrupted[:, 2] = (corrupted[:, 2] + 1) % 40
+    result = effects(model, {"input_ids": CLEAN}, _metric, of="tokens", by="patch", corrupted={"input_ids": corrupted})
+    share = result.recovered
+    torch.testing.assert_close(share[2], torch.tensor(1.0, dtype=torch.float64))
+    assert float(share[[0, 1, 3, 4, 5, 6]].abs().max()) < 1e-9
+
+
+def test_masked_tokens_are_those_of_ablate() -> None:
+    model = small_model("llama")
+    result = effects(model, CLEAN, _metric, of="tokens", rows=8)
+    for token in range(7):
+        with torch.no_grad(), ablate(model, tokens=[token]):
+            torch.testing.assert_close(result.values[token], _metric(model(CLEAN)), rtol=1e-6, atol=1e-7)
+
+
+def test_padding_is_left_out_of_the_mean() -> None:
+    model, real = small_model("gpt2"), torch.tensor([[1] * 7, [1] * 5 + [0] * 2, [1] * 7])
+    inputs = {"input_ids": CLEAN, "attention_mask": real}
+    result = effects(model, inputs, lambda output: output.logits[:, 4].sum(-1), by="mean")
+    outputs: list[Tensor] = []
+    projection = _projections(model)[0]
+    handle = projection.register_forward_pre_hook(lambda _, args: outputs.append(args[0]))
+    with torch.no_grad():
+        model(**inputs)
+        handle.remove()
+        mean = outputs[0][real.bool()].mean(0)
+
+        def hook(_: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+            x = args[0].clone()
+            x[..., :4] = mean[:4]
+            return (x,)
+
+        handle = projection.register_forward_pre_hook(hook)
+        expected = model(**inputs).logits[:, 4].sum(-1)
+        handle.remove()
+    torch.testing.assert_close(result.values[0], expected)
+
+
+@pytest.mark.parametrize(("of", "by"), [("heads", "zero"), ("layers", "mean"), ("heads", "patch"), ("tokens", "patch")])
+def test_the_estimate_is_the_derivative_and_the_strongest_are_run(of: Any, by: Any) -> None:
+    """A small change's effect is its estimate: measured by moving a little way towards the replacement."""
+    model = small_model("gpt2")
+    model.requires_grad_(False)
+    corrupted = {"input_ids": CORRUPTED} if by == "patch" else None
+    options: dict[str, Any] = {"of": of, "by": by, "corrupted": corrupted}
+    every = effects(model, {"input_ids": CLEAN}, _metric, **options)
+    some = effects(model, {"input_ids": CLEAN}, _metric, exact=2, **options)
+    assert some.estimates is not None
+    ran = ~some.values[:, 0].isnan()
+    assert int(ran.sum()) == 2
+    torch.testing.assert_close(some.values[ran], every.values[ran], rtol=1e-6, atol=1e-8)
+    assert set(some.estimates.mean(1).abs().topk(2).indices.tolist()) == set(ran.nonzero().flatten().tolist())
+    if of == "heads":
+        base = CORRUPTED if by == "patch" else CLEAN
+        own, new = _head_outputs(model, base), _replacement(model, by)
+        for layer, head in ((0, 1), (2, 3)):
+            old, step = own[layer], 1e-5
+            towards = old + step * ((new(layer) if by == "patch" else 0.0) - old)
+            moved = _by_hand(model, base, layer, slice(head, head + 1), towards)
+            slope = (moved - _metric(model(base))) / step
+            torch.testing.assert_close(some.estimates[4 * layer + head], slope.detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_of_torch_and_one_of_ours() -> None:
+    class Ours(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.project, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+            return self.out(regard.attend(q, k, v).transpose(1, 2).flatten(2))
+
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    models = [(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval(), 4), (Ours(), 2)]
+    for model, count in models:
+        x = torch.randn(2, 5, 8)
+        result = effects(model, x, lambda out: out[..., 0].sum(1))
+        assert result.values.shape == (count, 2)
+        assert float(result.differences.abs().min()) > 1e-6
+    expected = models[1][0].out.bias  # the layer of ours without its heads
+    with torch.no_grad():
+        layers = effects(models[1][0], x, lambda out: out.square().sum((1, 2)), of="layers")
+    torch.testing.assert_close(layers.values[0].float(), (5 * expected.square().sum()).detach().expand(2))
+
+
+def test_resampling_takes_another_text_of_the_batch() -> None:
+    model = small_model("gpt2")
+    own = _head_outputs(model, CLEAN)
+    result = effects(model, {"input_ids": CLEAN}, _metric, by="resample", seed=1)
+    rolled = [
+        torch.stack(
+            [_by_hand(model, CLEAN, n, slice(h, h + 1), own[n].roll(by, 0)) for n in range(3) for h in range(4)]
+        )
+        for by in (1, 2)
+    ]
+    assert any(torch.allclose(result.values, x, rtol=1e-6, atol=1e-7) for x in rolled)
+
+
+def test_results_as_a_matrix_a_list_and_a_table() -> None:
+    model = small_model("gpt2")
+    result = effects(model, {"input_ids": CLEAN}, _metric)
+    assert result.matrix().shape == (3, 4)
+    site, value = result.strongest(1)[0]
+    assert value == float(result.matrix()[site.layer, site.head])
+    assert abs(value) == float(result.matrix().abs().max())
+    table = result.table()
+    assert list(table.columns) == ["layer", "head", "module", "metric", "difference"]
+    assert table.columns["difference"] == result.differences.mean(1).tolist()
+    assert f"{site.layer}.{site.head}" in repr(result).splitlines()[1]
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = small_model("llama")
+    before = _metric(model(CLEAN))
+    effects(model, {"input_ids": CLEAN}, _metric)
+    assert not any("forward" in vars(part) for part in model.modules())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+    assert torch.equal(_metric(model(CLEAN)), before)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    model, inputs = small_model("gpt2"), {"input_ids": CLEAN}
+    with pytest.raises(ValueError, match="expected one of 'heads'"):
+        effects(model, inputs, _metric, of="neurons")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="needs corrupted"):
+        effects(model, inputs, _metric, by="patch")
+    with pytest.raises(ValueError, match="one number for each of 3 entries"):
+        effects(model, inputs, lambda output: output.logits.sum())
+    with pytest.raises(ValueError, match="must have one shape"):
+        effects(model, inputs, _metric, by="patch", corrupted={"input_ids": CLEAN[:, :5]})
+    with pytest.raises(ValueError, match="no estimate from a gradient"):
+        effects(model, inputs, _metric, of="tokens", exact=3)
+    with pytest.raises(ValueError, match="give two at least"):
+        effects(model, {"input_ids": CLEAN[:1]}, _metric, by="resample")
+    with pytest.raises(ValueError, match="called no attention"):
+        effects(nn.Linear(2, 2), torch.zeros(3, 2), lambda out: out.sum(1))
