@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -74,6 +74,27 @@ MOST = 4096
 def kind(x: Tensor | None) -> Hashable:
     """What Triton wants to know of a tensor, and what our kernels want to know of its shape."""
     return None if x is None else (x.dtype, x.data_ptr() & 15, x.shape, x.stride())
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """Rows of numbers that follow one another."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def leading_strides(*tensors: Tensor | None) -> tuple[int, ...]:
+    """The leading two of each."""
+    return tuple(s for x in tensors for s in ((0, 0) if x is None else x.stride()[:2]))
+
+
+P = TypeVar("P")
+
+
+def remember(plans: dict[Hashable, P], key: Hashable, plan: P) -> P:
+    """Keep how one kind of call is run: one per length and layout, and a long generation has many lengths."""
+    if len(plans) >= MOST:
+        plans.clear()
+    plans[key] = plan
+    return plan
 
 
 def with_descriptors(device: torch.device, start: Callable[[], object]) -> None:

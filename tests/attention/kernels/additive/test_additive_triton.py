@@ -18,6 +18,7 @@ with interpreted():
     from regard.attention.kernels import energies_to_output_and_back_triton
     from regard.attention.kernels.additive import additive_few_queries_forward_backward_triton as few_kernels
     from regard.attention.kernels.additive import additive_gpu
+    from regard.attention.kernels.additive import additive_short_sequences_triton as short_kernels
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ def assert_within_budget(result: Tensor, eager: Tensor, truth: Tensor) -> None:
 
 LOW = ("ragged", "causal", "±30", "one query", "few queries, many keys")
 EVERY = [(name, torch.float32) for name in CASES] + [(n, t) for n in LOW for t in (torch.bfloat16, torch.float16)]
+MANY = ("whole blocks", "ragged", "causal, first row sees nothing", "window", "±30", "±10,000")
+"""More than a few queries, taken as short sequences; tests say where they are taken as long ones."""
 
 
 @pytest.mark.parametrize(("name", "dtype"), EVERY)
@@ -157,6 +160,23 @@ def test_gradients(name: str, dtype: torch.dtype, device: str) -> None:
         assert_within_budget(result, low, high)
 
 
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_kernels, "LONGEST", 0)
+
+
+@pytest.mark.usefixtures("long")
+@pytest.mark.parametrize("name", MANY)
+def test_output_and_log_sum_exp_of_long_sequences(name: str, device: str) -> None:
+    test_output_and_log_sum_exp(name, torch.float32, device)
+
+
+@pytest.mark.usefixtures("long")
+@pytest.mark.parametrize("name", MANY)
+def test_gradients_of_long_sequences(name: str, device: str) -> None:
+    test_gradients(name, torch.float32, device)
+
+
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
 def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = _inputs(CASES[name], torch.float32, device)
@@ -164,6 +184,7 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
     monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(short_kernels, "LONGEST", 0)
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
     monkeypatch.setattr(few_kernels, "_backwards", {})
@@ -171,8 +192,10 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
         torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("longest", [short_kernels.LONGEST, 0])
 @pytest.mark.parametrize("name", ["ragged", "one query", "few queries, many keys"])
-def test_dropout(name: str, device: str) -> None:
+def test_dropout(name: str, longest: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_kernels, "LONGEST", longest)
     inputs = _inputs(CASES[name], torch.float32, device)
     a, b, w, _, start, stop = inputs
     seed, other = (torch.tensor(2**40 + s, device=device) for s in (1, 2))
@@ -194,8 +217,10 @@ def test_dropout(name: str, device: str) -> None:
         assert_within_budget(result, low, high)
 
 
+@pytest.mark.parametrize("longest", [short_kernels.LONGEST, 0])
 @pytest.mark.parametrize("name", ["ragged", "few queries, many keys"])
-def test_two_runs_give_the_same_bits(name: str, device: str) -> None:
+def test_two_runs_give_the_same_bits(name: str, longest: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_kernels, "LONGEST", longest)
     inputs, seed = _inputs(CASES[name], torch.float32, device), torch.tensor(3, device=device)
     out, lse = ours(inputs, dropout=0.1, seed=seed)
     grads = torch.randn_like(out), torch.randn_like(lse)

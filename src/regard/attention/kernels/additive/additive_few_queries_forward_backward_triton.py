@@ -10,15 +10,15 @@ dw, added up afterwards: no atomics, and two runs give the same bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from ..energies_to_output_and_back_triton import LN2, LOG2E, kept
-from ..fast_triton_launch import Launch, kind
-from .additive_energies_triton import LIMIT, TWICE_LOG2E, reciprocal
+from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
+from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, reciprocal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -41,9 +41,6 @@ SPLITS = 128
 
 TILE, STAGES, WARPS = 2048, 5, 2
 """Numbers of b (or v) in one step, steps in flight, and warps: the fastest on an H200 of those tried."""
-
-PLANS = 4096
-"""Kinds of calls remembered before all are forgotten."""
 
 LOG2E_ = tl.constexpr(LOG2E)
 
@@ -203,18 +200,6 @@ def _backward(
     tl.store(dw + part * d + deep, tl.sum(slopes, 0), deep < d)
 
 
-@triton.jit
-def _added(parts, out, count, d, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Sums over the parts [count, d], in one order, COLS of them to a program: PyTorch's own sum starts too few."""
-    at = tl.program_id(0) * COLS + tl.arange(0, COLS)
-    sums = tl.zeros([ROWS, COLS], tl.float32)
-    for first in range(0, count, ROWS):
-        row = first + tl.arange(0, ROWS)
-        here = parts + row.to(tl.int64)[:, None] * d + at[None, :]
-        sums += tl.load(here, (row < count)[:, None] & (at < d)[None, :], 0.0)
-    tl.store(out + at, tl.sum(sums, 0).to(out.dtype.element_ty), at < d)
-
-
 class _Forward(NamedTuple):
     """How one kind of call is run: kernels, and the sizes of what they write."""
 
@@ -233,20 +218,10 @@ def applies(a: Tensor, v: Tensor) -> bool:
     return a.shape[1] <= FEW and a.shape[2] <= WIDEST and v.shape[2] <= WIDEST
 
 
-def _dense(x: Tensor) -> Tensor:
-    """Rows of numbers that follow one another."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _cut(d: int, width: int) -> tuple[int, int, int]:
     """Keys of one step, and the powers of two that hold a row of b and of v."""
     deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
     return max(2, min(32, TILE // max(deep, wide))), deep, wide
-
-
-def _strides(*tensors: Tensor | None) -> tuple[int, ...]:
-    """The leading two of each."""
-    return tuple(s for x in tensors for s in ((0, 0) if x is None else x.stride()[:2]))
 
 
 _forwards: dict[Hashable, _Forward] = {}
@@ -261,12 +236,12 @@ def forward(
     options: KernelArguments,
 ) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    a, b, w, v = _dense(a), _dense(b), _dense(w), _dense(v)
+    a, b, w, v = dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
     start, stop, seed, scale, dropout = options
     key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
     plan = _forwards.get(key)
     if plan is None:
-        plan = _remember(_forwards, key, _forward_plan(a, b, v, options))
+        plan = remember(_forwards, key, _forward_plan(a, b, v, options))
     (n, q, _), width, splits = a.shape, v.shape[2], plan.splits
     out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
     if plan.join is None:
@@ -284,7 +259,7 @@ def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> 
     rows, (keys, deep, wide) = n * q, _cut(d, width)
     splits = max(1, min(PROGRAMS // rows, SPLITS, -(-k // (4 * keys))))
     share = -(-k // splits)
-    numbers = (*_strides(a, b, v, start, stop), rows, q, k, d, width, share, scale, dropout)
+    numbers = (*leading_strides(a, b, v, start, stop), rows, q, k, d, width, share, scale, dropout)
     flags = (start is not None, dropout > 0, splits == 1, keys, deep, wide, STAGES)
     step = Launch(_forward, (rows, splits, 1), (*numbers, *flags), num_warps=WARPS)
     if splits == 1:
@@ -305,13 +280,13 @@ def backward(
     options: KernelArguments,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype."""
-    grad, a, b, w, v = _dense(grad), _dense(a), _dense(b), _dense(w), _dense(v)
+    grad, a, b, w, v = dense_rows(grad), dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
     start, stop, seed, scale, dropout = options
     key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
     key = (*key, scale, dropout, a.get_device())
     plan = _backwards.get(key)
     if plan is None:
-        plan = _remember(_backwards, key, _backward_plan(grad, a, b, v, options))
+        plan = remember(_backwards, key, _backward_plan(grad, a, b, v, options))
     (n, q, d), splits = a.shape, plan.splits
     # What is written once is written as it shall be; what is added up is float32 until it is.
     da = a.new_empty((n, splits, q, d), dtype=a.dtype if splits == 1 else torch.float32)
@@ -329,18 +304,7 @@ def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: Kerne
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     keys, deep, wide = _cut(d, width)
     splits = max(1, min(PROGRAMS // n, SPLITS, -(-k // keys)))
-    numbers = (*_strides(grad, a, b, v, start, stop), q, k, d, width, -(-k // splits), scale, dropout)
+    numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, -(-k // splits), scale, dropout)
     flags = (start is not None, dropout > 0, q == 1, keys, deep, wide, STAGES)
     step = Launch(_backward, (n, splits, 1), (*numbers, *flags), num_warps=WARPS)
-    return _Backward(step, Launch(_added, (-(-d // 16), 1, 1), (n * splits, d, 128, 16), num_warps=4), splits)
-
-
-P = TypeVar("P")
-
-
-def _remember(plans: dict[Hashable, P], key: Hashable, plan: P) -> P:
-    """One per length and layout seen; a long generation meets many."""
-    if len(plans) >= PLANS:
-        plans.clear()
-    plans[key] = plan
-    return plan
+    return _Backward(step, Launch(add_parts, (-(-d // 16), 1, 1), (n * splits, d, 128, 16), num_warps=4), splits)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .. import energies_to_output_and_back_triton
 from . import additive_backward_triton as many_queries
 from . import additive_few_queries_forward_backward_triton as few_queries
+from . import additive_short_sequences_triton as short_sequences
 from .additive_energies_triton import energies, padded, side
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def forward(
     options = options.expand(*a.shape[:2])
     if few_queries.applies(a, v):
         return few_queries.forward(a, b, w, v, options)
+    if short_sequences.applies(a, v):
+        return short_sequences.forward(a, b, w, v, options)
     left, right, weight, keys = side(a, True), side(b, True), padded(w), slice(0, b.shape[1])
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
@@ -51,6 +54,10 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of a, b, w and v, each in its tensor's dtype. No gradient of the log-sum-exp is one of zeros."""
     b = options.without_hidden(b)
-    run = few_queries.backward if few_queries.applies(a, v) else many_queries.backward
-    grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    return run(grad, grad_lse, a, b, w, v, out.contiguous(), lse.contiguous(), options.expand(*a.shape[:2]))
+    inputs = (grad, None if grad_lse is None else grad_lse.contiguous(), a, b, w, v, out.contiguous(), lse.contiguous())
+    options = options.expand(*a.shape[:2])
+    if few_queries.applies(a, v):
+        return few_queries.backward(*inputs, options)
+    if short_sequences.applies(a, v):
+        return short_sequences.backward(*inputs, options)
+    return many_queries.backward(*inputs, options)

@@ -56,6 +56,18 @@ def key_group(at, BN: tl.constexpr, GROUP: tl.constexpr, QUADS: tl.constexpr):
 
 
 @triton.jit
+def part_offset(part, first, parts):
+    """How far after `first` the first number is that leaves the remainder `part` when divided by `parts`."""
+    return (part - first % parts + parts) % parts
+
+
+@triton.jit
+def part_count(offset, length, parts):
+    """How many numbers offset, offset + parts, … are below `length`."""
+    return tl.maximum(length - offset + parts - 1, 0) // parts
+
+
+@triton.jit
 def pooled(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
     """The weights of the largest energies; 0 where there is none."""
     return tl.where(e == float("-inf"), 0.0, weigh(e, anchor, state, c, KIND, POWER, ANCHORED))
@@ -139,13 +151,20 @@ def walk(
             # Blocks of queries: from `begin` on they see some of these keys, from `run` to `stopped` all of them.
             begin, run = tl.load(ranges + 4 * block), tl.load(ranges + 4 * block + 1)
             stopped, end = tl.load(ranges + 4 * block + 2), tl.load(ranges + 4 * block + 3)
-            # First those that see part of the keys, before and after the run, then the run. Every `parts`-th is ours.
+            # A program takes the blocks of queries `rows` with rows % parts == part, for every block of keys: so each
+            # row's sums have one owner, and one order. First those that see part of the keys, before and after the run.
+            before, after = part_offset(part, begin, parts), part_offset(part, stopped, parts)
+            early = part_count(before, run - begin, parts)
+            late = part_count(after, end - stopped, parts)
+            inner = part_offset(part, run, parts)
             for whole in tl.static_range(2):
-                for step in range(part, stopped - run if whole else run - begin + end - stopped, parts):
+                for step in range(part_count(inner, stopped - run, parts) if whole else early + late):
                     if whole:
-                        rows = run + step
+                        rows = run + inner + step * parts
                     else:
-                        rows = begin + step + tl.where(step < run - begin, 0, stopped - run)
+                        rows = tl.where(
+                            step < early, begin + before + step * parts, stopped + after + (step - early) * parts
+                        )
                     i = rows * BM + tl.arange(0, BM)
                     real = i < queries
                     # Beyond the last query: a state that gives no weight.

@@ -1,0 +1,273 @@
+"""Additive attention on the GPU for short sequences, one kernel for each direction: Python is what takes the time here.
+
+Forward: one program per ROWS queries, which walks along the keys. As for a few queries, KEYS keys are worked on side by
+side, and each of these places keeps a running softmax of its own.
+
+Backward: one program per KEYS keys, which walks along the queries and keeps b, v and the sums of db, dv and dw in
+registers. Its part of da is written for each query, and the parts are added up afterwards: no atomics, and two runs
+give the same bits.
+
+    r = 1 / (e^{2(a + b)} + 1)    tanh = 1 − 2r    da_id = 4 w_d Σ_j ds_ij r (1 − r)    dw_d = Σ_ij ds_ij (1 − 2r)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from .. import ceil
+from ..energies_to_output_and_back_triton import LN2, LOG2E, WORKSPACE, kept
+from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
+from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, reciprocal
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from .. import KernelArguments
+
+LONGEST = 512
+"""Queries that a program of the backward walks along; beyond, the GPU takes longer than Python."""
+
+WIDEST = 512
+"""The widest row of b or v that a program can hold beside what it sums."""
+
+ROWS, WARPS = 4, 4
+FORWARD_TILE, BACKWARD_TILE = 1024, 2048
+"""Numbers of b (or v) that a program holds at once."""
+
+LOG2E_ = tl.constexpr(LOG2E)
+
+
+@triton.jit
+def _pair(x, y):
+    """1 / (e^{2s} + 1) of the sums s = x + y of two neighbours, given as pairs, with one reciprocal for both.
+
+    Past LIMIT, where the product would overflow, tanh has long been 1; a NaN stays one.
+    """
+    s1 = tl.minimum(x[0] + y[0], LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    s2 = tl.minimum(x[1] + y[1], LIMIT, propagate_nan=tl.PropagateNan.ALL)
+    x1, x2 = tl.exp2(s1 * TWICE_LOG2E) + 1, tl.exp2(s2 * TWICE_LOG2E) + 1
+    both = reciprocal(x1 * x2)
+    return x2 * both, x1 * both
+
+
+@triton.jit
+def _forward(
+    a, b, w, v, start, stop, seed, out, lse,
+    a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i, q, k, d, width, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    even, wide = 2 * tl.arange(0, DEEP // 2), tl.arange(0, WIDE)
+    odd = even + 1
+    low = tl.zeros([ROWS], tl.int32)
+    high = tl.where(i < q, k, 0)
+    if INTERVAL:
+        low = tl.load(start + n * start_n + i * start_i, i < q, 2**31 - 1).to(tl.int32)
+        high = tl.minimum(tl.load(stop + n * stop_n + i * stop_i, i < q, 0).to(tl.int32), k)
+    rows = a + n * a_n + i.to(tl.int64)[:, None] * a_t
+    x1 = tl.load(rows + even[None, :], (i < q)[:, None] & (even < d)[None, :], 0.0).to(tl.float32)[:, None, :]
+    x2 = tl.load(rows + odd[None, :], (i < q)[:, None] & (odd < d)[None, :], 0.0).to(tl.float32)[:, None, :]
+    w1 = tl.load(w + even, even < d, 0.0).to(tl.float32)[None, None, :]
+    w2 = tl.load(w + odd, odd < d, 0.0).to(tl.float32)[None, None, :]
+    top = tl.full([ROWS, KEYS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS, KEYS], tl.float32)
+    sums = tl.zeros([ROWS, KEYS, WIDE], tl.float32)
+    last = tl.max(high)
+    for block in tl.range(tl.minimum(tl.min(low), last), last, KEYS, num_stages=2):
+        j = block + tl.arange(0, KEYS)
+        keys = b + n * b_n + j.to(tl.int64)[:, None] * b_t
+        y1 = tl.load(keys + even[None, :], (j < last)[:, None] & (even < d)[None, :], 0.0).to(tl.float32)[None, :, :]
+        y2 = tl.load(keys + odd[None, :], (j < last)[:, None] & (odd < d)[None, :], 0.0).to(tl.float32)[None, :, :]
+        values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :]
+        values = tl.load(values, (j < last)[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)[None, :, :]
+        r1, r2 = _pair((x1, x2), (y1, y2))  # [ROWS, KEYS, DEEP / 2]
+        here = tl.sum((w1 + w2) - 2 * (w1 * r1 + w2 * r2), 2) * (scale * LOG2E_)  # [ROWS, KEYS]
+        seen = (j[None, :] >= low[:, None]) & (j[None, :] < high[:, None])
+        here = tl.where(seen, here, float("-inf"))
+        above = tl.maximum(top, here)
+        anchor = tl.where(above == float("-inf"), 0.0, above)  # −∞ − 0 rather than −∞ + ∞
+        p = tl.exp2(here - anchor)
+        shrunk = tl.exp2(top - anchor)
+        total = total * shrunk + p
+        if DROPOUT:
+            p *= kept(tl.load(seed), n, i[:, None], j[None, :], dropout)
+        part = p[:, :, None] * values
+        if INTERVAL:
+            part = tl.where(seen[:, :, None], part, 0.0)  # a hidden value may be NaN
+        sums = sums * shrunk[:, :, None] + part
+        top = above
+    most = tl.max(top, 1)
+    factor = tl.exp2(top - tl.where(most == float("-inf"), 0.0, most)[:, None])  # what each place's average counts for
+    whole = tl.sum(total * factor, 1)
+    empty = low >= high
+    result = tl.sum(sums * factor[:, :, None], 1) / tl.where(empty, 1.0, whole)[:, None]
+    at = n * q + i
+    place = out + at[:, None] * width + wide[None, :]
+    tl.store(place, result.to(out.dtype.element_ty), (i < q)[:, None] & (wide < width)[None, :])
+    tl.store(lse + at, tl.where(empty, float("inf"), (most + tl.log2(whole)) * LN2), i < q)
+
+
+@triton.jit
+def _backward(
+    grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, dw, dv,
+    grad_n, grad_i, a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i, q, k, d, width, scale, dropout,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    block, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    part = n * tl.num_programs(0) + block
+    j = block * KEYS + tl.arange(0, KEYS)
+    real = j < k
+    even, wide = 2 * tl.arange(0, DEEP // 2), tl.arange(0, WIDE)
+    odd = even + 1
+    keys = b + n * b_n + j.to(tl.int64)[:, None] * b_t
+    y1 = tl.load(keys + even[None, :], real[:, None] & (even < d)[None, :], 0.0).to(tl.float32)  # [KEYS, DEEP / 2]
+    y2 = tl.load(keys + odd[None, :], real[:, None] & (odd < d)[None, :], 0.0).to(tl.float32)
+    values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :]
+    values = tl.load(values, real[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)  # [KEYS, WIDE]
+    w1 = tl.load(w + even, even < d, 0.0).to(tl.float32)[None, :]
+    w2 = tl.load(w + odd, odd < d, 0.0).to(tl.float32)[None, :]
+    sums1, sums2 = tl.zeros([KEYS, DEEP // 2], tl.float32), tl.zeros([KEYS, DEEP // 2], tl.float32)
+    slopes1, slopes2 = tl.zeros([KEYS, DEEP // 2], tl.float32), tl.zeros([KEYS, DEEP // 2], tl.float32)
+    slope_total = tl.zeros([KEYS], tl.float32)
+    to_v = tl.zeros([KEYS, WIDE], tl.float32)
+    for i in tl.range(q, num_stages=3):
+        x1 = tl.load(a + n * a_n + i * a_t + even, even < d, 0.0).to(tl.float32)[None, :]
+        x2 = tl.load(a + n * a_n + i * a_t + odd, odd < d, 0.0).to(tl.float32)[None, :]
+        g = tl.load(grad + n * grad_n + i * grad_i + wide, wide < width, 0.0).to(tl.float32)[None, :]
+        z = tl.load(out + (n * q + i) * width + wide, wide < width, 0.0).to(tl.float32)[None, :]
+        delta = tl.sum(g * z)
+        if grad_lse is not None:
+            delta -= tl.load(grad_lse + n * q + i).to(tl.float32)
+        seen = real
+        if INTERVAL:
+            seen = seen & (j >= tl.load(start + n * start_n + i * start_i).to(tl.int32))
+            seen = seen & (j < tl.load(stop + n * stop_n + i * stop_i).to(tl.int32))
+        r1, r2 = _pair((x1, x2), (y1, y2))
+        e = tl.sum((w1 + w2) - 2 * (w1 * r1 + w2 * r2), 1) * scale
+        p = tl.where(seen, tl.exp2((e - tl.load(lse + n * q + i)) * LOG2E_), 0.0)
+        slope = tl.sum(g * values, 1)
+        weight = p
+        if DROPOUT:
+            factor = kept(tl.load(seed), n, i, j, dropout)
+            weight = p * factor
+            slope = slope * factor
+        ds = tl.where(seen, p * (slope - delta) * scale, 0.0)
+        if INTERVAL:  # a hidden key may be NaN
+            r1, r2 = tl.where(seen[:, None], r1, 0.0), tl.where(seen[:, None], r2, 0.0)
+        steep1, steep2 = ds[:, None] * (r1 - r1 * r1), ds[:, None] * (r2 - r2 * r2)
+        sums1 += steep1
+        sums2 += steep2
+        slopes1 += ds[:, None] * r1
+        slopes2 += ds[:, None] * r2
+        slope_total += ds
+        to_v += weight[:, None] * g
+        row = da + (part * q + i) * d
+        tl.store(row + even, (4 * tl.sum(w1 * steep1, 0)).to(da.dtype.element_ty), even < d)
+        tl.store(row + odd, (4 * tl.sum(w2 * steep2, 0)).to(da.dtype.element_ty), odd < d)
+    to_b = db + (n * k + j)[:, None] * d
+    tl.store(to_b + even[None, :], (4 * w1 * sums1).to(db.dtype.element_ty), real[:, None] & (even < d)[None, :])
+    tl.store(to_b + odd[None, :], (4 * w2 * sums2).to(db.dtype.element_ty), real[:, None] & (odd < d)[None, :])
+    tl.store(
+        dv + (n * k + j)[:, None] * width + wide[None, :], to_v.to(dv.dtype.element_ty),
+        real[:, None] & (wide < width)[None, :],
+    )  # fmt: skip
+    everything = tl.sum(slope_total)
+    tl.store(dw + part * d + even, everything - 2 * tl.sum(slopes1, 0), even < d)
+    tl.store(dw + part * d + odd, everything - 2 * tl.sum(slopes2, 0), odd < d)
+
+
+class _Backward(NamedTuple):
+    """How one kind of call is run."""
+
+    step: Launch
+    add_dw: Launch
+    blocks: int
+
+
+def applies(a: Tensor, v: Tensor) -> bool:
+    """Whether the sequences are short, and the parts of da fit into the workspace."""
+    (n, q, d), (k, width) = a.shape, v.shape[1:]
+    if q > LONGEST or max(d, width) > WIDEST:
+        return False
+    return n * q * d * ceil(k, _cut(d, width, BACKWARD_TILE)[0]) <= WORKSPACE
+
+
+def _cut(d: int, width: int, tile: int) -> tuple[int, int, int]:
+    """Keys that a program holds at once, and the powers of two that hold a row of b and of v."""
+    deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
+    return max(2, min(32, tile // max(deep, wide))), deep, wide
+
+
+_forwards: dict[Hashable, Launch] = {}
+_backwards: dict[Hashable, _Backward] = {}
+
+
+def forward(
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    options: KernelArguments,
+) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
+    """Output and log-sum-exp; +∞ marks a row that sees no key."""
+    a, b, w, v = dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
+    start, stop, seed, scale, dropout = options
+    key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
+    step = _forwards.get(key)
+    (n, q, d), (k, width) = a.shape, v.shape[1:]
+    if step is None:
+        numbers = (*leading_strides(a, b, v, start, stop), q, k, d, width, scale, dropout)
+        flags = (start is not None, dropout > 0, ROWS, *_cut(d, width, FORWARD_TILE))
+        step = remember(_forwards, key, Launch(_forward, (ceil(q, ROWS), n, 1), (*numbers, *flags), num_warps=WARPS))
+    out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
+    step(a, b, w, v, start, stop, seed, out, lse)
+    return out, lse
+
+
+def backward(
+    grad: Float[Tensor, "n q d_v"],
+    grad_lse: Float[Tensor, "n q"] | None,
+    a: Float[Tensor, "n q d"],
+    b: Float[Tensor, "n k d"],
+    w: Float[Tensor, " d"],
+    v: Float[Tensor, "n k d_v"],
+    out: Float[Tensor, "n q d_v"],
+    lse: Float[Tensor, "n q"],
+    options: KernelArguments,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of a, b, w and v, each in its tensor's dtype."""
+    grad, a, b, w, v = dense_rows(grad), dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
+    start, stop, seed, scale, dropout = options
+    key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
+    key = (*key, scale, dropout, a.get_device())
+    plan = _backwards.get(key)
+    if plan is None:
+        plan = remember(_backwards, key, _backward_plan(grad, a, b, v, options))
+    (n, q, d), blocks = a.shape, plan.blocks
+    # What is written once is written as it shall be; what is added up is float32 until it is.
+    da = a.new_empty((n, blocks, q, d), dtype=a.dtype if blocks == 1 else torch.float32)
+    db, dv, dw = b.new_empty(b.shape), v.new_empty(v.shape), w.new_empty(d)
+    parts = lse.new_empty((n * blocks, d))
+    plan.step(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, parts, dv)
+    plan.add_dw(parts, dw)
+    return da[:, 0] if blocks == 1 else da.sum(1).to(a.dtype), db, dw, dv
+
+
+def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
+    start, stop, _, scale, dropout = options
+    (n, q, d), (k, width) = a.shape, v.shape[1:]
+    keys, deep, wide = _cut(d, width, BACKWARD_TILE)
+    blocks = ceil(k, keys)
+    numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, scale, dropout)
+    flags = (start is not None, dropout > 0, keys, deep, wide)
+    step = Launch(_backward, (blocks, n, 1), (*numbers, *flags), num_warps=WARPS)
+    return _Backward(step, Launch(add_parts, (ceil(d, 16), 1, 1), (n * blocks, d, 128, 16), num_warps=4), blocks)
