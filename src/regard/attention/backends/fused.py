@@ -48,8 +48,9 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         out, state = additive_op.attention(energies.a, energies.b, form.weight, v, options)
     else:
         out, state = distance_op.attention(energies.a, energies.b, v, options, form.inverse)
-    out = blocked_attention.differentiable(request, out.reshape(*energies.batch, *out.shape[1:]))
-    return out, state.reshape(*energies.batch, energies.queries)
+    if len(energies.batch) != 1:
+        out, state = out.reshape(*energies.batch, *out.shape[1:]), state.reshape(*energies.batch, energies.queries)
+    return blocked_attention.differentiable(request, out), state
 
 
 def _kernel(energies: EnergyMatrix) -> str:

@@ -105,6 +105,8 @@ class EnergyMatrix:
 
     def flatten(self, x: Float[Tensor, "*batch_q t d"]) -> Float[Tensor, "n t d"]:
         """Queries, keys or values with one leading dimension."""
+        if len(self.batch) == 1 and x.shape[:-2] == self.batch:  # as it is: each view would be a step of the backward
+            return x
         return x.expand(*self.batch, *x.shape[-2:]).reshape(self.count, *x.shape[-2:])
 
     def whole(self, absent: float | None = None) -> Float[Tensor, "*batch q k"]:

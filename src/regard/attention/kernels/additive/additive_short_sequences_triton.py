@@ -117,50 +117,69 @@ def _forward(
 
 
 @triton.jit
+def _halves(x, at, exists, end):
+    """Every second number of some rows, and their neighbours: x points at the rows, 0 where a number does not exist."""
+    first = tl.load(x + at, exists & (at < end), 0.0).to(tl.float32)
+    return first, tl.load(x + at + 1, exists & (at + 1 < end), 0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_halves(x, at, exists, end, first, second):
+    tl.store(x + at, first.to(x.dtype.element_ty), exists & (at < end))
+    tl.store(x + at + 1, second.to(x.dtype.element_ty), exists & (at + 1 < end))
+
+
+@triton.jit
+def _add_pairs(x1, y1, x2, y2):
+    return x1 + x2, y1 + y2
+
+
+@triton.jit
+def _add_triples(x1, y1, z1, x2, y2, z2):
+    return x1 + x2, y1 + y2, z1 + z2
+
+
+@triton.jit
 def _backward(
     grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, dw, dv,
     grad_n, grad_i, a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i, q, k, d, width, scale, dropout,
-    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr,
+    INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     block, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
     part = n * tl.num_programs(0) + block
     j = block * KEYS + tl.arange(0, KEYS)
-    real = j < k
-    even, wide = 2 * tl.arange(0, DEEP // 2), tl.arange(0, WIDE)
-    odd = even + 1
-    keys = b + n * b_n + j.to(tl.int64)[:, None] * b_t
-    y1 = tl.load(keys + even[None, :], real[:, None] & (even < d)[None, :], 0.0).to(tl.float32)  # [KEYS, DEEP / 2]
-    y2 = tl.load(keys + odd[None, :], real[:, None] & (odd < d)[None, :], 0.0).to(tl.float32)
-    values = v + n * v_n + j.to(tl.int64)[:, None] * v_j + wide[None, :]
-    values = tl.load(values, real[:, None] & (wide < width)[None, :], 0.0).to(tl.float32)  # [KEYS, WIDE]
-    w1 = tl.load(w + even, even < d, 0.0).to(tl.float32)[None, :]
-    w2 = tl.load(w + odd, odd < d, 0.0).to(tl.float32)[None, :]
-    sums1, sums2 = tl.zeros([KEYS, DEEP // 2], tl.float32), tl.zeros([KEYS, DEEP // 2], tl.float32)
-    slopes1, slopes2 = tl.zeros([KEYS, DEEP // 2], tl.float32), tl.zeros([KEYS, DEEP // 2], tl.float32)
+    real, row = (j < k)[:, None], tl.full([1, 1], True, tl.int1)
+    at = 2 * tl.arange(0, WIDE // 2)[None, :]
+    y = _halves(b + n * b_n + j.to(tl.int64)[:, None] * b_t, at, real, d)  # each [KEYS, WIDE / 2]
+    v1, v2 = _halves(v + n * v_n + j.to(tl.int64)[:, None] * v_j, at, real, width)
+    w1, w2 = _halves(w, at, row, d)
+    sums1, sums2 = tl.zeros([KEYS, WIDE // 2], tl.float32), tl.zeros([KEYS, WIDE // 2], tl.float32)
+    slopes1, slopes2 = tl.zeros([KEYS, WIDE // 2], tl.float32), tl.zeros([KEYS, WIDE // 2], tl.float32)
+    dv1, dv2 = tl.zeros([KEYS, WIDE // 2], tl.float32), tl.zeros([KEYS, WIDE // 2], tl.float32)
     slope_total = tl.zeros([KEYS], tl.float32)
-    to_v = tl.zeros([KEYS, WIDE], tl.float32)
     for i in tl.range(q, num_stages=3):
-        x1 = tl.load(a + n * a_n + i * a_t + even, even < d, 0.0).to(tl.float32)[None, :]
-        x2 = tl.load(a + n * a_n + i * a_t + odd, odd < d, 0.0).to(tl.float32)[None, :]
-        g = tl.load(grad + n * grad_n + i * grad_i + wide, wide < width, 0.0).to(tl.float32)[None, :]
-        z = tl.load(out + (n * q + i) * width + wide, wide < width, 0.0).to(tl.float32)[None, :]
-        delta = tl.sum(g * z)
-        if grad_lse is not None:
-            delta -= tl.load(grad_lse + n * q + i).to(tl.float32)
-        seen = real
+        x = _halves(a + n * a_n + i * a_t, at, row, d)
+        g1, g2 = _halves(grad + n * grad_n + i * grad_i, at, row, width)
+        z1, z2 = _halves(out + (n * q + i) * width, at, row, width)
+        seen = j < k
         if INTERVAL:
             seen = seen & (j >= tl.load(start + n * start_n + i * start_i).to(tl.int32))
             seen = seen & (j < tl.load(stop + n * stop_n + i * stop_i).to(tl.int32))
-        r1, r2 = _pair((x1, x2), (y1, y2))
-        e = tl.sum((w1 + w2) - 2 * (w1 * r1 + w2 * r2), 1) * scale
-        p = tl.where(seen, tl.exp2((e - tl.load(lse + n * q + i)) * LOG2E_), 0.0)
-        slope = tl.sum(g * values, 1)
-        weight = p
+        r1, r2 = _pair(x, y)
+        energy = (w1 + w2) - 2 * (w1 * r1 + w2 * r2)
+        # One reduction for all sums along a row: each waits for all warps. grad·v − grad·z is grad·(v − z).
         if DROPOUT:
+            slope, delta = g1 * v1 + g2 * v2, g1 * z1 + g2 * z2 + tl.zeros_like(v1)
+            e, slope, delta = tl.reduce((energy, slope, delta), 1, _add_triples)
             factor = kept(tl.load(seed), n, i, j, dropout)
-            weight = p * factor
-            slope = slope * factor
-        ds = tl.where(seen, p * (slope - delta) * scale, 0.0)
+            slope = slope * factor - delta
+        else:
+            e, slope = tl.reduce((energy, g1 * (v1 - z1) + g2 * (v2 - z2)), 1, _add_pairs)
+        if grad_lse is not None:
+            slope += tl.load(grad_lse + n * q + i).to(tl.float32)
+        p = tl.where(seen, tl.exp2((e * scale - tl.load(lse + n * q + i)) * LOG2E_), 0.0)
+        weight = p * factor if DROPOUT else p
+        ds = tl.where(seen, p * slope * scale, 0.0)
         if INTERVAL:  # a hidden key may be NaN
             r1, r2 = tl.where(seen[:, None], r1, 0.0), tl.where(seen[:, None], r2, 0.0)
         steep1, steep2 = ds[:, None] * (r1 - r1 * r1), ds[:, None] * (r2 - r2 * r2)
@@ -169,20 +188,15 @@ def _backward(
         slopes1 += ds[:, None] * r1
         slopes2 += ds[:, None] * r2
         slope_total += ds
-        to_v += weight[:, None] * g
-        row = da + (part * q + i) * d
-        tl.store(row + even, (4 * tl.sum(w1 * steep1, 0)).to(da.dtype.element_ty), even < d)
-        tl.store(row + odd, (4 * tl.sum(w2 * steep2, 0)).to(da.dtype.element_ty), odd < d)
-    to_b = db + (n * k + j)[:, None] * d
-    tl.store(to_b + even[None, :], (4 * w1 * sums1).to(db.dtype.element_ty), real[:, None] & (even < d)[None, :])
-    tl.store(to_b + odd[None, :], (4 * w2 * sums2).to(db.dtype.element_ty), real[:, None] & (odd < d)[None, :])
-    tl.store(
-        dv + (n * k + j)[:, None] * width + wide[None, :], to_v.to(dv.dtype.element_ty),
-        real[:, None] & (wide < width)[None, :],
-    )  # fmt: skip
-    everything = tl.sum(slope_total)
-    tl.store(dw + part * d + even, everything - 2 * tl.sum(slopes1, 0), even < d)
-    tl.store(dw + part * d + odd, everything - 2 * tl.sum(slopes2, 0), odd < d)
+        dv1 += weight[:, None] * g1
+        dv2 += weight[:, None] * g2
+        to_a = da + (part * q + i) * d
+        _store_halves(to_a, at, row, d, 4 * tl.sum(w1 * steep1, 0)[None, :], 4 * tl.sum(w2 * steep2, 0)[None, :])
+    _store_halves(db + (n * k + j)[:, None] * d, at, real, d, 4 * w1 * sums1, 4 * w2 * sums2)
+    _store_halves(dv + (n * k + j)[:, None] * width, at, real, width, dv1, dv2)
+    total = tl.sum(slope_total)
+    first, second = total - 2 * tl.sum(slopes1, 0), total - 2 * tl.sum(slopes2, 0)
+    _store_halves(dw + part * d, at, row, d, first[None, :], second[None, :])
 
 
 class _Backward(NamedTuple):
@@ -268,6 +282,6 @@ def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: Kerne
     keys, deep, wide = _cut(d, width, BACKWARD_TILE)
     blocks = ceil(k, keys)
     numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, scale, dropout)
-    flags = (start is not None, dropout > 0, keys, deep, wide)
+    flags = (start is not None, dropout > 0, keys, max(deep, wide))
     step = Launch(_backward, (blocks, n, 1), (*numbers, *flags), num_warps=WARPS)
     return _Backward(step, Launch(add_parts, (ceil(d, 16), 1, 1), (n * blocks, d, 128, 16), num_warps=4), blocks)
