@@ -22,6 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
+import regard
 from benchmarks.timing import RESULTS, Row, gpu_row, write
 from regard.attention.kernels import KernelArguments
 from regard.attention.kernels.additive.additive_op import attention
@@ -95,6 +96,9 @@ def works() -> list[Work]:
         Work(f"{'forward+backward' if back else 'forward'} B=1 T={t} D=256", 1, t, t, 256, back, eager=t < 8192)
         for back in (False, True)
         for t in lengths
+    ]
+    sweep += [
+        Work(f"forward+backward B=32 T={t} D=256", 32, t, t, 256, backward=True, short=True) for t in (64, 128, 256)
     ]
     low = [Work("forward B=4 T=2048 D=256", 4, 2048, 2048, 256, dtype=torch.bfloat16)]
     return targets + low + sweep
@@ -180,6 +184,26 @@ def measured(work: Work, compiled: bool) -> list[Row]:
     return sorted(rows, key=lambda one: one.work)  # times together, then memory
 
 
+def with_projections(tokens: int) -> list[Row]:
+    """`attend` with the two projections of a layer, forward and backward, beside the same formula by hand: B=32 D=256.
+
+    By the wall clock of many calls in a row: Python decides.
+    """
+    energy = regard.Additive(256, 256, 256).cuda()
+    q, k, v = (torch.randn(32, tokens, 256, device="cuda", requires_grad=True) for _ in range(3))
+    inputs, grad = [q, k, v, *energy.parameters()], torch.randn(32, tokens, 256, device="cuda")
+
+    def by_hand() -> Tensor:
+        return formula(energy.query(q), energy.key(k), energy.weight, v)
+
+    ways: dict[str, Callable[[], Tensor]] = {"regard": lambda: regard.attend(q, k, v, energy=energy), "eager": by_hand}
+    work = f"additive layer forward+backward B=32 T={tokens} D=256, float32, wall clock"
+    return [
+        shown(work, how, by_the_clock(lambda run=run: torch.autograd.grad(run(), inputs, grad), 50))  # type: ignore[misc]
+        for how, run in ways.items()
+    ]
+
+
 HEAD = f"{'work':75} {'by':15}       p20       p50       p80"
 
 
@@ -193,6 +217,9 @@ def main() -> None:
     for work in works():
         if work.name.startswith(options.only):
             write(measured(work, not options.no_compile), options.csv)
+    if not options.only or "layer".startswith(options.only):
+        for tokens in (64, 128, 256):
+            write(with_projections(tokens), options.csv)
 
 
 if __name__ == "__main__":
