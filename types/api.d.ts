@@ -79,6 +79,10 @@ export interface components {
             coming: number;
             /** Views */
             views: string[];
+            /** Opening */
+            opening?: {
+                [key: string]: unknown;
+            };
             /** Limits */
             limits: {
                 [key: string]: number;

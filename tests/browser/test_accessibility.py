@@ -49,6 +49,9 @@ def test_nothing_is_wrong(view: str, page: Page, server: Server, library: Librar
     settle(page)
     assert page.locator("#regard").get_attribute("data-theme") == "dark"
     assert problems(page) == []
+    page.set_viewport_size({"width": 390, "height": 844})
+    settle(page)
+    assert problems(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -100,7 +100,7 @@ def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], cap
 
     look(page, own[0], view="picture")
     page.set_input_files("input[type=file]", scene)
-    drawing = drawn(page, "drawn.grid[0] === 8")
+    drawing = drawn(page, "drawn.grid[0] === 8 && regard.state.get().picture?.sample === null")
     loaded = load_model_and_tokenizers.load(captioner)
     (caption,) = translate(loaded.model, loaded.tokenizers, [str(scene)], **{**loaded.search, "weights": True})
     weights, words = caption_word_weights(caption)
@@ -122,7 +122,7 @@ def test_a_caption_appears_word_by_word(page: Page, own: tuple[Server, str], cap
 def test_the_brightest_cell_is_where_it_looked_most(page: Page, own: tuple[Server, str], scene: Path) -> None:
     look(page, own[0], view="picture", picture={"smooth": False})
     page.set_input_files("input[type=file]", scene)
-    drawing = drawn(page, "drawn.grid[0] === 8")
+    drawing = drawn(page, "drawn.grid[0] === 8 && regard.state.get().picture?.sample === null")
     cell = max(range(64), key=drawing["weights"].__getitem__)
     darkest = min(range(64), key=drawing["weights"].__getitem__)
     box, settled = drawing["box"], page.locator(".picture .drawing canvas")

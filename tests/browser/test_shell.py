@@ -81,7 +81,7 @@ def test_the_list_of_keys(page: Page, server: Server, trace: str) -> None:
     look(page, server, "drawn.links.length", view="heads", trace=trace)
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
-    assert "mute the first token" in dialog.inner_text()
+    assert "hide the first token" in dialog.inner_text()
     page.keyboard.press("m")  # nothing while the list is open
     assert page.evaluate("regard.state.get().mute") is None
     page.keyboard.press("Escape")
@@ -94,7 +94,7 @@ def test_the_proof(page: Page, server: Server, minilm: Seen, trace: str) -> None
     error = minilm[1].fidelity().error
     assert error is not None
     assert badge.get_attribute("data-kept") == "true"
-    assert float(badge.inner_text().split("·")[1]) == pytest.approx(error, rel=0.06)
+    assert float(badge.inner_text().split("error")[1]) == pytest.approx(error, rel=0.06)
     badge.click()
     rows = page.get_by_role("dialog", name="Proof").locator("tbody tr")
     assert rows.count() == len(minilm)
@@ -246,7 +246,7 @@ def test_odd_settings_of_a_view_break_nothing(page: Page, server: Server, trace:
 
 def test_what_is_beyond_the_text_is_brought_back(page: Page, server: Server, trace: str) -> None:
     look(page, server, "drawn.links.length", view="heads", trace=trace, mass=0.001, shift=-9000, at=9000)
-    assert page.get_by_label("Mass").input_value() == "0.05"
+    assert page.get_by_label("Strongest links").input_value() == "0.05"
     page.mouse.wheel(0, 0)
     tall = page.evaluate("document.querySelector('.spacer').offsetHeight")
     rows = drawn(page)["rows"]

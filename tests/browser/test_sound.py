@@ -77,7 +77,7 @@ def test_a_sound_is_named_and_its_time_read(page: Page, own: Server, folders: li
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
-    drawing = drawn(page, "drawn.label")
+    drawing = drawn(page, "drawn.label && !regard.state.get().sound")
     loaded = load_model_and_tokenizers.load(folders[0])
     (named,) = classify(loaded.model, loaded.tokenizers, [str(sound)], weights=True)  # type: ignore[arg-type]
     assert drawing["label"] == named.label
@@ -103,7 +103,7 @@ def test_letters_have_weights_of_their_own(page: Page, own: Server, folders: lis
 
     page.goto(f"{own.url}#view=sound")
     page.set_input_files("input[type=file]", sound)
-    drawn(page, "drawn.label")
+    drawn(page, "drawn.label && !regard.state.get().sound")
     loaded = load_model_and_tokenizers.load(folders[1])
     (spelled,) = translate(loaded.model, loaded.tokenizers, [str(sound)], **{**loaded.search, "weights": True})  # type: ignore[arg-type]
     assert spelled.weights is not None

@@ -51,7 +51,7 @@ def see(
 
     console, text = Console(), one_text(texts) or ""
     if is_own_model(model):
-        seen = _watch_translator(model, text, second, find_device(device))
+        seen = _watch_own(model, text, second, find_device(device))
     else:
         seen = _watch_huggingface(model, text, second, find_device(device), trust_remote_code)
     if not len(seen):
@@ -77,13 +77,18 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
     return model.read(model.encode(text), model.encode_target(second))
 
 
-def _watch_translator(name: str, text: str, second: str | None, device: str) -> Seen:
+def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers, translate
     from ..seeing import watch
+    from ..viewer.data.watched_run import TASKS, watched_run
 
     if second is not None:
-        raise ValueError(f"{name} translates one sentence; --with is for models that read pairs")
-    loaded = load_model_and_tokenizers.load(name, device, wanted=("translate",))
+        raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
+    loaded = load_model_and_tokenizers.load(name, device, wanted=TASKS)
+    if loaded.model.task != "translate":
+        seen, _ = watched_run(loaded, text)
+        seen.model = name
+        return seen
     with watch(loaded.model) as seen:
         (translation,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     source, target = translation.source_pieces, translation.pieces

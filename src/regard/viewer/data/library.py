@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import limits
 from ..limits import ClientDisconnected, RequestError
 from .trace_view import TraceView
+from .watched_run import watched_run
 
 if TYPE_CHECKING:
     import threading
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...decoding.load_model_and_tokenizers import Pretrained
-    from ...seeing import Seen
     from ...seeing.capture.huggingface_text_model import TextModel
 
 LOADED = 3
 """Models that stay in memory."""
+READ = ("translate", "read", "generate", "classify")
+"""Tasks of models that read a text while they are watched."""
 TASK_TITLES = {
     "translate": "English to French",
     "classify": "classifies texts",
@@ -101,6 +103,8 @@ class Library:
         self.models = {model.name: model for model in models}
         self.pending: list[tuple[str, str, int]] = []
         """(model, text, tokens to generate) to read after the server has started, so that the page opens at once."""
+        self.opening: dict[str, Any] = {}
+        """The state of the page where a link names no view, as in a link: {"call": "5", "pins": ["q8"]}."""
         self.cancelled: threading.Event | None = None
         """Of the request that a model runs for; the model stops once it is set."""
         self.on_remove: Callable[[str], None] = lambda id: None
@@ -139,7 +143,7 @@ class Library:
 
     def read(self, name: str, text: str, second: str | None = None, generate: int = 0) -> TraceView:
         """Run a model over a text while its attention is watched, and add the trace."""
-        model = self.model(name, "translate", "read", "generate")
+        model = self.model(name, *READ)
         if second is not None and model.task != "read":
             raise RequestError(422, f"{name} reads one text; leave out `second`")
         if generate and model.task != "generate":
@@ -150,10 +154,8 @@ class Library:
             seen = (
                 loaded.generate(loaded.encode(text), generate) if generate else loaded.read(loaded.encode(text, second))
             )
-        elif model.task == "translate":
-            seen = _watch_translation(loaded, text)
         else:
-            seen, prompt = _watch_generation(loaded, text, generate)
+            seen, prompt = watched_run(loaded, text, generate)
         seen.model = name
         if not len(seen):
             raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
@@ -206,28 +208,3 @@ def _load(model: ModelEntry) -> Pretrained | TextModel:
     from ...seeing.capture.huggingface_text_model import load_text_model
 
     return load_text_model(model.place, with_head=model.task == "generate")
-
-
-def _watch_translation(loaded: Pretrained, text: str) -> Seen:
-    """Greedy translation, watched. A row of the decoder is labelled by its output token, its keys by its inputs."""
-    from ...decoding.batched_translation import translate
-    from ...seeing.capture.watch import watch
-
-    with watch(loaded.model) as seen:
-        (result,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
-    seen.tokens = [result.source_pieces]
-    seen.sides = {"source": result.source_pieces, "target": result.pieces, "read": ["<s>", *result.pieces[:-1]]}
-    return seen
-
-
-def _watch_generation(loaded: Pretrained, text: str, tokens: int) -> tuple[Seen, int]:
-    """Greedy generation after a prompt, watched, and the number of tokens of the prompt."""
-    from ...decoding.text_generation import generate
-    from ...seeing.capture.watch import watch
-
-    tokenizer = loaded.tokenizers.target
-    prompt = tokenizer.pieces(tokenizer.continued(text))
-    with watch(loaded.model) as seen:
-        generated = list(generate(loaded.model, tokenizer, text, tokens=tokens + 1))
-    seen.tokens = [[*prompt, *generated[:-1]]]  # the last token is never an input
-    return seen, len(prompt)

@@ -96,6 +96,8 @@ class TraceView:
         with self._lock:
             calls = [self._describe_call(at, call) for at, call in enumerate(self.seen.calls)]
             sides = {name: entries[min(entry, len(entries) - 1)] for name, entries in self.sides.items()}
+            for call in calls:
+                _shift_sides(call, sides)
             for call in calls:  # a side whose tokens are not known, or too few, is labelled by positions
                 for side, length in (("query_side", call["queries"]), ("key_side", call["keys"])):
                     name = call[side]
@@ -240,6 +242,21 @@ class TraceView:
             for x in patterns.heads()
         ]
         return {"heads": heads, "thresholds": THRESHOLDS, "why": ""}
+
+
+def _shift_sides(call: dict[str, Any], sides: dict[str, TokenLabels]) -> None:
+    """Label a call in which each token attends to those before it, as in an LSTMN: the first token has no row."""
+    name, length = call["query_side"], call["queries"]
+    if (
+        call["kind"] != "self"
+        or call["keys"] != length
+        or len(sides.get(name, TokenLabels.positions(0)).tokens) != length + 1
+    ):
+        return
+    labels = sides[name]
+    for side, part in (("query_side", slice(1, None)), ("key_side", slice(None, -1))):
+        call[side] = f"{name}, {'later' if side == 'query_side' else 'earlier'}"
+        sides[call[side]] = TokenLabels(labels.tokens[part], labels.words[part], labels.special[part])
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 router = APIRouter()
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
+SAMPLES = Path(__file__).parents[2] / "data" / "samples"
+"""Written by tools/viewer_samples.py."""
 BLEU_BY_LENGTH = Path(__file__).parents[2] / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
 
@@ -44,6 +47,20 @@ async def length(request: Request) -> Response:
     `curves`, one for each translator and corpus, have points of (words in the source, BLEU, sentences).
     """
     return json_response(json.loads(BLEU_BY_LENGTH.read_text(encoding="utf-8")), request)
+
+
+@router.get("/samples", responses=ERRORS, response_model=dict[str, Any])
+async def samples(request: Request) -> Response:
+    """Pictures and sounds to try the models with: `pictures` and `sounds`, each {name, type, data in base64}."""
+    kinds = {"pictures": (".png", "image/png"), "sounds": (".wav", "audio/wav")}
+    content = {
+        kind: [
+            {"name": path.stem, "type": type, "data": base64.b64encode(path.read_bytes()).decode()}
+            for path in sorted(SAMPLES.glob(f"*{suffix}"))
+        ]
+        for kind, (suffix, type) in kinds.items()
+    }
+    return json_response(content, request)
 
 
 @router.post("/translate", responses=ERRORS, response_model=dict[str, Any])

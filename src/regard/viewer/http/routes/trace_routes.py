@@ -54,6 +54,8 @@ class ServerInfo(BaseModel):
     coming: int
     """Traces that are still being made."""
     views: list[str]
+    opening: dict[str, Any] = Field(default_factory=dict)
+    """What the page shows where a link names no view: a part of its state."""
     limits: dict[str, int]
 
 
@@ -80,6 +82,7 @@ async def about(request: Request) -> ServerInfo:
         coming=len(jobs.library.pending),
         traces=await traces(request),
         views=view_names(),
+        opening=jobs.library.opening,
         limits=limits.public(),
     )
 
@@ -116,20 +119,21 @@ async def thumbs(
     entry: Entry = 0,
     size: Annotated[int, Query(ge=1, le=128, description="Cells along one side")] = 32,
     pool: Pooling = "max",
+    call: Annotated[int | None, Query(ge=0, description="Only the heads of this call")] = None,
 ) -> Response:
-    """Thumbnails of every head of every call: uint8 [heads of all calls, size, size], one peak for each.
+    """Thumbnails of every head of every call, or of one: uint8 [heads, size, size], one peak for each.
 
     For long texts each row of cells shows a single query, and X-Note says so.
     """
     jobs = jobs_of(request)
     view = jobs.library.trace(trace)
-    key = view.id, "thumbs", entry, size, pool
+    key = view.id, "thumbs", entry, size, pool, call
     array = jobs.arrays.get(key)
     if array is None:
         parts, sampled = [], False
-        for call in range(len(view.seen)):
-            call_shape(view, call, entry)
-            part, part_sampled = await jobs.run(request, partial(view.thumbnails, call, entry, size, pool))
+        for number in range(len(view.seen)) if call is None else [call]:
+            call_shape(view, number, entry)
+            part, part_sampled = await jobs.run(request, partial(view.thumbnails, number, entry, size, pool))
             parts.append(part)
             sampled |= part_sampled
         array = EncodedArray.of(torch.cat(parts), "uint8", note="a row of cells shows one query" if sampled else "")

@@ -2,12 +2,16 @@
 import { el } from "./dom.js";
 import { number } from "./numbers.js";
 
-/** One line: a bar of `share` of the width, a dot in `color` if there is one, the label, its place and its weight. */
-export function barRow({ label, at, weight, share, color = "", title, run }) {
+/** One line: a bar of `share` of the width, a head's number in its colours if there is one, the label, its place, its weight.
+ *
+ * @param {{label: string, at: number, weight: number, share: number, title: string, run: () => void,
+ *   head?: {number: number, color: string, ink: string} | null}} row
+ */
+export function barRow({ label, at, weight, share, head = null, title, run }) {
   const fill = el("span.barfill");
   fill.style.width = `${100 * share}%`;
-  const dot = color ? el("span.dot") : null;
-  if (dot) dot.style.background = color;
+  const dot = head ? el("span.dot", { "aria-hidden": "true" }, String(head.number)) : null;
+  if (dot && head) Object.assign(dot.style, { background: head.color, color: head.ink });
   const word = el("span.barlabel", {}, label, el("small", {}, ` ${at}`));
   return el(
     "button.barrow",

@@ -1,8 +1,15 @@
-// The badge: whether what is shown is what the model computed, and by how much W·v is off, call by call.
+// The badge: whether what is shown is what the model computed, and how far weights times values are from it, by call.
 import { el } from "../draw/dom.js";
 import { number } from "../draw/numbers.js";
 
-const WORDS = { true: "proved", false: "not what was computed", null: "not proved" };
+const WORDS = { true: "checked", false: "do not match the model", null: "not checked" };
+const MEANINGS = {
+  true:
+    "These are the weights the model used: multiplied with its values they give what the model computed, up to rounding. " +
+    "Why the model used them is another question.",
+  false: "Multiplied with the model's values, these weights do not give what the model computed: do not rely on them.",
+  null: "Whether the model used exactly these weights was not checked: its values or its output were not recorded.",
+};
 
 /** A button that says it in a word; pressed, it shows the table. */
 export function proofButton() {
@@ -14,10 +21,10 @@ export function proofButton() {
     if (!trace) return;
     const call = trace.calls.find((one) => one.id === callId);
     const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace) };
-    const error = faith.error == null ? "" : ` · ${number(faith.error)}`;
+    const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
     button.dataset.kept = String(faith.kept ?? null);
-    button.textContent = `${WORDS[String(faith.kept ?? null)]}${error}`;
-    button.title = "How far W·v is from what the model computed";
+    button.textContent = `Weights ${WORDS[String(faith.kept ?? null)]}${error}`;
+    button.title = MEANINGS[String(faith.kept ?? null)];
     dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   };
   return Object.assign(holder, { show });
@@ -48,8 +55,9 @@ function table(trace) {
     "The weights are computed from the queries and keys the model used. Multiplied with its values they must give what " +
     "the model gave: the error is |W·v − out| / |out|, and “allowed” is what rounding explains.";
   return [
-    el("h2", {}, "Is this what the model computed?"),
-    el("p", {}, words),
+    el("h2", {}, "Are these the weights the model used?"),
+    el("p", {}, MEANINGS[String(trace.faithful ?? null)]),
+    el("p.quietly", {}, words),
     el(
       "div.scroll",
       { tabIndex: 0, role: "region", "aria-label": "Every call" },

@@ -24,7 +24,10 @@ const WRITTEN = 32; // tokens that a model writes
 
 /** `made(id)` is called with a new trace, `more()` opens the dialog with all settings. */
 export function sentenceForm(source, about, { made, more, fail }) {
-  const models = about.models.filter((model) => model.task in EXAMPLES);
+  const order = Object.keys(EXAMPLES);
+  const models = about.models
+    .filter((model) => model.task in EXAMPLES)
+    .sort((a, b) => order.indexOf(a.task) - order.indexOf(b.task));
   let chosen = models.find((model) => model.task === "read") ?? models[0];
   let running = null;
   const input = el("input", {
@@ -122,6 +125,13 @@ export function sentenceForm(source, about, { made, more, fail }) {
     );
   }
 
+  function begin(model, text) {
+    chosen = model;
+    input.value = text;
+    show();
+    return run(text);
+  }
+
   show();
   return Object.assign(root, {
     /** The text and the model of the trace that is shown. @param {Trace | null} trace */
@@ -131,11 +141,10 @@ export function sentenceForm(source, about, { made, more, fail }) {
       chosen = models.find((model) => model.name === name) ?? chosen;
       show();
     },
-    run: (name, text) => {
-      chosen = models.find((model) => model.name === name) ?? chosen;
-      input.value = text;
-      show();
-      return run(text);
+    /** Runs the first example of the first model for a task; null where there is no such model. */
+    sample: (task) => {
+      const model = models.find((one) => one.task === task);
+      return model ? () => begin(model, EXAMPLES[task][0]) : null;
     },
     knows: (name) => models.some((model) => model.name === name),
     focus: () => input.focus(),

@@ -61,7 +61,7 @@ class Shell {
     try {
       this.about = await this.source.get("/api/about");
     } catch (error) {
-      this.about = { version: "", models: [], traces: [], coming: 0, views: [], limits: {} };
+      this.about = { version: "", models: [], traces: [], coming: 0, views: [], opening: {}, limits: {} };
       this.fail(error);
     }
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
@@ -76,10 +76,10 @@ class Shell {
     if (await this.remade()) return;
     if (!viewOf(this.state.get().view)) {
       this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
-      this.state.set({ view: this.first });
+      this.state.set({ view: this.first, ...this.about.opening });
     } else this.mounting = this.mount();
     await this.mounting;
-    if (this.welcome) this.tour.offer(this.parts.bar);
+    if (this.welcome) this.tour.offer(this.sentence);
   }
 
   /** The view that is open. */
@@ -231,7 +231,8 @@ class Shell {
       const { entry = 0 } = this.state.get();
       const trace = await this.load(this.traceId(), entry);
       if (turn !== this.generation) return;
-      if (trace !== this.trace) this.sentence.follow(trace);
+      if (trace !== this.followed) this.sentence.follow(trace);
+      this.followed = trace;
       this.trace = trace;
       if (trace && entry >= trace.batch) {
         this.state.set({ entry: null }); // a link to a text that this batch has not; mounts anew
@@ -316,6 +317,7 @@ class Shell {
       headViews: views.filter((view) => view.showsHead),
       announce: this.announce,
       read: this.reading.possible ? () => this.reading.open() : null,
+      sample: (task) => this.sentence.sample(task),
       fail: (error) => this.fail(error),
     };
   }

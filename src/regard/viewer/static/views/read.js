@@ -19,7 +19,7 @@ const NONE =
 /** @type {View} */
 export const read = {
   name: "read",
-  title: "Read",
+  title: "Classify",
   hint: "A text, the label a classifier gives it, and the weight of every word",
   needs: "classify",
   without: NONE,
@@ -37,7 +37,7 @@ class Read {
     this.input = el("textarea", {
       rows: 3,
       "aria-label": "Text",
-      placeholder: "A sentence to be named",
+      placeholder: "A sentence to classify",
       maxlength: this.context.about.limits.text,
     });
     this.ticks = this.models.map((model) => [
@@ -57,7 +57,7 @@ class Read {
       el(
         "div.controls.inline",
         {},
-        el("button.primary", { type: "submit" }, "Read"),
+        el("button.primary", { type: "submit" }, "Classify"),
         ...this.ticks.map(([, field]) => field),
       ),
     );
@@ -102,7 +102,7 @@ class Read {
       this.status.textContent = "Choose a model.";
       return;
     }
-    this.status.textContent = "Reading …";
+    this.status.textContent = "Classifying …";
     const { signal } = this.ending;
     try {
       const found = await this.context.source.post("/api/classify", { text, models }, signal);

@@ -2,6 +2,8 @@
 //
 // POST /api/listen answers {label, probabilities: {label: share}, seconds, waveform: [[least, most], …] evenly over
 // the time, weights: evenly over the time, spelled?: [{letter, weights}]}. Weights are empty or null where there are none.
+import { record } from "../data/microphone.js";
+import { samplesOf } from "../data/samples.js";
 import { inks, makeBoard, onPaper, place } from "../draw/canvas.js";
 import { el } from "../draw/dom.js";
 import { makeDrop } from "../draw/file_drop.js";
@@ -11,7 +13,7 @@ import { exact, number } from "../draw/numbers.js";
 export const sound = {
   name: "sound",
   title: "Sound",
-  hint: "Weights over a waveform: drop a WAV or FLAC on the page",
+  hint: "Weights over a waveform: choose a sound, record one, or drop a WAV or FLAC on the page",
   needs: "listen",
   mount: (root, context) => new SoundView(root, context),
 };
@@ -30,6 +32,8 @@ class SoundView {
 
   constructor(root, context) {
     this.context = context;
+    /** @type {Awaited<ReturnType<typeof record>> | null} */
+    this.recording = null;
     this.answer = null;
     this.at = null;
     this.file = null;
@@ -42,11 +46,17 @@ class SoundView {
       failed: context.fail,
     });
     this.play = el("button", { type: "button", hidden: true, onclick: () => this.toggle() }, "Play");
+    this.mic = el(
+      "button",
+      { type: "button", hidden: !navigator.mediaDevices, onclick: () => this.recordSound() },
+      "Record",
+    );
+    this.samples = el("span.samples");
     this.status = el("p.status", { role: "status" });
     this.stage = el("div.drawing");
     this.heard = el("aside.aside", { "aria-label": "What was heard" }, el("p.quietly", {}, NOTHING));
     root.replaceChildren(
-      el("div.controls", {}, this.drop.root, this.play, this.status),
+      el("div.controls", {}, this.drop.root, this.samples, this.mic, this.play, this.status),
       el("div.split", {}, this.stage, this.heard),
     );
     this.board = makeBoard(
@@ -59,13 +69,45 @@ class SoundView {
     this.audio = new Audio();
     this.audio.addEventListener("ended", () => this.stopped());
     this.keys = [{ key: " ", text: "play or stop", run: () => this.toggle() }];
+    this.offerSamples();
+  }
+
+  /** The sounds that ship; the first is listened to at once. */
+  async offerSamples() {
+    const samples = await samplesOf(this.context.source, "sounds");
+    this.samples.replaceChildren(
+      ...samples.map(({ name, file }) =>
+        el("button.sample", { type: "button", onclick: () => this.listen(file, name) }, `“${name}”`),
+      ),
+    );
+    const { sample } = this.settings;
+    const first = samples.find(({ name }) => name === sample) ?? samples[0];
+    if (first && !this.answer && !this.running) await this.listen(first.file, first.name);
+  }
+
+  /** Three seconds from the microphone, or less where it is stopped. */
+  async recordSound() {
+    if (this.recording) return this.recording.stop();
+    try {
+      this.recording = await record();
+      this.mic.textContent = "Stop";
+      this.status.textContent = "Recording: say a digit …";
+      await this.listen(await this.recording.sound);
+    } catch (error) {
+      this.context.fail(new Error(`There is no sound from the microphone: ${error.message}`));
+    } finally {
+      this.recording = null;
+      this.mic.textContent = "Record";
+      this.status.textContent = "";
+    }
   }
 
   get settings() {
     return { letter: null, ...this.context.state.get().sound };
   }
 
-  async listen(file) {
+  /** `name` is that of a sample. @param {Blob} file */
+  async listen(file, name = "") {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
@@ -76,7 +118,7 @@ class SoundView {
       URL.revokeObjectURL(this.audio.src);
       this.audio.src = URL.createObjectURL(file);
       this.play.hidden = false;
-      this.context.state.set({ sound: null });
+      this.context.state.set({ sound: name ? { ...this.context.state.get().sound, sample: name } : null });
       this.context.announce(`heard ${this.answer.label}`);
       this.show();
     } catch (error) {
@@ -139,7 +181,8 @@ class SoundView {
         {
           type: "button",
           "aria-pressed": String(at === letter),
-          onclick: () => this.context.state.set({ sound: { letter: at === letter ? null : at } }),
+          onclick: () =>
+            this.context.state.set({ sound: { ...this.context.state.get().sound, letter: at === letter ? null : at } }),
         },
         one.letter,
       ),
@@ -231,6 +274,7 @@ class SoundView {
   }
 
   destroy() {
+    this.recording?.stop();
     this.running?.abort();
     cancelAnimationFrame(this.frame);
     this.audio.pause();

@@ -35,9 +35,11 @@ export const generation = {
 /** What stands where the model wrote nothing. */
 function nothing(root, context) {
   const words =
-    "Nothing was written in this trace: the model read its text in one pass. " +
-    "Choose a model that writes, or watch model.generate(…).";
-  const button = context.read && el("button.primary", { type: "button", onclick: context.read }, "Read a text …");
+    "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
+  const run = context.sample("generate");
+  const button = run
+    ? el("button.primary", { type: "button", onclick: run }, "Let a model write")
+    : el("p", {}, "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
   root.append(el("div.empty", {}, el("p", {}, words), button));
   return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
 }
@@ -76,10 +78,10 @@ class Generation {
     this.callBox = el("span");
     this.buttons = headButtons((chosen) => state.set({ heads: chosen }));
     this.sink = tick(
-      "Mute first",
+      "Hide first token",
       false,
       (on) => state.set({ mute: on ? ["first"] : null }),
-      "Leave the first token out: it is often a sink (m)",
+      "Leave the first token out: much weight often rests on it for want of a better place (m)",
     );
     this.slider = el("input.scrub", {
       type: "range",
@@ -195,7 +197,7 @@ class Generation {
       { key: " ", text: "play or pause", run: () => this.toggle() },
       {
         key: "m",
-        text: "mute the first token",
+        text: "hide the first token",
         run: () => this.context.state.set({ mute: this.muted ? null : ["first"] }),
       },
       { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
@@ -268,7 +270,7 @@ class Generation {
       button.classList.toggle("later", at > this.step);
       button.tabIndex = at === this.step ? 0 : -1;
     });
-    this.scale.textContent = `Mean over ${counted(this.active.length, "head")}; colours from 0 to ${number(most)}, by square roots.`;
+    this.scale.textContent = `Mean over ${counted(this.active.length, "head")}; colours from 0 to ${number(most)} (square-root scale).`;
     this.aside.replaceChildren(...strongestKeys(this, weights));
     const { clientWidth } = this.chartBox;
     if (clientWidth) this.chartOn(fit(this.chart, clientWidth, CHART), clientWidth);

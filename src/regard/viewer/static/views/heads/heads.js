@@ -69,6 +69,7 @@ class Heads {
     this.trace = context.trace;
     this.hover = null;
     this.dragged = null;
+    this.ending = new AbortController();
     const { state } = this.context;
     this.controls = headsControls(state, (name, on) => this.mute(name, on));
     this.scroll = scrollingCanvas({
@@ -89,7 +90,9 @@ class Heads {
     this.pane.addEventListener("pointerdown", (event) => this.pressed(event));
     this.pane.addEventListener("pointerup", () => (this.dragged = null));
     this.box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
+    this.patterns = null;
     this.update(context.state.get());
+    this.findPatterns();
     this.box.scrollTop = bounded(this.state.at, 0, this.querySide.labels.length) * this.row;
   }
 
@@ -300,6 +303,7 @@ class Heads {
       mass: this.share,
       part: this.pairs.includes(this.state.part) ? this.state.part : null,
       theme: this.context.theme,
+      chosen: this.focus().length > 0,
     };
   }
 
@@ -338,6 +342,23 @@ class Heads {
   }
 
   // Words beside it
+
+  /** What the heads do, by the server's definitions: said in words where no token is chosen. */
+  async findPatterns() {
+    const path = `/api/traces/${encodeURIComponent(this.trace.id)}/patterns`;
+    try {
+      const { heads: found } = await this.context.source.get(
+        path,
+        { entry: this.state.entry ?? 0 },
+        this.ending.signal,
+      );
+      this.patterns = found;
+      this.listed = null;
+      this.paint();
+    } catch {
+      // A file may hold none, and a long text takes too long: the page then says nothing about patterns.
+    }
+  }
 
   list({ focus, links }) {
     const key = JSON.stringify([focus, links.length, this.active, this.level, this.call.id]);
@@ -410,6 +431,7 @@ class Heads {
   }
 
   destroy() {
+    this.ending.abort();
     this.scroll.close();
     this.rows.close();
   }

@@ -9,20 +9,20 @@ export function headsControls(state, mute) {
   const callBox = el("span");
   const buttons = headButtons((chosen) => state.set({ heads: chosen }));
   const mass = slider(
-    "Mass",
+    "Strongest links",
     [LEAST, 1, 0.05],
     1,
-    (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} %`),
+    (x) => (x >= 1 ? "all" : `${Math.round(100 * x)} % of the weight`),
     (mass) => state.set({ mass: mass >= 1 ? null : mass }),
     "Of each query and head only the strongest links are drawn, until they hold this much of its weight",
   );
   const sink = tick(
-    "Mute first",
+    "Hide first token",
     false,
     (on) => mute("first", on),
-    "Leave the first token out: it is often a sink (m)",
+    "Leave the first token out: much weight often rests on it for want of a better place (m)",
   );
-  const special = tick("Mute special", false, (on) => mute("special", on), "Leave [CLS], [SEP] and their like out (s)");
+  const special = tick("Hide [CLS], [SEP]", false, (on) => mute("special", on), "Leave special tokens out (s)");
   const partBox = el("span");
   const root = el("div.controls", {}, callBox, buttons, mass, sink, special, partBox);
   return { root, callBox, buttons, mass, sink, special, partBox };
@@ -45,12 +45,12 @@ export function headsKeys(view) {
     { key: "a", text: "all heads", run: () => set({ heads: null }) },
     {
       key: "m",
-      text: "mute the first token",
+      text: "hide the first token",
       run: () => view.mute("first", !view.mutes.includes("first")),
     },
     {
       key: "s",
-      text: "mute special tokens",
+      text: "hide special tokens",
       run: () => view.mute("special", !view.mutes.includes("special")),
     },
     { key: "ArrowDown", shift: true, text: "keys down", run: () => view.moveKeys(3) },

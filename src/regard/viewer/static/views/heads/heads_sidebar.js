@@ -2,12 +2,15 @@
 //
 // `view` has call, active (heads), colors, querySide, keySide, links, rows and muted, as the view has them.
 
+import { isNumbered, ownName } from "../../data/calls.js";
+import { patternSentence } from "../../data/pattern_sentences.js";
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
 import { barRow } from "../../draw/weight_bars.js";
 
 const LISTED = 14;
+const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
 export function summary(view, focus, links, bring) {
@@ -20,18 +23,19 @@ export function summary(view, focus, links, bring) {
     const title = `token ${at}; most by head ${head}: ${number(most)}`;
     const run = () => bring({ side: opposite, at });
     const share = weight / best[0].weight;
-    return barRow({ label: other.labels[at], at, weight, share, color: view.colors[head], title, run });
+    return barRow({ label: other.labels[at], at, weight, share, head: chip(view, head), title, run });
   });
   const names = same.map(({ at }) => own.labels[at]);
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
   const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
   const parts = [
     el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`),
+    ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", {}, text)),
     el("p.quietly", {}, measured(view, side, same.length)),
     el("div.bars", {}, ...rows),
   ];
   if (!links.length)
-    parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is muted."));
+    parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
 }
 
@@ -48,6 +52,56 @@ function strongest(view, side, chosen, links) {
     sums.set(theirs, found);
   }
   return [...sums.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+}
+
+function chip({ context: { palette } }, head) {
+  return { number: head, color: palette.head(head), ink: palette.overHead(head) };
+}
+
+/** The clearest links as sentences: of each head its strongest, the three heads with the strongest ones. */
+function findings(view, side, chosen, links) {
+  const best = new Map();
+  for (const link of links) {
+    if (!chosen.has(link[side]) || link.weight <= (best.get(link.head)?.weight ?? 0)) continue;
+    best.set(link.head, link);
+  }
+  const other = side === "query" ? "key" : "query";
+  const label = (link) => (side === "query" ? view.keySide : view.querySide).labels[link[other]];
+  const name = headName(view);
+  return [...best.values()]
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, 3)
+    .filter(({ weight }) => weight >= 0.1)
+    .map((link) =>
+      side === "query"
+        ? `Head ${name(link.head)} looks at “${label(link)}” (${link.weight.toFixed(2)} of its weight).`
+        : `Head ${name(link.head)}: “${label(link)}” looks here with ${link.weight.toFixed(2)} of its weight.`,
+    );
+}
+
+/** "5.11": layer and head, where layers have numbers. */
+function headName(view) {
+  return (head) => (isNumbered(view.trace) ? `${view.call.layer}.${head}` : String(head));
+}
+
+/** What the heads of this layer do, where the server found a pattern: the clearest first. */
+function layerFindings(view) {
+  const name = headName(view);
+  const own = (view.patterns ?? []).filter(
+    ({ call, head, labels }) => call === view.call.id && view.active.includes(head) && labels.length,
+  );
+  const telling = own.filter(({ labels }) => labels.some((label) => !RESTING.includes(label)));
+  const resting = own.filter((head) => !telling.includes(head));
+  const sentences = telling.map(({ head, labels, scores }) => {
+    const label = labels.find((one) => !RESTING.includes(one)) ?? labels[0];
+    return `Head ${name(head)} ${patternSentence(label, scores[label])}.`;
+  });
+  const many = resting.length > 1;
+  if (resting.length)
+    sentences.push(
+      `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
+    );
+  return sentences;
 }
 
 function measured(view, side, tokens) {
@@ -69,15 +123,17 @@ export function legend(view, queries, links) {
   const held = links.reduce((sum, link) => sum + link.weight, 0);
   const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
   const notes = [
-    view.muted.size && "Muted tokens are left out, and lines are shares of what remains; numbers stay the weights.",
+    view.muted.size && "Hidden tokens are left out, and lines are shares of what remains; numbers stay the weights.",
     !view.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
   ];
   const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
-  const hands = "Click pins a token, Shift-click or dragging a range. Shift and the wheel move the keys alone.";
+  const hands =
+    "Click a token to keep it chosen; drag, or Shift and click, for several. Shift and the wheel move the right column.";
   return [
-    el("h2", {}, call.name),
+    el("h2", { title: call.name }, isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call)),
     el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
+    ...layerFindings(view).map((text) => el("p.finding", {}, text)),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),
     el("p.quietly", {}, faint),
     el("p.quietly", {}, hands),

@@ -4,7 +4,7 @@
 // every query are drawn, on top of one another, the weight over the cube root of how many heads are on.
 import { shortened } from "../../draw/canvas.js";
 
-const [LOW, HIGH] = [22, 38]; // pixels of a token: as high as the window lets all of them be, within these
+const [LOW, HIGH] = [22, 44]; // pixels of a token: as high as the window lets all of them be, within these
 export const PAD = 12; // pixels above the first
 const FAINT = 1 / 255; // fainter than one step of a screen's colour cannot be seen
 const FOG = 0.03; // fainter than this, thousands of lines together hide the others
@@ -110,6 +110,7 @@ export function drawLines(ctx, scene, links) {
     ctx.strokeStyle = scene.colors[head];
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     ctx.globalAlpha = level > 1 ? level / LEVELS : mean(bucket);
+    if (scene.chosen) ctx.lineWidth = 1.2 + (3 * level) / LEVELS;
     ctx.beginPath();
     for (const link of bucket) {
       const y0 = near(scene, middle(scene, "query", link.query)) + aside.get(head);

@@ -349,11 +349,12 @@ function mount(root, context) {
   };
 }
 
-/** A bar from zero: energies may be negative. */
+/** A bar from zero; where no number is above zero, as with negative distances, from the least: the best is the longest. */
 function fill({ number, mark }, value, least, most) {
   number.textContent = value == null ? "—" : figure(value);
   const range = most - least || 1;
-  const [from, to] = value ? [Math.min(value, 0), Math.max(value, 0)] : [0, 0];
+  const ground = most <= 0 ? least : 0;
+  const [from, to] = value == null ? [0, 0] : [Math.min(value, ground), Math.max(value, ground)];
   mark.style.left = `${((from - least) / range) * 100}%`;
   mark.style.width = `${((to - from) / range) * 100}%`;
 }

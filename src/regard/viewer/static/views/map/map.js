@@ -13,6 +13,7 @@ import { mapPicture, mapTable } from "./map_export.js";
 import { mapKeys } from "./map_keys.js";
 import { MapPanel } from "./map_panel.js";
 import { MapAside, POOLS } from "./map_sidebar.js";
+import { MaskReader } from "./mask_reader.js";
 
 /** @type {View} */
 export const map = {
@@ -35,6 +36,7 @@ class MapView {
     this.panels = [];
     this.shown = [];
     this.others = new Map(); // traces looked at beside the first, by id and entry
+    this.masks = new MaskReader(context.source, () => this.redraw());
     this.controls = el("div.controls");
     this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
     this.camera = new MapCamera({
@@ -120,7 +122,7 @@ class MapView {
   show(at) {
     const { trace, call, head, entry } = this.shownTarget(at);
     const [title, stage] = /** @type {HTMLElement[]} */ ([...this.columns[at].children]);
-    const own = `${isNumbered(trace) ? call.name : ownName(trace, call)} · head ${head}`;
+    const own = `${isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call)}, head ${head}`;
     title.title = call.name;
     title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
     if (!this.panels[at]) {
@@ -168,6 +170,7 @@ class MapView {
       shade,
       palette,
       coarse,
+      masked: (at, reading) => this.masks.masked(this.shownTarget(at), reading),
     };
   }
 
@@ -245,7 +248,7 @@ class MapView {
       ...this.choosers(0),
       segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
       segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
-      el("button", { type: "button", onclick: () => this.camera.showAll() }, "Whole"),
+      el("button", { type: "button", onclick: () => this.camera.showAll() }, "Show all"),
       tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),
       ...(other ? [el("span.map-with", {}, "with", ...this.choosers(1))] : []),
     );

@@ -73,7 +73,7 @@ export class MapAside {
   }
 
   readingOf() {
-    const { panels, titles, cross, pool } = this.look();
+    const { panels, titles, cross, pool, masked } = this.look();
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
@@ -89,8 +89,10 @@ export class MapAside {
       one ? [el("p.map-value", { title: titles[at] }, exact(one.value))] : [],
     );
     const { query, key } = panels[0].sides;
+    const closed = found.some((one, at) => one && masked(at, one));
     return [
       ...values,
+      closed ? el("p.map-masked", {}, "Masked: this query may not look at this key.") : "",
       el("p.quietly", {}, what),
       ...around("query", first.row, rows, query),
       ...around("key", first.column, columns, key),

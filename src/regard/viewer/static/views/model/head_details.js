@@ -2,6 +2,7 @@
 
 import { callPath } from "../../data/calls.js";
 import { LARGE_MAP_SIDE } from "../../data/constants.js";
+import { patternMeaning, patternSentence, STATISTIC_MEANINGS } from "../../data/pattern_sentences.js";
 import { AGAIN } from "../../data/tiles.js";
 import { context2d } from "../../draw/canvas.js";
 import { colored } from "../../draw/color_scale.js";
@@ -79,7 +80,7 @@ export class HeadDetails {
     const most = Float32Array.from(data).reduce((a, b) => Math.max(a, b), 0);
     const tile = { data, width: shape[1], height: shape[0] };
     copy(tile, (x) => Math.sqrt(x / (most || 1)), this.context.palette, this.bigCanvas);
-    const parts = ["queries down, keys across", `0 to ${number(most)}, by square roots`];
+    const parts = ["queries down, keys across", `colours from 0 to ${number(most)}, square-root scale`];
     if (note) parts.push(note);
     if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
     this.scale.textContent = parts.join("; ");
@@ -107,21 +108,26 @@ export class HeadDetails {
     const open = this.context.headViews.map(({ name, title }) =>
       el("button", { type: "button", onclick: () => this.go(cell, name) }, title),
     );
-    const statistics = figures.map(([name, words]) => row(words, [number(cell.values[name])]));
+    const statistics = figures.map(([name, words]) =>
+      row(words, [number(cell.values[name])], false, STATISTIC_MEANINGS[name]),
+    );
     const patterns = scores.map(([name, score]) => {
       const chance = cell.p[name] == null ? "" : number(cell.p[name]);
-      return row(name, [number(score), least(name), chance], cell.labels.includes(name));
+      return row(name, [number(score), least(name), chance], cell.labels.includes(name), patternMeaning(name));
     });
     const parts = [
       el("h2", {}, `Head ${cell.name}`, ...cell.badges.map(badge)),
-      el("p.quietly", {}, cell.call.name),
+      ...cell.badges
+        .slice(0, 3)
+        .map(({ label }) => el("p.finding", {}, `This head ${patternSentence(label, cell.scores?.[label])}.`)),
+      el("p.quietly.small", {}, cell.call.name),
       this.bigCanvas,
       this.scale,
       el("div.buttons", {}, el("span.quietly", {}, "Open in"), ...open),
     ];
     if (statistics.length) parts.push(table(["statistic", "mean"], statistics));
     if (cell.from) parts.push(el("p.quietly.small", {}, cell.from));
-    if (patterns.length) parts.push(table(["pattern", "score", "over", "p"], patterns));
+    if (patterns.length) parts.push(table(["pattern", "score", "needs", "by chance"], patterns));
     if (this.why) parts.push(el("p.quietly", {}, `No patterns: ${this.why}.`));
     this.root.replaceChildren(...parts);
   }
@@ -137,11 +143,11 @@ export function copy(tile, shade, palette, canvas) {
   context2d(canvas).drawImage(colored(tile, shade, palette.bytes), 0, 0);
 }
 
-function row(first, cells, marked = false) {
+function row(first, cells, marked = false, meaning = "") {
   return el(
     "tr",
     { "data-marked": marked },
-    el("th", { scope: "row" }, first),
+    el("th", { scope: "row", title: meaning }, first),
     ...cells.map((cell) => el("td.number", {}, cell)),
   );
 }

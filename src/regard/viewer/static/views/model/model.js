@@ -8,6 +8,8 @@ import { copy, HeadDetails, STATISTICS } from "./head_details.js";
 import { modelPicture } from "./model_export.js";
 import { badge, rank } from "./pattern_badges.js";
 
+const LONG = 1 << 26; // weights of a trace from which its maps are fetched layer by layer
+
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
 
@@ -47,13 +49,14 @@ class Model {
       "max",
       (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
     );
-    this.note = el("p.quietly.small");
+    this.progress = "";
+    this.note = el("p.quietly.small", { role: "status" });
     this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
     this.grid.addEventListener("keydown", (event) => this.rove(event));
     this.details = new HeadDetails(context, (cell, view) => this.go(cell, view));
     root.append(
       el("div.controls", {}, this.sortBox, el("span.field", {}, el("span", {}, "Cells show the"), this.pools)),
-      el("div.split", {}, el("div.drawing.plain", {}, this.grid, this.note), this.details.root),
+      el("div.split", {}, el("div.drawing.plain", {}, this.note, this.grid), this.details.root),
     );
     for (const cell of this.cells) {
       cell.canvas = el("canvas", { width: SMALL_MAP_SIDE, height: SMALL_MAP_SIDE, "aria-hidden": "true" });
@@ -90,10 +93,49 @@ class Model {
     const pool = this.state.pool ?? "max";
     const params = { entry: this.state.entry ?? 0, size: SMALL_MAP_SIDE, pool };
     this.asked = pool;
+    const weights = this.trace.calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
+    if (weights > LONG && !this.context.source.holds) return this.loadByLayer(params);
     try {
       const found = await this.context.source.array(`${this.base}/thumbs`, params, this.ending.signal);
       if (this.asked !== pool) return;
       this.thumbs = found;
+      this.paint();
+    } catch (error) {
+      this.context.fail(error);
+    }
+  }
+
+  /** Of a long text the maps come layer by layer, and the page says how far they are. */
+  async loadByLayer(params) {
+    const side = SMALL_MAP_SIDE;
+    const size = this.cells.length * side * side;
+    /** @type {ArrayAnswer & {peaks: number[]}} */
+    const thumbs = {
+      data: new Uint8Array(size),
+      shape: [this.cells.length, side, side],
+      peaks: [],
+      note: "",
+      type: "uint8",
+      computed: 1,
+    };
+    let at = 0;
+    try {
+      for (const [done, call] of this.trace.calls.entries()) {
+        this.progress = `Computing the maps: ${done} of ${this.trace.calls.length} layers are here.`;
+        this.paint();
+        const found = await this.context.source.array(
+          `${this.base}/thumbs`,
+          { ...params, call: call.id },
+          this.ending.signal,
+        );
+        if (this.asked !== params.pool) return;
+        thumbs.data.set(found.data, at * side * side);
+        thumbs.note = found.note;
+        thumbs.peaks.push(...(found.peaks ?? []));
+        at += call.heads;
+        this.thumbs = thumbs;
+      }
+      this.progress = "";
       this.paint();
     } catch (error) {
       this.context.fail(error);
@@ -241,6 +283,7 @@ class Model {
 
   paint() {
     this.theme = this.context.theme;
+    this.note.textContent = this.progress;
     if (!this.thumbs) return;
     const { data, shape } = this.thumbs;
     const [, height, width] = shape;
@@ -249,7 +292,8 @@ class Model {
       copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
     });
     this.details.paint();
-    this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell, by square roots.`;
+    if (!this.progress)
+      this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell (square-root scale).`;
   }
 
   /** What a cell of the small maps is: what the server says of it, or what follows from the lengths. */

@@ -1,4 +1,5 @@
 // What heads do, in words: of each head its patterns, the rarest in the model first.
+import { patternMeaning } from "../../data/pattern_sentences.js";
 import { el } from "../../draw/dom.js";
 
 const COMMON = 0.25; // of all heads: a pattern of more than these tells little of any one of them
@@ -14,5 +15,5 @@ export function rank(cells) {
 }
 
 export function badge({ label, common }) {
-  return el(common ? "span.label.common" : "span.label", {}, label);
+  return el(common ? "span.label.common" : "span.label", { title: patternMeaning(label) }, label);
 }

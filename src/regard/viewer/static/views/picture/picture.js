@@ -4,6 +4,7 @@
 // of a trace has `grid: [h, w]` where its keys are cells of a picture, the last h·w of them, rows first.
 
 import { callPath, fileParts } from "../../data/calls.js";
+import { samplesOf } from "../../data/samples.js";
 import { plain } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
 import { context2d, inks, makeBoard, place } from "../../draw/canvas.js";
@@ -27,7 +28,8 @@ const NOTHING =
   "Nothing to look at yet: a captioner is not installed here, and this trace has no picture. " +
   "A trace of a vision model has one: its calls' keys are the cells of a grid.";
 
-const SCENES = "The captioner that ships knows scenes of shapes; this makes some: regard scenes 5 --save pictures";
+const SCENES =
+  "The captioner that ships knows scenes of shapes. Choose one of these, or a picture of yours. More: regard scenes 5 --save pictures";
 
 /** The picture that was looked at last: it is still there when one comes back from another view. */
 /** @type {{answer: any, image: HTMLImageElement, name: string} | null} */
@@ -79,14 +81,27 @@ class PictureView {
           failed: context.fail,
         })
       : null;
+    /** @type {{name: string, file: Blob}[]} */
+    this.samples = [];
     this.update();
+    if (this.drop) this.offerSamples();
   }
 
-  /** This view's part of the state: {word, query, smooth}. */
+  /** The pictures that ship. A link names the one that is shown; where nothing is, the first is described. */
+  async offerSamples() {
+    this.samples = await samplesOf(this.context.source, "pictures");
+    this.controlled = "";
+    this.show();
+    const linked = this.samples.find(({ name }) => name === this.settings.sample);
+    const first = linked ?? (this.answer || this.call || this.running ? null : this.samples[0]);
+    if (first && first.name !== last?.name) await this.describe(first.file, first.name);
+  }
+
+  /** This view's part of the state: {word, query, smooth, sample}. */
   get settings() {
-    const { word, query, smooth = true } = this.context.state.get().picture ?? {};
+    const { word, query, smooth = true, sample = null } = this.context.state.get().picture ?? {};
     const whole = (given) => Math.trunc(bounded(given, 0, Infinity));
-    return { word: whole(word), query: whole(query), smooth: Boolean(smooth) };
+    return { word: whole(word), query: whole(query), smooth: Boolean(smooth), sample };
   }
 
   set(patch) {
@@ -102,7 +117,8 @@ class PictureView {
     return this.call.keys - this.call.grid[0] * this.call.grid[1];
   }
 
-  async describe(file) {
+  /** `name` is that of a sample. @param {Blob} file */
+  async describe(file, name = "") {
     this.running?.abort();
     const running = new AbortController();
     this.running = running;
@@ -111,9 +127,9 @@ class PictureView {
       const answer = await this.context.source.post("/api/caption", file, running.signal);
       this.image = await loaded(answer.picture);
       this.answer = answer;
-      last = { answer, image: this.image, name: file.name ?? "" };
+      last = { answer, image: this.image, name };
       this.context.announce(answer.text);
-      this.set({ word: 0 });
+      this.set({ word: name && name === this.settings.sample ? this.settings.word : 0, sample: name || null });
       this.update();
     } catch (error) {
       this.context.fail(error);
@@ -185,6 +201,9 @@ class PictureView {
     this.controlled = stamp;
     this.controls.replaceChildren(
       ...(this.drop ? [this.drop.root] : []),
+      ...this.samples.map(({ name, file }) =>
+        el("button.sample", { type: "button", onclick: () => this.describe(file, name) }, name),
+      ),
       ...(own
         ? [
             callChoice({ ...this.context.trace, calls: this.calls }, call, (id) =>
