@@ -162,7 +162,13 @@ def test_patterns_over_a_file_with_a_picture(
     pytest.importorskip("matplotlib", reason="needs matplotlib")
     file, picture = tmp_path / "texts.txt", tmp_path / "heads.svg"
     file.write_text("the cat sat on the mat .\n\nthe mat is tired .\n")
-    out = run(monkeypatch, capsys, "patterns", folder, str(file), "--save-plot", str(picture), "--device", "cpu")
+    table = tmp_path / "heads.csv"
+    save = "--save-plot", str(picture), "--save-table", str(table)
+    out = run(monkeypatch, capsys, "patterns", folder, str(file), *save, "--device", "cpu")
+    header, *rows = table.read_text().splitlines()
+    assert header.startswith("layer,head,module,next,previous,self")
+    assert len(rows) == 4
+    assert rows[1].startswith("0,1,encoder.layer.0.attention.self,")
     assert "heads that score highest" in out
     assert "2 texts" in out
     assert "1 texts" in run(monkeypatch, capsys, "patterns", folder, "the cat/mat sat", "--device", "cpu")

@@ -4,7 +4,11 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import regard
+from regard.seeing.analysis import Patterns, TokenizedText
 from regard.seeing.result_table import ResultTable
 
 TABLE = {"layer": [0, 1], "score": [0.1, -2.5], "name": ["a, b", 'c "d"']}
@@ -43,3 +47,28 @@ def test_what_is_no_table_is_refused() -> None:
         ResultTable({"a": [1], "b": [1, 2]})
     with pytest.raises(ValueError, match=r"\.csv or \.parquet"):
         ResultTable(TABLE).save("table.xlsx")
+    with pytest.raises(ValueError, match="there is no folder"):
+        ResultTable(TABLE).save("nowhere/table.csv")
+
+
+def test_what_was_seen_is_a_table() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
+    with torch.no_grad(), regard.watch(model.eval()) as seen:
+        model(torch.randn(1, 5, 8))
+    columns = seen.table().columns
+    assert columns["layer"] == [0, 1]
+    assert columns["queries"] == [5, 5]
+    assert columns["faithful"] == [True, True]
+    assert columns["fidelity"] == [call.fidelity().error for call in seen]
+
+
+def test_patterns_are_a_table() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
+    with torch.no_grad(), regard.watch(model.eval()) as seen:
+        model(torch.randn(1, 5, 8))
+    patterns = Patterns()
+    patterns.add(seen, TokenizedText.from_ids([3, 1, 4, 1, 5]))
+    columns = patterns.table().columns
+    assert columns["head"] == [0, 1, 0, 1]
+    assert columns["previous"] == [head.scores["previous"] for head in patterns.heads()]
+    assert columns["p of previous"] == [head.p["previous"] for head in patterns.heads()]

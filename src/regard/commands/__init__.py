@@ -7,6 +7,7 @@ from . import (  # noqa: F401  each registers its command
     classify,
     compare,
     demo,
+    effects,
     evaluate,
     export,
     generate,

@@ -30,6 +30,9 @@ def patterns(
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the scores into a file: .png, .svg or .pdf.")
     ] = None,
+    save_table: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the scores of all heads: .csv or .parquet.")
+    ] = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -50,9 +53,12 @@ def patterns(
     from ..seeing.capture.huggingface_text_model import load_text_model
     from ..seeing.drawing.head_report import best_heads_table, label_table
     from ..seeing.drawing.matplotlib_figures import check_figure_path, save_head_maps
+    from ..seeing.result_table import check_table_path
 
     if save_plot is not None:
         check_figure_path(save_plot)
+    if save_table is not None:
+        check_table_path(save_table)
     if is_own_model(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
     text_model = load_text_model(model, find_device(device), trust_remote_code=trust_remote_code)
@@ -77,6 +83,9 @@ def patterns(
     console.print(best_heads_table(all_patterns))
     share = all_patterns.sink_share()
     console.print(f"\n{all_patterns.texts} texts; {share:.0%} of the heads give the first token over 0.3: sinks")
+    if save_table is not None:
+        all_patterns.table().save(save_table)
+        console.print(f"wrote {save_table}", markup=False)
     if save_plot is not None:
         names = [name for name in PLOTTED if name in all_patterns.heads()[0].scores]
         save_head_maps(save_plot, {name: all_patterns.scores(name) for name in names})

@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+def check_table_path(path: str | Path) -> Path:
+    """The path, if a table can be written there. Call it before a long computation."""
+    path = Path(path)
+    if path.suffix not in (".csv", ".parquet"):
+        raise ValueError(f"{path}: a table is written as .csv or .parquet; end the name in one of them")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}")
+    return path
+
+
 class ResultTable:
     """Columns by name; `to_frame()` gives a pandas or polars data frame, `save(path)` writes CSV or Parquet."""
 
@@ -36,13 +46,11 @@ class ResultTable:
 
     def save(self, path: str | Path) -> None:
         """Write .csv, or .parquet with pyarrow or polars."""
-        path = Path(path)
+        path = check_table_path(path)
         if path.suffix == ".csv":
             write_text(path, self.to_csv())
-        elif path.suffix == ".parquet":
-            self._save_parquet(path)
         else:
-            raise ValueError(f"a table is written to .csv or .parquet, got {path.name!r}")
+            self._save_parquet(path)
 
     def to_csv(self) -> str:
         text = io.StringIO()

@@ -1,6 +1,7 @@
 """Analysis: head patterns, induction and retrieval heads, rollout, ablation, effects, distances between heads."""
 
 from ..capture.tokenized_text import TokenizedText
+from ..effects.contribution_table import contribution_table
 from ..effects.effect_sweep import effects
 from ..effects.effect_table import Effects
 from ..effects.logit_attribution import LogitAttribution, logit_attribution
@@ -20,6 +21,7 @@ __all__ = [
     "TokenizedText",
     "ablate",
     "classical_scaling",
+    "contribution_table",
     "effects",
     "flow",
     "head_distances",

@@ -23,11 +23,12 @@ et al. smooth weights before taking entropies to keep the logarithm finite; here
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..capture.call_inputs_and_output import evenly_spaced
+from ..result_table import ResultTable
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
 from .pattern_p_values import ROWS, p_values, random_key_sums, visible_keys
@@ -178,6 +179,23 @@ class Patterns:
         """The heads that score highest on a pattern."""
         _check(pattern)
         return sorted(self.heads(), key=lambda head: -head.scores.get(pattern, 0.0))[:count]
+
+    def table(self) -> ResultTable:
+        """One row per head: its scores, its labels, and p of patterns that name keys."""
+        heads = self.heads()
+        columns: dict[str, list[object]] = {
+            "layer": [head.layer for head in heads],
+            "head": [head.head for head in heads],
+            "module": [self.names[head.layer] for head in heads],
+        }
+        columns |= {name: [head.scores[name] for head in heads] for name in heads[0].scores}
+        columns |= {f"p of {name}": [head.p[name] for head in heads] for name in heads[0].p}
+        columns["labels"] = [" ".join(label.replace(" ", "_") for label in head.labels) for head in heads]
+        return ResultTable(columns)
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas or polars."""
+        return self.table().to_frame()
 
     def sink_share(self) -> float:
         """The share of all heads whose mean weight on the first token is above 0.3 (Gu et al. 2024)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .recording.call_recorder import CallRecorder
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ...viewer.export.widget import Widget
+    from ..result_table import ResultTable
     from .attention_call import Call
     from .tokenized_text import TokenizedText
 
@@ -119,6 +120,22 @@ class Seen:
         from ...viewer.export.single_file import write
 
         write(self, path, size)
+
+    def table(self) -> ResultTable:
+        """One row per call: shapes, what computed it, and the fidelity error (None if it cannot be measured)."""
+        from ..result_table import ResultTable
+
+        rows = []
+        for call in self.calls:
+            measured, (*_, queries, keys) = call.fidelity(), call.shape
+            row = call.name, call.layer, call.kind, call.heads, queries, keys, call.origin, measured.error
+            rows.append((*row, measured.faithful))
+        names = ("name", "layer", "kind", "heads", "queries", "keys", "computed by", "fidelity", "faithful")
+        return ResultTable({name: [row[at] for row in rows] for at, name in enumerate(names)})
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas or polars."""
+        return self.table().to_frame()
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table's cells: one row per call."""

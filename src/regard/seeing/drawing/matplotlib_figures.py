@@ -89,6 +89,26 @@ def save_head_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers he
     save_figure(figure, file)
 
 
+def save_signed_maps(file: str | Path, maps: Mapping[str, Float[Tensor, "layers heads"]]) -> None:
+    """One map of layers × heads per name, each on its own scale about 0: red above, blue below."""
+    from matplotlib.figure import Figure
+
+    layers, heads = next(iter(maps.values())).shape
+    size = 1.5 + 0.14 * heads, 1.0 + 0.14 * layers
+    figure = Figure(figsize=(len(maps) * size[0], size[1]), layout="constrained")
+    panels = figure.subplots(1, len(maps), squeeze=False).flatten()
+    for axes, (name, values) in zip(panels, maps.items(), strict=True):
+        limit = float(values.nan_to_num(0).abs().max()) or 1.0
+        image = axes.imshow(values.float().cpu().numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="equal")
+        layer, head = divmod(int(values.nan_to_num(0).abs().argmax()), heads)
+        axes.set_title(f"{escape_math(name)}\n{layer}.{head}: {float(values[layer, head]):+.2f}", fontsize=8)
+        axes.tick_params(labelsize=6)
+        figure.colorbar(image, ax=axes, shrink=0.6).ax.tick_params(labelsize=6)
+    figure.supxlabel("head", fontsize=8)
+    figure.supylabel("layer", fontsize=8)
+    save_figure(figure, file)
+
+
 def save_sound_figure(
     file: str | Path,
     samples: Int16[np.ndarray, "samples"],
