@@ -1,6 +1,7 @@
 """python -m benchmarks.watch_architectures [name …]: watch a tiny model of every architecture of Transformers.
 
 Each is run plainly and watched, and what is seen is compared with the weights that its own eager attention returns.
+With --memory it also runs in bfloat16 at two lengths, and how the memory held grows with the length is measured.
 Every architecture has a process of its own, so that none can stop the others. The results are in architectures.csv.
 """
 
@@ -27,9 +28,11 @@ from regard import watch
 from regard.atomic_write import write_text
 from tests.support import tiny_architectures
 
+from .memory_held import LENGTHS, growth
+
 RESULTS = Path(__file__).with_name("architectures.csv")
 PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
-COLUMNS = ("architecture", "verdict", "calls", "returned", "reason")
+COLUMNS = ("architecture", "verdict", "calls", "returned", "reason", "memory")
 ALLOWED = 2e-5
 SECONDS = 120
 MEMORY = 12 << 30
@@ -70,13 +73,14 @@ def examine(name: str) -> dict[str, str]:
         torch.manual_seed(0)
         with watch(model) as seen:
             watched = first_tensor(model(**copy.deepcopy(inputs)))
-        reason, theirs, own = "", [], None
+        reason, theirs, own, other = "", [], None, None
         try:
             eager: Any = copy.deepcopy(model)
             eager.set_attn_implementation("eager")
             torch.manual_seed(0)
             with watch(eager) as own:
-                theirs = weights_returned(eager(**copy.deepcopy(inputs), output_attentions=True))
+                output = eager(**copy.deepcopy(inputs), output_attentions=True)
+            theirs, other = weights_returned(output), first_tensor(output)
             if any(bool(x.isnan().any()) for x in theirs):
                 theirs, reason = [], "its eager attention returns NaN"
         except Exception as error:
@@ -85,10 +89,13 @@ def examine(name: str) -> dict[str, str]:
         return line(name, "CHANGED", len(seen), len(theirs), "the output differs when watched")
     faithful, missed = seen.faithful, "; ".join(seen.missed)
     unmatched = compare(seen, theirs)
-    if unmatched and faithful and own is not None and own.faithful:
-        # Both copies are proved by their outputs: they compute different things, or return others than they use.
-        verdict = "proved, returned otherwise" if compare(own, theirs) else "proved, eager differs"
-        return line(name, verdict, len(seen), len(theirs), "; ".join(unmatched[:1]))
+    if unmatched and faithful and own is not None and own.faithful and plain is not None and other is not None:
+        # Both copies are proved by their outputs: one returns other numbers than it uses, or their outputs differ.
+        if compare(own, theirs):
+            return line(name, "proved, returned otherwise", len(seen), len(theirs), "; ".join(unmatched[:1]))
+        if not torch.allclose(plain, other, atol=1e-3, equal_nan=True):
+            text = f"the outputs differ by {float((plain - other).abs().max()):.1e}; weights: {unmatched[0]}"
+            return line(name, "proved, eager differs", len(seen), len(theirs), text)
     if unmatched:
         differs = any(x.startswith("differs") for x in unmatched)
         verdict = "WRONG" if faithful else "wrong, doubted" if differs else "named" if missed else "unseen"
@@ -124,10 +131,18 @@ def compare(seen: Any, theirs: list[torch.Tensor]) -> list[str]:
 
 def line(name: str, verdict: str, calls: int = 0, returned: int = 0, reason: str = "") -> dict[str, str]:
     reason = " ".join(reason.split())[:300]
-    return {"architecture": name, "verdict": verdict, "calls": str(calls), "returned": str(returned), "reason": reason}
+    cells = (name, verdict, str(calls), str(returned), reason, "")
+    return dict(zip(COLUMNS, cells, strict=True))
 
 
-def in_a_process(name: str) -> dict[str, str]:
+def measure(name: str, memory: bool) -> dict[str, str]:
+    row = examine(name)
+    if memory and row["verdict"] not in ("not built", "no attention"):
+        row["memory"] = growth(name)
+    return row
+
+
+def in_a_process(name: str, memory: bool = False) -> dict[str, str]:
     """The line of an architecture, computed in a child that is stopped after SECONDS."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -136,10 +151,10 @@ def in_a_process(name: str) -> dict[str, str]:
         sys.stderr = sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         try:
-            found = examine(name)
+            row = measure(name, memory)
         except BaseException as error:
-            found = line(name, "error", reason=f"{type(error).__name__}: {error}")
-        os.write(writer, json.dumps(found).encode())
+            row = line(name, "error", reason=f"{type(error).__name__}: {error}")
+        os.write(writer, json.dumps(row).encode())
         os._exit(0)
     os.close(writer)
     ready, _, _ = select.select([reader], [], [], SECONDS)
@@ -154,6 +169,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--csv", type=Path, default=RESULTS)
+    parser.add_argument("--memory", action="store_true", help="also measure the memory held in bfloat16")
+    parser.add_argument("--rest", action="store_true", help="only what the file does not have yet")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     # Before the fork: importing these takes 2 s, an architecture 0.1 s.
@@ -162,8 +179,11 @@ def main() -> None:
     logging.set_verbosity_error()
     rows, start = [], time.monotonic()
     try:
+        done = {row["architecture"] for row in kept(chosen.csv)} if chosen.rest and chosen.csv.exists() else set()
         for name in chosen.names or tiny_architectures.names():
-            rows.append(in_a_process(name))
+            if name in done:
+                continue
+            rows.append(in_a_process(name, chosen.memory))
             print(*rows[-1].values(), sep="\t", flush=True)
     finally:  # also when it is stopped
         keep(rows, chosen.csv)
@@ -179,14 +199,17 @@ def kept(file: Path = RESULTS) -> list[dict[str, str]]:
 
 def keep(rows: list[dict[str, str]], file: Path = RESULTS) -> None:
     """Write the rows in place of older ones of the same architectures, and the page made of them."""
-    old = {row["architecture"]: row for row in (kept(file) if file.exists() else [])}
-    merged = old | {row["architecture"]: row for row in rows}
+    merged = {row["architecture"]: row for row in (kept(file) if file.exists() else [])}
+    for row in rows:
+        before = merged.get(row["architecture"], {})
+        merged[row["architecture"]] = row | {"memory": row["memory"] or before.get("memory", "")}
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(merged[name] for name in sorted(merged))
     write_text(file, text.getvalue())
-    write_text(PAGE, page(kept(file)))
+    if file == RESULTS:
+        write_text(PAGE, page(kept(file)))
 
 
 MEANINGS = {
@@ -214,8 +237,8 @@ def page(rows: list[dict[str, str]]) -> str:
         "# Architectures of Transformers, watched",
         "",
         f"A tiny random model of each of {len(rows)} architectures in Transformers' model mapping, of which "
-        f"{len(rows) - counts['not built']} could be built. `python -m benchmarks.watch_architectures` makes this "
-        "page, with names those lines.",
+        f"{len(rows) - counts['not built']} could be built. `python -m benchmarks.watch_architectures --memory` makes "
+        "this page, with names those lines.",
         "",
         "| verdict | architectures | meaning |",
         "|---|---:|---|",
@@ -231,7 +254,28 @@ def page(rows: list[dict[str, str]]) -> str:
         lines += ["| architecture | calls | reason |", "|---|---:|---|"]
         lines += [f"| {row['architecture']} | {row['calls']} | {_cell(row['reason'])} |" for row in chosen]
         lines += [""]
-    return "\n".join(lines)
+    return "\n".join(lines + memory_section(rows))
+
+
+def memory_section(rows: list[dict[str, str]]) -> list[str]:
+    """How the memory that a watch holds grows, in bfloat16."""
+    measured = [row for row in rows if row["memory"]]
+    other = [row for row in measured if row["memory"] not in ("linear", "fixed length")]
+    square = [row for row in other if row["memory"].startswith("exponent")]
+    linear, fixed = (sum(row["memory"] == kind for row in measured) for kind in ("linear", "fixed length"))
+    return [
+        "## Memory held in bfloat16",
+        "",
+        f"What a watch keeps alive, at two lengths of the input (text of {LENGTHS[0].text} and {LENGTHS[1].text} "
+        f"tokens, pictures of {LENGTHS[0].picture} and {LENGTHS[1].picture} pixels). It grows linearly with queries "
+        f"and keys in {linear} of {len(measured)} architectures; {fixed} have inputs of one length; {len(square)} hold "
+        f"matrices (an exponent of 2 is a square), and {len(other) - len(square)} did not run at these lengths.",
+        "",
+        "| architecture | memory |",
+        "|---|---|",
+        *(f"| {row['architecture']} | {_cell(row['memory'])} |" for row in other),
+        "",
+    ]
 
 
 def _cell(text: str) -> str:

@@ -35,10 +35,26 @@ def test_an_architecture_of_each_kind_is_proved_or_named(name: str) -> None:
 
 def test_the_page_counts_verdicts_and_gives_reasons() -> None:
     rows = [
-        {"architecture": "a", "verdict": "proved", "calls": "2", "returned": "2", "reason": ""},
-        {"architecture": "b", "verdict": "named", "calls": "1", "returned": "1", "reason": "x | y"},
-        {"architecture": "c", "verdict": "not built", "calls": "0", "returned": "0", "reason": "needs timm"},
+        {"architecture": "a", "verdict": "proved", "calls": "2", "returned": "2", "reason": "", "memory": "linear"},
+        {
+            "architecture": "b",
+            "verdict": "named",
+            "calls": "1",
+            "returned": "1",
+            "reason": "x | y",
+            "memory": "exponent 1.9: a bias",
+        },
+        {
+            "architecture": "c",
+            "verdict": "not built",
+            "calls": "0",
+            "returned": "0",
+            "reason": "needs timm",
+            "memory": "",
+        },
     ]
     text = page(rows)
     assert "of which 2 could be built" in text
     assert "| b | 1 | x \\| y |" in text
+    assert "linearly with queries and keys in 1 of 2 architectures" in text
+    assert "| b | exponent 1.9: a bias |" in text

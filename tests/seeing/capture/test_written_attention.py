@@ -217,3 +217,21 @@ def test_a_trace_keeps_weights_that_do_not_sum_to_one(tmp_path: Path) -> None:
         back.weights.tile(slice(None), slice(None)), seen[0].weights.tile(slice(None), slice(None))
     )
     assert back.fidelity().faithful
+
+
+def masked_in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Weights of padding set to zero after the softmax (DeBERTa's XSoftmax)."""
+    weights = softmax(q, k)
+    weights.masked_fill_(torch.arange(K) > 4, 0)
+    return weights @ v
+
+
+def test_weights_set_to_zero_in_place_are_those_of_the_product() -> None:
+    seen = seen_of(masked_in_place)
+    assert seen.faithful
+    w = seen[0].weights.tile(slice(None), slice(None))
+    assert not w[..., 5:].any()
+    torch.testing.assert_close(w[..., :5], softmax(*inputs()[:2])[..., :5])
+    # In training it may be dropout, after which the weights are no longer known.
+    (message,) = seen_of(masked_in_place, training=True).missed
+    assert "changed in place between the softmax and the product" in message

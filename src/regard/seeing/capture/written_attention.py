@@ -83,7 +83,7 @@ class OpenSoftmax:
             first = self.pieces[0] if self.pieces else piece
             if piece.out.shape != first.out.shape or any(piece.first == x.first for x in self.pieces):
                 return False  # another use of the same weights
-            if self._versions.changed():
+            if self._versions.changed() and self.module.training:  # dropout in place; otherwise weights set to zero
                 raise ChangedInPlaceError("the weights were changed in place between the softmax and the product")
             self.pieces.append(piece)
             return True

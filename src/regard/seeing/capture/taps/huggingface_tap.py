@@ -61,6 +61,9 @@ def _attention(
     ablations = call_routing.ablations_of(module)
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
+    waiting = call_routing.thread_state.softmaxes
+    if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
+        waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
     interface_call, before = call_routing.InterfaceCall(module, key, value), call_routing.thread_state.interface_call
     call_routing.thread_state.interface_call = interface_call
     try:
