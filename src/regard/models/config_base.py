@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import MISSING, Field, asdict, dataclass, fields
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 CellKind = Literal["gru", "lstm"]
 NormPlace = Literal["pre", "post"]
@@ -68,6 +68,8 @@ class PartConfig(Config):
     """Configuration of an encoder or a decoder: a frozen dataclass, listed in `models/registry.py`."""
 
     kind: str  # its name in config.json
+    recurrent: ClassVar[bool] = False
+    """Whether one position is computed after another, each by small operations."""
 
     @property
     def width(self) -> int:

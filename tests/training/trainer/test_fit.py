@@ -20,6 +20,7 @@ from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
 from regard.training.run.metrics_file import FIRST, MetricsFile
+from regard.training.trainer.fit import one_thread
 from regard.training.trainer.learning_rate import rate
 from tests.support.tiny_training import measured, recipe_file
 
@@ -382,6 +383,27 @@ def test_a_soft_beginning_longer_than_the_training_is_remarked() -> None:
     (remark,) = _remarks(recipe_loader.load_recipe("hard-scenes", ["training.updates=500"]))
     assert remark.startswith("decoder.warmup = 800 is more than training.updates = 500")
     assert not list(_remarks(recipe_loader.load_recipe("hard-scenes")))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "threads"),
+    [
+        ("bahdanau-phrasebook", [], 1),
+        ("lstmn-phrases", [], 1),
+        ("bahdanau-phrasebook", ["decoder.width=512"], 3),
+        ("transformer-phrasebook", [], 3),
+    ],
+    ids=["recurrent", "lstmn", "wide", "transformer"],
+)
+def test_one_thread_trains_a_narrow_recurrent_model(name: str, changes: list[str], threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with one_thread(recipe_loader.load_recipe(name, [*changes, "training.accelerator=cpu"])):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch import nn
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class LSTMNDecoderConfig(DecoderConfig):
     """An LSTM that attends over all its states so far, and over an encoder's (Cheng et al. 2016, section 4)."""
 
+    recurrent: ClassVar[bool] = True
     kind: Literal["lstmn"] = "lstmn"
     fusion: Literal["none", "shallow", "deep"] = "deep"  # how the encoder's tape enters; none without an encoder
     embedding: int = 256

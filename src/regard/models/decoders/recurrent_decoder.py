@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch import nn
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class RecurrentDecoderConfig(DecoderConfig):
     """A GRU or LSTM that attends to the annotations before its step (Bahdanau), after it (Luong), or not at all."""
 
+    recurrent: ClassVar[bool] = True
     kind: Literal["rnn"] = "rnn"
     attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
     energy: Literal["additive", "dot", "general", "concat"] = "additive"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ DECAY = 0.9  # of the moving average of the reward
 class ShowAttendTellDecoderConfig(DecoderConfig):
     """Show, Attend and Tell (Xu et al. 2015): an LSTM with gated attention over a picture before each word."""
 
+    recurrent: ClassVar[bool] = True
     kind: Literal["tell"] = "tell"
     attention: Literal["none", "soft", "hard"] = "soft"
     penalty: float = field(default=0.0, metadata=UNBOUNDED)  # λ of the doubly stochastic penalty; soft attention's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import nn
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class LSTMNEncoderConfig(EncoderConfig):
     """An LSTM that attends over all its states so far (Cheng et al. 2016, section 3.1)."""
 
+    recurrent: ClassVar[bool] = True
     kind: Literal["lstmn"] = "lstmn"
     reads: SequenceSource = "text"
     embedding: int = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import nn
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class RecurrentEncoderConfig(EncoderConfig):
     """A GRU or LSTM over embedded words or frames of sound, in both directions (Bahdanau) or one (Luong)."""
 
+    recurrent: ClassVar[bool] = True
     kind: Literal["rnn"] = "rnn"
     reads: SequenceSource = "text"
     cell: CellKind = "gru"

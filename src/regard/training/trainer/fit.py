@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,8 +48,33 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     with Run.alone(folder) if first and folder.is_dir() else nullcontext():
         if first and not resume:
             Run.create(recipe, folder, force=force)
-        _fit(run, first=first, resume=resume)
+        with one_thread(recipe):
+            _fit(run, first=first, resume=resume)
     return run
+
+
+NARROW = 128
+"""Widths up to which a recurrent model is trained by one thread."""
+
+
+@contextmanager
+def one_thread(recipe: Recipe) -> Iterator[None]:
+    """One thread for a narrow recurrent model on a CPU, and for nothing else.
+
+    Its operations are so short that a second thread saves nothing, and where another process keeps a core busy each
+    of them waits for it. The recipe alone decides: how many threads there are shows in the last digits of the sums.
+    """
+    import torch
+
+    parts = [part for part in (recipe.encoder, recipe.decoder) if part is not None]
+    narrow = any(part.recurrent for part in parts) and all(part.width <= NARROW for part in parts)
+    threads = torch.get_num_threads()
+    if narrow and _accelerator(recipe.training) == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _fit(run: Run, *, first: bool, resume: bool) -> None:
