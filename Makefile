@@ -15,7 +15,7 @@ export REGARD_DATA ?= ../shared/data
 
 LOCK   := requirements/lock.txt
 
-.PHONY: demo test check format lock bench results test-gpu picture clean
+.PHONY: demo test check format lock bench results test-gpu picture site site-test loop clean
 
 # Everything but torch comes from the lock, by hash. torch and triton come last: the index decides whether their wheels
 # are for CPU or CUDA, constraints.txt which version.
@@ -94,6 +94,15 @@ test-gpu:               ## on a machine with CUDA and its own torch: uses that P
 
 picture: $(READY)       ## redraw the README's picture from the demo itself
 	$(BIN)/regard demo --save docs/demo.svg
+
+site: $(READY) $(MODELS) $(BROWSER) $(NODE) ## the site, static, into build/site: documentation, Python API, viewer with live models
+	$(BIN)/python -m tools.site_build build/site
+
+site-test: site         ## every page of the site at three widths, light and dark, and all of its live models
+	REGARD_SITE=build/site $(BIN)/python -m pytest tests/browser/test_site_pages.py tests/browser/test_site_viewer.py
+
+loop: $(READY) $(MODELS) $(BROWSER) ## record the README's moving picture from the viewer
+	$(BIN)/python -m tools.readme_loop
 
 clean:
 	rm -rf $(VENV) node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
