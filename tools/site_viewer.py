@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import gzip
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +22,12 @@ import regard
 from regard.decoding.load_model_and_tokenizers import load
 from regard.decoding.onnx import export_onnx
 from regard.viewer import limits
+from regard.viewer.data import first_trace
 from regard.viewer.data.library import Library, ModelEntry, installed_models
 from regard.viewer.export.javascript_bundle import bundle
 from regard.viewer.export.single_file import trace_responses
-from regard.viewer.http.routes.model_routes import BLEU_BY_LENGTH
+from regard.viewer.http.application import create_app
+from regard.viewer.http.in_process_client import request
 from regard.viewer.static_files import STATIC, styles, view_names
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ RUNTIME = ROOT / "node_modules" / "onnxruntime-web" / "dist"
 SCRIPT, GRAPHS = "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"
 SENTENCE = "The cat sat on the mat because it was tired, and the dog let it sleep."
 PROMPT = "Attention is a way to look things up. A query meets keys that carry values, and"
-TEXTS = [  # model, text, tokens to generate; the first is what the page opens on
+TEXTS = [  # model, text, tokens to generate
     ("minilm", SENTENCE, 0),
     ("smollm2", PROMPT, 24),
     ("tatoeba-bahdanau-en-fr", "My sister has a small black dog.", 0),
@@ -94,26 +98,30 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     (data / "traces").mkdir(parents=True)
     models = [model for model in installed_models() if model.ours]
     library = Library([], installed_models())
-    summaries = []
+    traces = [first_trace.first_trace()]  # what the page opens on
     for name, text, count in TEXTS if texts is None else texts:
-        if name not in library.models:
+        if name in library.models:
+            traces.append(library.read(name, text, generate=count))
+        else:
             print(f"{name} is not installed: no trace of it")
-            continue
-        trace = library.read(name, text, generate=count)
+    for trace in traces:
         responses = trace_responses(trace)
         _add_neurons(responses, trace)
         _write_json(data / "traces" / f"{trace.id}.json", responses)
-        summaries.append(trace.summary)
     about = {
         "version": regard.__version__,
         "models": [{"name": x.name, "task": x.task, "title": x.title} for x in models],
-        "traces": summaries,
+        "traces": [trace.summary for trace in traces],
         "coming": 0,
         "views": view_names(),
+        "opening": first_trace.STATE,
         "limits": limits.public(),
     }
     _write_json(data / "about.json", about)
-    shutil.copy(BLEU_BY_LENGTH, data / "length.json")
+    for name in ("length", "samples"):
+        with ThreadPoolExecutor(1) as thread:  # an event loop may run already on this one
+            answer = thread.submit(asyncio.run, request(create_app(Library([])), "GET", f"/api/{name}")).result()
+        (data / f"{name}.json").write_bytes(answer.body)
     for model in models:
         _export(model, data / "models" / model.name)
     (folder / "ort").mkdir()

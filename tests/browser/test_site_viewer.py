@@ -16,19 +16,22 @@ from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.sound_reader import SoundReader
 from regard.decoding import generate, load_model_and_tokenizers
 from regard.viewer.data import model_outputs
+from regard.viewer.data.first_trace import first_trace
 from regard.viewer.data.library import Library, installed_models
+from regard.viewer.data.neuron_view import neuron_view
 from tests.support.browser_page import drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytest.importorskip("onnx", reason="needs the extra `export`")
 site_viewer = pytest.importorskip("tools.site_viewer")
 
 CLOSE = 1e-3
+HERE = ("http://127.0.0.1:", "data:", "blob:")
 TRANSLATORS = ["tatoeba-bahdanau-en-fr", "tatoeba-transformer-en-fr"]
 SENTENCE = "My sister has a small black dog."
 ODD = [
@@ -66,12 +69,28 @@ def models() -> Library:
     return Library([], [model for model in installed_models() if model.ours])
 
 
-@pytest.fixture
-def viewer(page: Page, site: str) -> Page:
+@pytest.fixture(scope="module")
+def opened(browser: Browser, site: str) -> Iterator[tuple[Page, list[str]]]:
+    """One page for all tests, since loading the models takes longer than running them; and what it complained of."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    context.add_init_script("try { localStorage.setItem('regard-tour', 'done') } catch {}")
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda asked: complaints.append(asked.url) if not asked.url.startswith(HERE) else None)
     page.set_default_timeout(60_000)
     page.goto(site)
     drawn(page)
-    return page
+    yield page, complaints
+    context.close()
+
+
+@pytest.fixture
+def viewer(opened: tuple[Page, list[str]]) -> Iterator[Page]:
+    page, complaints = opened
+    yield page
+    assert complaints == []
 
 
 def post(page: Page, path: str, body: dict[str, Any]) -> Any:
@@ -131,6 +150,41 @@ def test_classes_of_texts(viewer: Page, models: Library) -> None:
     same(expected, result)
 
 
+def test_a_classifier_is_watched(viewer: Page) -> None:
+    text = "The soup was not bad."
+    trace = Library([], installed_models()).read("opinions-lstm", text)
+    check_weights(viewer, post(viewer, "/api/traces", {"model": "opinions-lstm", "text": text})["id"], trace)
+
+
+def test_a_sentence_typed_on_the_page(viewer: Page) -> None:
+    """Every view of the new trace has something to show, and its link makes it again."""
+    viewer.get_by_role("textbox", name="Type a sentence").fill("I like apples.")
+    viewer.get_by_role("button", name="Run").click()
+    viewer.wait_for_function("() => regard.state.get().trace?.startsWith('live-')")
+    for view in ("Heads", "Model", "Map", "Generation"):
+        viewer.get_by_role("tab", name=view, exact=True).click()
+        drawn(viewer)
+        assert not viewer.get_by_role("alert").is_visible(), view
+    viewer.get_by_role("tab", name="Neuron", exact=True).click()
+    viewer.locator(".stage .empty").wait_for()
+    link = viewer.evaluate("regard.state.link()")
+    second = viewer.context.new_page()
+    second.goto(link)
+    second.wait_for_function("() => window.regard?.state.get().trace?.startsWith('live-')")
+    second.close()
+
+
+def test_samples_and_the_neuron_view(viewer: Page) -> None:
+    samples = viewer.evaluate("regard.source.get('/api/samples')")
+    assert samples["pictures"]
+    assert samples["sounds"]
+    trace = first_trace()
+    path = f"/api/traces/{trace.id}/calls/2/neuron"
+    code = "([path, params]) => regard.source.get(path, params)"
+    theirs = viewer.evaluate(code, [path, {"head": 9, "entry": 0, "query": 3, "cols": "0:8"}])
+    same(neuron_view(trace.weights(2, 0)[9], 3, range(8)), theirs)
+
+
 def test_the_character_model(viewer: Page) -> None:
     """The likeliest characters, and the weights of every layer and head."""
     loaded = load_model_and_tokenizers.load("shakespeare-transformer")
@@ -148,7 +202,6 @@ def test_a_trace_made_in_the_browser(viewer: Page, name: str) -> None:
     trace = Library([], installed_models()).read(name, "I like apples.")
     made = post(viewer, "/api/traces", {"model": name, "text": "I like apples."})["id"]
     check_weights(viewer, made, trace)
-    viewer.goto("about:blank")
 
 
 def check_weights(page: Page, made: str, trace: Any) -> None:

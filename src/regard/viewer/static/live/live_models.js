@@ -1,7 +1,7 @@
 // The models that run in the visitor's browser, and the requests of the HTTP API that they answer.
 
 import { continueText } from "./beam_search.js";
-import { generationTrace, translationTrace } from "./live_trace.js";
+import { classificationTrace, generationTrace, translationTrace } from "./live_trace.js";
 import { caption, soundClass, textClass, translation } from "./model_answers.js";
 import { OnnxModel } from "./onnx_model.js";
 import { pixelsOf } from "./picture_file.js";
@@ -90,9 +90,10 @@ export class LiveModels {
   /** A trace of a model over a text: {id, summary, json, arrays}. */
   async trace({ model: name, text, generate = 0 }, signal) {
     const [model, title] = [await this.model(name), this.title(name)];
-    return model.about.task === "translate"
-      ? translationTrace(model, title, text, signal)
-      : generationTrace(model, title, text, generate, signal);
+    const { task } = model.about;
+    if (task === "translate") return translationTrace(model, title, text, signal);
+    if (task === "classify") return classificationTrace(model, title, text);
+    return generationTrace(model, title, text, generate, signal);
   }
 
   /** The likeliest continuation of a text, for tests and pages. */

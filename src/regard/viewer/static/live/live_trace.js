@@ -2,6 +2,7 @@
 
 import { pooled } from "../data/pooling.js";
 import { continueText, limitOf, replay, search } from "./beam_search.js";
+import { classOf } from "./model_answers.js";
 import { END, labelsOf } from "./tokenizer.js";
 
 const THUMBNAIL = 32; // cells along a side
@@ -45,7 +46,18 @@ export async function translationTrace(model, title, text, signal) {
       const module = layers.decoder > 1 || kind === "self" ? `decoder.layers.${layer}.${kind}` : "decoder";
       calls.push(callOf(calls, module, layer, kind, heads, "target", keys, weights, sides));
     }
-  return finished(model, title, text, sides, calls, 0);
+  return finished(model, title, text, sides, calls, 0, 0);
+}
+
+/** A text and its label: how the classifier pooled the tokens. */
+export async function classificationTrace(model, title, text) {
+  const ids = [...model.source.encode(text), END];
+  const result = await model.classify(ids, [1, ids.length]);
+  if (!result.weights) throw new Error(`${title} gives no word a weight of its own`);
+  const sides = { source: labelsOf(model.source.pieces(ids)), target: labelsOf([classOf(model, result).label]) };
+  const weights = result.weights.data.slice();
+  const call = callOf([], "pooling", 0, "cross", 1, "target", "source", weights, sides);
+  return finished(model, title, text, sides, [call], 0, 0);
 }
 
 /** The likeliest continuation of a prompt, watched. */
@@ -72,7 +84,7 @@ export async function generationTrace(model, title, text, count, signal) {
       callOf(calls, `decoder.layers.${layer}.attention`, layer, "self", heads, "text", "text", weights, sides),
     );
   }
-  return finished(model, title, text, sides, calls, count ? prompt.length : 0);
+  return finished(model, title, text, sides, calls, prompt.length, count);
 }
 
 /** Rows [1, maps, keys so far] of some heads as one [heads, queries, keys]; what lies ahead is 0. */
@@ -113,7 +125,7 @@ function callOf(before, name, layer, kind, heads, query_side, key_side, weights,
 }
 
 /** {id, summary, json, arrays}: answers by path and parameters, as a single file holds them. */
-function finished(model, title, text, sides, calls, prompt) {
+function finished(model, title, text, sides, calls, prompt, generate) {
   const id = `live-${Math.abs(hash(`${model.name}\n${text}\n${prompt}\n${calls[0].about.queries}`)).toString(16)}`;
   const root = `/api/traces/${id}`;
   const first = Object.values(sides)[0];
@@ -139,6 +151,7 @@ function finished(model, title, text, sides, calls, prompt) {
     side_sentences: {},
     prompt,
     missed: [],
+    made: { model: model.name, text, second: null, generate },
     calls: calls.map(({ about }) => about),
   };
   const none = { heads: [], thresholds: {}, why: "patterns are computed by regard itself, not in the browser" };
