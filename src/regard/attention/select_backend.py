@@ -75,7 +75,8 @@ def _is_small(request: Request) -> bool:
         return False
     size = energies.count * energies.queries * energies.keys * energies.a.shape[-1]
     if energies.a.device.type == "cuda":
-        return size <= 1 << 24 and energies.queries > 8  # a few queries have a kernel of their own
+        # Short sequences and a few queries have kernels of their own, for rows up to that width.
+        return size <= 1 << 24 and energies.queries > 8 and max(energies.a.shape[-1], request.v.shape[-1]) > 512
     return size <= 1 << 19 or (energies.queries <= 2 and size <= 1 << 24)
 
 
