@@ -69,13 +69,16 @@ def is_cross(module: nn.Module) -> bool | None:
 thread_state = _ThreadState()
 
 
-@contextmanager
-def suspend_reports() -> Iterator[None]:
-    before, thread_state.suspended = thread_state.suspended, True
-    try:
-        yield
-    finally:
-        thread_state.suspended = before
+class suspend_reports:
+    """Inside the block, calls are not reported. A class, because `contextmanager` takes three times as long."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before, thread_state.suspended = thread_state.suspended, True
+
+    def __exit__(self, *error: object) -> None:
+        thread_state.suspended = self._before
 
 
 def is_active() -> bool:

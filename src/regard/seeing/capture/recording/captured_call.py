@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ....attention.tensor_versions import version_of
-from ..call_inputs_and_output import some_rows
+from ..call_inputs_and_output import ROWS, some_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,8 @@ class CapturedCall:
     is anything else that `make` needs. `learned` are further tensors that the weights depend on.
     """
 
+    _fixed_versions: tuple[int | None, ...]
+    key_versions: tuple[int | None, int | None]
     __slots__ = (
         "_fixed_versions", "address", "details", "k", "key_versions", "keys", "learned", "make", "mask", "out", "q",
         "queries", "rows", "settings", "state", "v",
@@ -44,19 +46,24 @@ class CapturedCall:
         settings: tuple[Any, ...] | None = None,
         details: Any = None,
     ) -> None:
-        self.make, self.settings, self.details, self.learned = make, settings, details, learned
+        # Every line here runs once for each call of a watched model, and is written for speed.
+        self.make, self.settings, self.details = make, settings, details
         self.q, self.k, self.v = q.detach(), k.detach(), v.detach()
         self.mask = mask.detach() if mask is not None and mask.requires_grad else mask
         self.state = None if state is None else state.detach()
-        self.queries, self.keys = q.shape[-2], k.shape[-2]
+        self.queries, self.keys, self.learned = q.shape[-2], k.shape[-2], learned
         self.address = out.data_ptr()
-        self.rows, self.out = some_rows(out.detach())
-        self._fixed_versions = [version_of(x) for x in self._fixed()]
-        self.key_versions = version_of(k), version_of(v)
+        self.rows, self.out = (None, out.detach().clone()) if self.queries <= ROWS else some_rows(out.detach())
+        if learned or mask is not None or q.is_inference() or k.is_inference() or v.is_inference():
+            self._fixed_versions = tuple([version_of(x) for x in self._fixed()])
+            self.key_versions = version_of(k), version_of(v)
+        else:
+            self._fixed_versions = (q._version,) if state is None else (q._version, state._version)
+            self.key_versions = k._version, v._version
 
     def _fixed(self) -> list[Tensor]:
         """What the weights depend on, without keys and values."""
-        return [self.q, *self.learned, *(x for x in (self.mask, self.state) if x is not None)]
+        return [self.q, *self.learned, *(x for x in (self.state, self.mask) if x is not None)]
 
     def tensors(self) -> list[Tensor]:
         """Everything that is held, without the rows of the output."""
@@ -65,7 +72,7 @@ class CapturedCall:
     def record(self) -> Record:
         """The record, which says whether a tensor was changed in place since the call."""
         record = self.make(self)
-        record.changed = self._fixed_versions != [version_of(x) for x in self._fixed()]
+        record.changed = self._fixed_versions != tuple([version_of(x) for x in self._fixed()])
         record.key_versions = self.key_versions
         return record
 
@@ -77,12 +84,13 @@ class CapturedSteps:
     """
 
     __slots__ = ("_left", "ablated", "calls", "name", "total")
+    _left: tuple[tuple[Tensor, Tensor], ...]
+    """Keys and values that a sliding cache no longer has."""
 
     def __init__(self, name: str, call: CapturedCall, ablated: str) -> None:
-        self.name, self.ablated, self.calls = name, ablated, [call]
+        self.name, self.ablated, self.calls, self._left = name, ablated, [call], ()
         self.total = call.keys
         """The number of keys of all calls."""
-        self._left: list[tuple[Tensor, Tensor]] = []  # keys and values that a sliding cache no longer has
 
     def may_continue(self, call: CapturedCall) -> bool:
         """Whether the call may be a step after these, by its lengths alone."""
@@ -107,7 +115,7 @@ class CapturedSteps:
         if not trusted and not _same_rows(last, call, ((left, 0), (last.keys - 1, old - 1))):
             return False
         if left:
-            self._left.append((last.k.narrow(-2, 0, left).clone(), last.v.narrow(-2, 0, left).clone()))
+            self._left += ((last.k.narrow(-2, 0, left).clone(), last.v.narrow(-2, 0, left).clone()),)
         last.k = last.v = None  # type: ignore[assignment]
         self.calls.append(call)
         self.total += call.queries

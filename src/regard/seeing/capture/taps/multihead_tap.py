@@ -7,6 +7,7 @@ same projections again; fidelity is measured on the output of the model.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 
     from ..call_inputs_and_output import Record
 
-FORWARD = inspect.signature(F.multi_head_attention_forward)
+NAMES = tuple(inspect.signature(F.multi_head_attention_forward).parameters)
+DEFAULTS = {
+    name: x.default
+    for name, x in inspect.signature(F.multi_head_attention_forward).parameters.items()
+    if x.default is not inspect.Parameter.empty
+}
+NEED_WEIGHTS = NAMES.index("need_weights")
 KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, heads, T_q, T_k]; 0 is [T_q, T_k]
 
 
@@ -41,39 +48,48 @@ def _replacements() -> Iterator[Replacement]:
 
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    arguments = FORWARD.bind(*args, **kwargs)
-    arguments.apply_defaults()
-    options = arguments.arguments
-    if not options["need_weights"]:
+    needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
+    if not needs_weights:
         return original(*args, **kwargs)
     if call_routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     with call_routing.suspend_reports():
         result = original(*args, **kwargs)
+    options = dict(zip(NAMES, args, strict=False)) | kwargs
+    for name, x in options.items():
+        if isinstance(x, torch.Tensor) and x.grad_fn is not None:  # parameters have no graph, and are kept as they are
+            options[name] = x.detach()
     out = result[0].detach()
-    options = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-    dropout = options["dropout_p"] if options["training"] else 0.0
-    options |= {"need_weights": False, "dropout_p": 0.0}
-    same = options["query"] is options["key"] or options["query"].data_ptr() == options["key"].data_ptr()
     rows, kept = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
-    check_unchanged = _version_check(*options.values())
-
-    def make() -> Record:
-        check_unchanged()
-        record = _inner_call(original, options)
-        after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
-        origin = "nn.MultiheadAttention"
-        return replace(record, out=kept, rows=rows, after=after, origin=origin, dropout=dropout, cross=not same)
-
-    def arrange(g: Tensor) -> Tensor:
-        """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it."""
-        g = g.transpose(0, 1) if g.dim() == 3 else g[None]
-        before: Tensor = (g @ options["out_proj_weight"]).unflatten(-1, (options["num_heads"], -1))
-        return before.transpose(1, 2)
-
-    tensors = options["query"], options["key"], options["value"], kept
-    call_routing.report(make, tensors=tensors, output=GraphOutput(result[0], arrange))
+    make = functools.partial(_record, original, options, rows, kept, _version_check(*options.values()))
+    output = GraphOutput(result[0], functools.partial(_gradient_before_projection, options))
+    call_routing.report(make, tensors=(options["query"], options["key"], options["value"], kept), output=output)
     return result
+
+
+def _record(
+    original: Callable[..., Any],
+    options: dict[str, Any],
+    rows: Tensor | None,
+    out: Tensor,
+    check_unchanged: Callable[[], None],
+) -> Record:
+    check_unchanged()
+    options = DEFAULTS | options
+    query, key, dropout = options["query"], options["key"], options["dropout_p"] if options["training"] else 0.0
+    record = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
+    after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
+    cross = query is not key and query.data_ptr() != key.data_ptr()
+    return replace(
+        record, out=out, rows=rows, after=after, origin="nn.MultiheadAttention", dropout=dropout, cross=cross
+    )
+
+
+def _gradient_before_projection(options: dict[str, Any], g: Tensor) -> Tensor:
+    """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it."""
+    g = g.transpose(0, 1) if g.dim() == 3 else g[None]
+    before: Tensor = (g @ options["out_proj_weight"]).unflatten(-1, (options["num_heads"], -1))
+    return before.transpose(1, 2)
 
 
 def _native(original: Callable[..., Any], *args: Any) -> Any:

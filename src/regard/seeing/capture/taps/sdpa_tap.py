@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}
 _FLASH = 1
 _CHOOSE: Callable[..., int] | None = getattr(torch, "_fused_sdp_choice", None)
+"""The kernel that PyTorch chooses for a call, by a private function of PyTorch."""
 _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _FLASH_ON_CPU: Callable[..., tuple[Tensor, Tensor]] = getattr(torch, _NAME, None) or getattr(torch.ops.aten, _NAME)
 
@@ -51,17 +52,18 @@ def _scaled_dot_product_attention(
     ablations = call_routing.ablations_of(None) if interface_call is None else []
     for ablation, name in ablations:
         attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
-    kernel, state = _kernel(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa), None
+    kernel, state = None, None
+    if _CHOOSE is not None and query.dim() == 4:
+        try:
+            kernel = _CHOOSE(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        except (RuntimeError, TypeError):  # the call itself will say what is wrong
+            kernel = None
     if kernel == _FLASH and attn_mask is None and not dropout_p and query.is_cpu:
         # The function that PyTorch calls here; called directly, it also returns the row state.
         out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
     else:
-        thread_state = call_routing.thread_state
-        before, thread_state.suspended = thread_state.suspended, True  # on meta tensors it calls softmax in Python
-        try:
+        with call_routing.suspend_reports():  # on meta tensors it calls softmax in Python
             out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        finally:
-            thread_state.suspended = before
     module = None
     if interface_call is not None:
         interface_call.reported, module = True, interface_call.module
@@ -91,25 +93,6 @@ def _record(call: CapturedCall) -> Record:
         cross=None if module is None else call_routing.is_cross(module),
         rows=call.rows,
     )
-
-
-def _kernel(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
-) -> int | None:
-    """The kernel PyTorch chooses for this call, by a private function of PyTorch; None if that is not available."""
-    if _CHOOSE is None or q.dim() != 4:
-        return None
-    try:
-        return int(_CHOOSE(q, k, v, mask, dropout, is_causal, scale=scale, enable_gqa=enable_gqa))
-    except (RuntimeError, TypeError):
-        return None
 
 
 TAP = Tap(
