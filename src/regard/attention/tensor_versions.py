@@ -22,7 +22,12 @@ class TensorVersions:
     def __init__(self, tensors: Iterable[Tensor], versions: Iterable[int | None] | None = None) -> None:
         """`versions` are those of an earlier moment; by default it is now."""
         self.tensors = list(tensors)
-        self._versions = [version_of(x) for x in self.tensors] if versions is None else list(versions)
+        if versions is not None:
+            self._versions = list(versions)
+        elif torch.compiler.is_compiling():
+            self._versions = [None] * len(self.tensors)
+        else:
+            self._versions = [None if x.is_inference() else x._version for x in self.tensors]
 
     def require_unchanged(self, consequence: str) -> None:
         """Raise where one of the tensors was changed; `consequence` says what cannot be computed then."""

@@ -6,7 +6,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -126,23 +126,31 @@ def try_capture(
     v: Tensor,
     out: Tensor,
     module: nn.Module | None = None,
+    mask: Tensor | None = None,
+    state: Tensor | None = None,
+    learned: tuple[Tensor, ...] = (),
+    settings: tuple[Any, ...] | None = None,
+    details: Any = None,
     output: GraphOutput | None = None,
-    **options: Any,
 ) -> None:
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
     `output` is the output with its graph, by default `out`.
     """
+    thread_state.events += 1
+    name = watches[0].names.get(id(module)) if len(watches) == 1 else None
+    if name is None or ablations or thread_state.captured is not None or watches[0].layers is not None:
+        matching = [] if thread_state.captured is not None else _watches_of(module)
+    else:
+        matching = [(watches[0], name, cast("nn.Module", module))]  # almost always
     try:
-        call = CapturedCall(make, q, k, v, out, **options)
+        call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
     except Exception as error:  # an error of ours must not stop the model
         report_missed(f"the call could not be recorded: {error}", module)
         return
-    thread_state.events += 1
     if thread_state.captured is not None:
         thread_state.captured.append(call.record())
-        return
-    for watch, name, part in _watches_of(module):
+    for watch, name, part in matching:
         gradient = None if not watch.recorder.gradients else GraphOutput(out) if output is None else output
         watch.recorder.add_captured(name, call, _ablated(part) if ablations else "", gradient)
 

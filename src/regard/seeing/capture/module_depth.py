@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
 ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
@@ -45,15 +47,16 @@ class ModuleDepths:
     without attention between others are left out.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts | Callable[[], Parts]) -> None:
+        """`parts` may be a function that lists them on first use: nothing needs it while the model runs."""
         self._parts = parts
         self._places: dict[str, list[tuple[list[int], str, str]]] | None = None
 
     def of(self, name: str) -> int | None:
         """The depth of the module of this name; None if its place is not repeated."""
-        if self._places is None:  # on first use: nothing needs it while the model runs
+        if self._places is None:
             self._places = {}
-            for part, module in self._parts:
+            for part, module in self._parts() if callable(self._parts) else self._parts:
                 self._places.setdefault(_place(part), []).append((_numbers(part), part, type(module).__name__))
         place = _place(name)
         alike = sorted(self._places.get(place, [])) if place != name else []

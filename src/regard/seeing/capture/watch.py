@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from . import call_routing
-from .module_depth import ModuleDepths, named_parts
+from .module_depth import ModuleDepths
 from .recorded_calls import Seen
 from .recording.call_recorder import CallRecorder
+from .recording.module_layout import layout_of
 from .taps import TAPS, patching
 from .tensor_storage import TensorStorage
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from .module_depth import Parts
+    from .recording.module_layout import ModuleLayout
 
 _lock = threading.RLock()
 
@@ -53,14 +54,15 @@ def watch(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"watch takes a model (an nn.Module), got {type(model).__name__}")
-    parts = named_parts(model)
-    compiled = [name or "the model" for name, part in parts if _compiled(part)]
+    layout, modules = layout_of(model)
+    compiled = [part for part in modules if _is_compiled(part)]
     if compiled:
+        name = "the model" if compiled[0] is model else layout.names[id(compiled[0])]
         raise ValueError(
-            f"{compiled[0]} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
+            f"{name} is compiled, and calls inside compiled code cannot be seen. Watch and call the original "
             "model (model._orig_mod, or without model.forward = torch.compile(…)), or watch before compiling"
         )
-    return Watch(parts, layers, keep, limit, gradients)
+    return Watch(layout, modules, layers, keep, limit, gradients)
 
 
 class Watch:
@@ -68,19 +70,17 @@ class Watch:
 
     def __init__(
         self,
-        parts: Parts,
+        layout: ModuleLayout,
+        modules: list[nn.Module],
         layers: int | str | Sequence[int | str] | None,
         keep: str | Path | None,
         limit: str | int | None,
         gradients: bool = False,
     ) -> None:
-        """`parts` are the modules of the model, the model itself first."""
-        self.parts, self.model = parts, parts[0][1]
+        """`modules` are those of the model, the model itself first. Holding them keeps the ids in `names` valid."""
+        self.model, self._parts, self._plan, self.names = modules[0], modules, layout.plan, layout.names
         self.layers = [layers] if isinstance(layers, int | str) else layers
-        # By id, since a module may not be hashable. The reference to the model keeps the ids valid.
-        self.names = {id(part): name for name, part in parts}
-        self.names[id(self.model)] = type(self.model).__name__
-        self._depths = ModuleDepths(parts)
+        self._depths = ModuleDepths(functools.partial(layout.parts, modules))
         self._selected: dict[str, bool] = {}
         self.thread = 0
         self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)
@@ -88,7 +88,7 @@ class Watch:
 
     def __enter__(self) -> Seen:
         self.thread = threading.get_ident()
-        patching.install(self.parts)
+        patching.install(self._plan)
         for tap in TAPS:
             tap.on_watch()
         with _lock:
@@ -131,9 +131,9 @@ def _advice(model: str) -> str:
     return advice
 
 
-def _compiled(part: nn.Module) -> bool:
+def _is_compiled(part: nn.Module) -> bool:
     """Whether it is torch.compile(module), or was compiled by module.compile() or torch.compile(module.forward)."""
-    if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
+    own = part.__dict__
+    if own.get("_compiled_call_impl") is not None or type(part).__name__ == "OptimizedModule":
         return True
-    own = vars(part).get("forward")
-    return own is not None and hasattr(own, "_torchdynamo_orig_callable")
+    return "forward" in own and hasattr(own["forward"], "_torchdynamo_orig_callable")

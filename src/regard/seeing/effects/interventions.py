@@ -98,7 +98,7 @@ class ModelIntervention:
 def applied(intervention: Intervention) -> Iterator[None]:
     """Inside the block, in the thread that opened it, the taps apply the intervention."""
     global _fastpath_before
-    patching.install(intervention.parts)
+    patching.install(patching.plan(intervention.parts))
     with _lock:
         if not call_routing.ablations:
             _fastpath_before = torch.backends.mha.get_fastpath_enabled()

@@ -39,7 +39,6 @@ class CapturedCall:
         k: Float[Tensor, "*batch_k k d"],
         v: Float[Tensor, "*batch_k k d_v"],
         out: Float[Tensor, "*batch q d_v"],
-        *,
         mask: Tensor | None = None,
         state: Tensor | None = None,
         learned: tuple[Tensor, ...] = (),
@@ -48,12 +47,14 @@ class CapturedCall:
     ) -> None:
         # Every line here runs once for each call of a watched model, and is written for speed.
         self.make, self.settings, self.details = make, settings, details
-        self.q, self.k, self.v = q.detach(), k.detach(), v.detach()
+        if out.requires_grad or q.requires_grad or k.requires_grad or v.requires_grad:
+            q, k, v, out = q.detach(), k.detach(), v.detach(), out.detach()
+            state = None if state is None else state.detach()
+        self.q, self.k, self.v, self.state = q, k, v, state
         self.mask = mask.detach() if mask is not None and mask.requires_grad else mask
-        self.state = None if state is None else state.detach()
         self.queries, self.keys, self.learned = q.shape[-2], k.shape[-2], learned
         self.address = out.data_ptr()
-        self.rows, self.out = (None, out.detach().clone()) if self.queries <= ROWS else some_rows(out.detach())
+        self.rows, self.out = (None, out.clone()) if self.queries <= ROWS else some_rows(out)
         if learned or mask is not None or q.is_inference() or k.is_inference() or v.is_inference():
             self._fixed_versions = tuple([version_of(x) for x in self._fixed()])
             self.key_versions = version_of(k), version_of(v)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ....attention.block_indices import Batch
 
 PARTS = ("qkv_proj", "act_fn", "slope_rate", "output_gate", "norm", "out_proj", "num_attention_heads", "head_dim")
+_known_classes: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +44,11 @@ class DistanceDecay(Modifier):
 
 
 def is_lightning(module: nn.Module) -> bool:
-    return all(hasattr(module, name) for name in PARTS)
+    """Whether it has all parts; asked once for each class, since it is asked at every call."""
+    known = _known_classes.get(type(module))
+    if known is None:
+        known = _known_classes[type(module)] = all(hasattr(module, name) for name in PARTS)
+    return known
 
 
 def continues(module: Any, options: dict[str, Any]) -> bool:

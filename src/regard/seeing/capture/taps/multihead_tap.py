@@ -56,12 +56,15 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with call_routing.suspend_reports():
         result = original(*args, **kwargs)
     options = dict(zip(NAMES, args, strict=False)) | kwargs
+    tensors = []
     for name, x in options.items():
-        if isinstance(x, torch.Tensor) and x.grad_fn is not None:  # parameters have no graph, and are kept as they are
-            options[name] = x.detach()
+        if isinstance(x, torch.Tensor):
+            if x.grad_fn is not None:  # parameters have no graph, and are kept as they are
+                options[name] = x = x.detach()
+            tensors.append(x)
     out = result[0].detach()
     rows, kept = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
-    make = functools.partial(_record, original, options, rows, kept, _version_check(*options.values()))
+    make = functools.partial(_record, original, options, rows, kept, TensorVersions(tensors))
     output = GraphOutput(result[0], functools.partial(_gradient_before_projection, options))
     call_routing.report(make, tensors=(options["query"], options["key"], options["value"], kept), output=output)
     return result
@@ -72,9 +75,9 @@ def _record(
     options: dict[str, Any],
     rows: Tensor | None,
     out: Tensor,
-    check_unchanged: Callable[[], None],
+    versions: TensorVersions,
 ) -> Record:
-    check_unchanged()
+    _check_unchanged(versions)
     options = DEFAULTS | options
     query, key, dropout = options["query"], options["key"], options["dropout_p"] if options["training"] else 0.0
     record = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
@@ -98,10 +101,10 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
     (query, key, value), layer, rest = args[:3], args[3:9], args[9:]
     mask, mask_type = (rest[0], rest[3]) if len(rest) > 3 else (None, None)
     rows, out = some_rows(result[0])
-    check_unchanged = _version_check(*args)
+    versions = TensorVersions([x for x in args if isinstance(x, torch.Tensor)])
 
     def make() -> Record:
-        check_unchanged()
+        _check_unchanged(versions)
         options = _options(query, key, value, layer, mask, mask_type, _lengths(query))
         record = _inner_call(F.multi_head_attention_forward, options)
         origin, after = "nn.MultiheadAttention, fast path", _output_projection(*layer[-2:])
@@ -125,10 +128,10 @@ def _encoder_layer(original: Callable[..., Tensor], *args: Any) -> Tensor:
     def feed_forward(x: Tensor) -> Tensor:
         return F.linear((F.gelu if gelu else F.relu)(F.linear(x, *up)), *down)
 
-    check_unchanged, (kept_rows, kept) = _version_check(*args), some_rows(out)
+    versions, (kept_rows, kept) = TensorVersions([x for x in args if isinstance(x, torch.Tensor)]), some_rows(out)
 
     def make() -> Record:
-        check_unchanged()
+        _check_unchanged(versions)
         padded = _padded(src)
         x = norm(padded, norm1) if norm_first else padded
         options = _options(x, x, x, layer, mask, mask_type, _lengths(src))
@@ -235,18 +238,12 @@ def _without_padding(record: Record, nested: Tensor) -> Record:
     return replace(record, out=out, after=masked)
 
 
-def _version_check(*values: Any) -> Callable[[], None]:
-    """A function that raises an error if a tensor among `values` was changed in place in the meantime."""
-    versions = TensorVersions(x for x in values if isinstance(x, torch.Tensor))
-
-    def check() -> None:
-        if versions.changed():
-            raise ChangedInPlaceError(
-                "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
-                "queries and keys are computed from them; ask before changing them (before optimizer.step())"
-            )
-
-    return check
+def _check_unchanged(versions: TensorVersions) -> None:
+    if versions.changed():
+        raise ChangedInPlaceError(
+            "the inputs or parameters of nn.MultiheadAttention were changed in place since it was called, and its "
+            "queries and keys are computed from them; ask before changing them (before optimizer.step())"
+        )
 
 
 TAP = Tap("nn.MultiheadAttention", _replacements)

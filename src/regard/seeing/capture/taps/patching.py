@@ -65,11 +65,29 @@ _tapped: set[int] = set()  # ids of functions that replace those of a model's cl
 _ABSENT = object()
 
 
-def install(parts: Parts | None = None) -> None:
+class PatchPlan(NamedTuple):
+    """What is patched for a model beside what is patched for all."""
+
+    replacements: list[Replacement]
+    packages: list[str]
+    """Those that define the model's classes: their Python modules may have imported a function by name."""
+
+
+def plan(parts: Parts) -> PatchPlan:
+    """The plan for a model, without the packages of PyTorch, Transformers and regard, which import none by name."""
+    from . import TAPS
+
+    packages = {type(part).__module__.partition(".")[0] for _, part in parts} - {"torch", "transformers", "regard"}
+    replacements = [replacement for tap in TAPS for replacement in tap.model_replacements(parts)]
+    return PatchPlan(replacements, sorted(packages))
+
+
+def install(plan: PatchPlan | None = None) -> None:
     """Put all taps in place, also where Python modules of the packages of a model's parts imported one by name."""
     global _install_count
     from . import TAPS
 
+    plan = PatchPlan([], []) if plan is None else plan
     with _lock:
         before = len(_patches)
         try:
@@ -77,12 +95,12 @@ def install(parts: Parts | None = None) -> None:
                 for tap in TAPS:
                     for owner, name, function, is_active in tap.replacements():
                         _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
-            for owner, name, function, is_active in _of_model(TAPS, parts or []):
+            for owner, name, function, is_active in plan.replacements:
                 original = getattr(owner, name)
                 if id(original) not in _tapped:  # a class may be that of two models
                     _patch(owner, name, _wrap(original, function, is_active))
                     _tapped.add(id(vars(owner)[name]))
-            for module in _python_modules(parts or []):
+            for module in _python_modules(plan.packages):
                 for name, value in list(vars(module).items()):
                     if id(value) in _replaced_by:
                         _patch(module, name, _replaced_by[id(value)])
@@ -143,15 +161,9 @@ def _restore(count: int) -> None:
         _tapped.clear()
 
 
-def _of_model(taps: Iterable[Tap], parts: Parts) -> list[Replacement]:
-    return [replacement for tap in taps for replacement in tap.model_replacements(parts)]
-
-
-def _python_modules(parts: Parts) -> list[ModuleType]:
-    """The Python modules of the packages that define the model's classes, without PyTorch, Transformers and regard."""
-    kinds = {type(part) for _, part in parts}
-    packages = {kind.__module__.partition(".")[0] for kind in kinds} - {"torch", "transformers", "regard"}
-    return [module for package in sorted(packages) for module in _modules_of_package(package, len(sys.modules))]
+def _python_modules(packages: list[str]) -> list[ModuleType]:
+    """The Python modules of these packages."""
+    return [module for package in packages for module in _modules_of_package(package, len(sys.modules))]
 
 
 @functools.lru_cache(maxsize=64)

@@ -71,9 +71,7 @@ def _scaled_dot_product_attention(
         if interface_call.key.shape[-2] == key.shape[-2] and interface_call.key.shape[-3] != key.shape[-3]:
             key, value = interface_call.key, interface_call.value
     details = is_causal, dropout_p, kernel, module
-    call_routing.try_capture(
-        _record, query, key, value, out, module, mask=attn_mask, state=state, settings=(scale,), details=details
-    )
+    call_routing.try_capture(_record, query, key, value, out, module, attn_mask, state, (), (scale,), details)
     for ablation, name in ablations:
         out = ablation.output(name, out, dim=-3)
     return out
