@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .recording.host_copies import HostCopies
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -37,6 +39,7 @@ class TensorStorage:
         self.bytes = 0
         self._storages: set[int] = set()
         self._copies: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}  # of originals that are still alive
+        self._host_copies = HostCopies()
         self._count = 0
         self._files: tempfile.TemporaryDirectory[str] | None = None
 
@@ -57,17 +60,26 @@ class TensorStorage:
             self._storages.update(new)
         return True
 
-    def store(self, x: Tensor) -> Tensor:
-        """The tensor as it is kept. A tensor stored again unchanged, like the mask of all layers, is copied once."""
+    def store(self, x: Tensor, wait: bool = True) -> Tensor:
+        """The tensor as it is kept. A tensor stored again unchanged, like the mask of all layers, is copied once.
+
+        Without `wait`, a copy from a GPU has its numbers after `wait_for_copies`, and the model does not wait for it.
+        """
         if not self.copies:
             return x.detach()
         kept = self._copy_of(x)
         if kept is None:
-            kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
+            if self.cpu and x.is_cuda and not wait:
+                kept = self._host_copies.copy(x)
+            else:
+                kept = x.detach().to("cpu", copy=True) if self.cpu else self._file(x.detach())
             if not x.is_inference():  # inference tensors have no version counter
                 key, copies = id(x), self._copies
                 copies[key] = weakref.ref(x, lambda _: copies.pop(key, None)), x._version, kept
         return kept
+
+    def wait_for_copies(self) -> None:
+        self._host_copies.wait()
 
     def _copy_of(self, x: Tensor) -> Tensor | None:
         """The copy of this tensor, if it was stored and has not changed since."""

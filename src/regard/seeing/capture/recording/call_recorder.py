@@ -154,6 +154,7 @@ class CallRecorder:
 
     def settle(self) -> CallRecorder:
         """Make the calls of what was collected."""
+        self.storage.wait_for_copies()
         if self._pending or self._advise is not None:
             with self._lock, call_routing.suspend_reports(), torch.no_grad():
                 self._settle_pending()
@@ -245,7 +246,7 @@ class CallRecorder:
     def _kept(self, record: Record) -> Record:
         """The record with its tensors where they are kept, without a graph for gradients."""
         if self.storage.copies:
-            return placed(replace(record, key_versions=None), self.storage.store)
+            return placed(replace(record, key_versions=None), functools.partial(self.storage.store, wait=False))
         if any(x.requires_grad for x in record.energies.learned()):
             return placed(record, Tensor.detach)
         return with_some_rows(record)
@@ -278,6 +279,7 @@ class CallRecorder:
             if self.storage.bytes + size > self.storage.limit:
                 return False  # a call of its own will not fit either, and is counted
             self.storage.bytes += size
+        self.storage.wait_for_copies()  # its keys are compared with those kept
         joined = last.append_step(record, self.storage.store, self._is_trusted(name, record.energies.b))
         self._pass[name] = joined
         if not joined and self.storage.limit is not None:
