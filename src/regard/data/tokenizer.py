@@ -100,7 +100,12 @@ class Tokenizer:
         return self._encode(texts)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        try:
+            encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:
+            for text in texts:
+                text.encode("utf-8")  # half of a surrogate pair is no text: a UnicodeEncodeError that says where it is
+            raise
         # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
         return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
 

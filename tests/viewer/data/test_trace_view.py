@@ -64,6 +64,10 @@ def test_tensors_of_a_stranger(wrong: str, tmp_path: Path) -> None:
     else:
         tensors["q"][0, 0, 3] = {"nan": torch.nan, "huge": 1e38}[wrong]
     save_file(tensors, file)
+    about = json.loads((tmp_path / "trace" / "trace.json").read_text())
+    for call in about["calls"]:
+        del call["sha256"]  # a stranger's digests would fit
+    (tmp_path / "trace" / "trace.json").write_text(json.dumps(about))
     if wrong == "narrow":
         with pytest.raises(ValueError, match="cannot be shown"):
             TraceView.of(load_trace(tmp_path / "trace"))

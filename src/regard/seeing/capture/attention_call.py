@@ -44,13 +44,16 @@ class MeasuredFidelity(NamedTuple):
     """Why it cannot be measured, or that it was read from a trace."""
     lost: bool = False
     """What the weights depend on was changed since, so that they cannot be computed either."""
+    recorded: bool = False
+    """Read from a trace, where it cannot be measured again: a claim of whoever wrote the file, not a proof."""
 
     @property
     def faithful(self) -> bool | None:
-        """Whether these are the weights that the model used; None if that cannot be measured."""
+        """Whether these are the weights that the model used; None if that cannot be measured here."""
         if self.error is None:
             return False if self.lost else None
-        return self.error <= self.budget
+        within = self.error <= self.budget
+        return None if within and self.recorded else within
 
 
 class Call:
@@ -230,16 +233,32 @@ def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
     generation = call.generation
     rows, out = generation.outputs()
-    v, budget, first = generation.v, BUDGET[out.dtype], generation.first
+    budget, first = BUDGET[out.dtype], generation.first
     if first.measured is not None:
-        # In a trace, whose steps are counted, it is what the file says.
-        return MeasuredFidelity(first.measured, first.budget or budget, "" if first.steps is None else "recorded")
+        stored = first.steps is not None  # in a trace, whose steps are counted, it is what the file says
+        remark = "recorded" if stored else ""
+        return MeasuredFidelity(first.measured, first.budget or budget, remark, recorded=stored)
     call.check_unchanged()
     if first.dropout:
         return MeasuredFidelity(None, budget, f"dropout {first.dropout:g}")
     if not out.numel():
         return MeasuredFidelity(None, budget, "output not seen")
-    part, after = call.weights.rows(rows.tolist()), first.after
+    if first.steps is not None and call.weights.kernel_state is not None:
+        # The row state of a trace is a number in a file: the weights must follow from queries and keys alone as well.
+        energies, _ = generation.joined()
+        computed = _measure_product(call, Weights(energies, first.normalize), rows, out)
+        if not computed.faithful:
+            return computed
+    return _measure_product(call, call.weights, rows, out)
+
+
+def _measure_product(
+    call: Call, weights: Weights, rows: Int[Tensor, " rows"], out: Float[Tensor, "*batch rows d_v"]
+) -> MeasuredFidelity:
+    """|W·v − out| / |out| of the worst head, on these rows."""
+    generation = call.generation
+    v, budget, first = generation.v, BUDGET[out.dtype], generation.first
+    part, after = weights.rows(rows.tolist()), first.after
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
     groups = first.energies.groups
     if groups > 1 and mean.shape[-2] != part.shape[-3]:

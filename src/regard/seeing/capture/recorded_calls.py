@@ -94,7 +94,8 @@ class Seen:
 
     @property
     def unproven(self) -> list[Call]:
-        """The calls whose fidelity cannot be measured: their output was not seen, or was not W·v (dropout)."""
+        """The calls whose fidelity cannot be measured here: their output was not seen, or was not W·v (dropout), or it
+        was measured before they were written to a trace."""
         return [call for call in self.calls if call.fidelity().faithful is None]
 
     def save(self, path: str | Path) -> None:
@@ -172,7 +173,7 @@ def _cells(call: Call) -> tuple[str, ...]:
         verdict = f"NOT known: {fidelity.remark}"
     elif fidelity.error is None:
         verdict = f"? ({fidelity.remark})"
-    elif fidelity.faithful:
+    elif fidelity.faithful is not False:
         verdict = f"{fidelity.error:.1e}"
     else:
         verdict = f"{fidelity.error:.1e} NOT what was computed"

@@ -64,6 +64,8 @@ class TokenizedText:
 
         `is_target`: as a target of the model, where its tokenizer treats sources and targets differently.
         """
+        for text in (first, second or ""):
+            text.encode("utf-8")  # half of a surrogate pair is no text: a UnicodeEncodeError that says where it is
         options: dict[str, Any] = {"truncation": max_length is not None, "max_length": max_length}
         if is_target:
             encoding = tokenizer(text_target=first, **options)

@@ -1,10 +1,13 @@
 """Traces: recorded calls in a folder: `trace.json` describes them, and each has its tensors in a safetensors file.
 
-There is no pickle, so a trace from an unknown source can be opened.
+There is no pickle, so a trace from an unknown source can be opened. `trace.json` has the SHA-256 of each tensor: one
+that is not what was written is refused by its name. Tensors are read into memory, so that a file that changes later
+changes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,7 @@ from ...attention import Modifier, Normalizer, Softmax, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
+from ...checksums import DamagedFileError
 from .attention_call import Call
 from .call_inputs_and_output import Record
 from .interval_mask import Intervals
@@ -36,7 +40,7 @@ ABOUT: dict[str, Any] = {"model": str, "tokens": list | NOTHING, "missed": list,
 CALL: dict[str, Any] = {
     "name": str, "kind": str, "origin": str, "steps": list, "batch": list, "groups": int, "dropout": NUMBER,
     "form": dict, "normalize": dict, "mask": dict | NOTHING, "modifiers": list, "fidelity": NUMBER | NOTHING,
-    "budget": NUMBER | NOTHING, "layer": int | NOTHING, "ablated": str | NOTHING,
+    "budget": NUMBER | NOTHING, "layer": int | NOTHING, "ablated": str | NOTHING, "sha256": dict | NOTHING,
 }  # fmt: skip
 """The fields of `trace.json`, and of each call in it, with their types."""
 
@@ -66,8 +70,9 @@ def save(seen: Seen, path: str | Path) -> None:
             description, tensors = _describe(call)
             # Queries, keys and values of one projection share a storage, which safetensors refuses.
             file = folder / f"{at:04}.safetensors"
-            save_file({name: x.contiguous().clone() for name, x in tensors.items()}, file)
-            about["calls"].append(description)
+            copies = {name: x.contiguous().clone() for name, x in tensors.items()}
+            save_file(copies, file)
+            about["calls"].append({**description, "sha256": {name: _digest(x) for name, x in sorted(copies.items())}})
         (folder / "trace.json").write_text(json.dumps(about, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
@@ -89,10 +94,10 @@ def load_trace(path: str | Path) -> Seen:
         raise ValueError(f"{path} has format {about['format']}; this version of regard reads format {VERSION}")
     _check(file, "it", about, ABOUT)
     sides = about.get("sides", {})
-    if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about["tokens"] or []), *sides.values()]):
+    if not isinstance(sides, dict) or not all(_are_words(x) for x in [*(about.get("tokens") or []), *sides.values()]):
         raise ValueError(f"{file} is not valid: its tokens and sides should be lists of words")
     seen = Seen(about["model"])
-    seen.tokens, seen.sides = about["tokens"], sides
+    seen.tokens, seen.sides = about.get("tokens"), sides
     seen.missed.extend(str(x) for x in about["missed"])
     for at, description in enumerate(about["calls"]):
         _check(file, f"call {at}", description, CALL)
@@ -189,16 +194,40 @@ def _read(file: Path, description: dict[str, Any]) -> Call:
 
     def make() -> Record:
         from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        from safetensors.torch import load
 
         try:
-            return _record(load_file(file), description)
-        except UnknownPartError:
+            tensors = load(file.read_bytes())  # not mapped: a file that is cut short would end the process (SIGBUS)
+            _check_digests(file, tensors, description.get("sha256"))
+            return _record(tensors, description)
+        except (UnknownPartError, DamagedFileError):
             raise
         except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(f"{file} does not match trace.json: {type(error).__name__}: {error}") from None
 
     return Call(description["name"], make, layer=description.get("layer"), ablated=description.get("ablated") or "")
+
+
+def _digest(x: Tensor) -> str:
+    """The SHA-256 of a tensor: its type, its shape and its numbers."""
+    digest = hashlib.sha256(f"{x.dtype} {list(x.shape)} ".encode())
+    digest.update(x.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_digests(file: Path, tensors: dict[str, Tensor], expected: dict[str, Any] | None) -> None:
+    """Refuse tensors that are not those that were written; a trace of an earlier version has no digests."""
+    if expected is None:
+        return
+    for name in sorted({*tensors, *expected}):
+        if name not in tensors:
+            raise DamagedFileError(
+                f"{file} is damaged: it has no tensor {name!r}, which was written; get the trace again"
+            )
+        if name not in expected or _digest(tensors[name]) != expected[name]:
+            raise DamagedFileError(
+                f"{file} is damaged: its tensor {name!r} is not the one that was written (SHA-256); get the trace again"
+            )
 
 
 def _record(tensors: dict[str, Tensor], description: dict[str, Any]) -> Record:

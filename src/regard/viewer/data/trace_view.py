@@ -267,7 +267,7 @@ def _check(call: Call) -> None:
         nbytes = math.prod(batch) * max(queries, keys) * call.weights.detached.a.shape[-1] * 4
         if max(queries, keys) > limits.PLACES:
             raise ValueError(f"{max(queries, keys):,} positions; at most {limits.PLACES:,} can be shown")
-        if not batch or math.prod(batch) > limits.MATRICES or nbytes > limits.VECTORS:
+        if min(batch, default=0) < 1 or math.prod(batch) > limits.MATRICES or nbytes > limits.VECTORS:
             raise ValueError(f"it has {batch} matrices of {queries:,} × {keys:,}: none, or more than can be shown")
         if sum(call.steps) != queries or min(call.steps) < 1:
             raise ValueError(f"its forward passes have {sum(call.steps):,} queries, but the call has {queries:,}")

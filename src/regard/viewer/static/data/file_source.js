@@ -13,6 +13,7 @@ const ELSEWHERE = "for all of it: seen.save(folder), then regard view folder";
 export class FileSource {
   constructor(held, unpacked = {}) {
     this.held = held;
+    for (const value of Object.values(held.json)) sayWhenProved(value);
     this.unpacked = new Map(Object.entries(unpacked));
     this.paths = new Set(
       [...Object.keys(held.json), ...Object.keys(held.arrays), ...this.unpacked.keys()].map((key) => key.split("?")[0]),
@@ -56,6 +57,12 @@ export class FileSource {
     if (!this.unpacked.has(key)) this.unpacked.set(key, unpack(this.held.arrays[key]));
     return this.unpacked.get(key);
   }
+}
+
+/** Proofs were made when the file was written: it holds no values to make them again. */
+function sayWhenProved(value) {
+  for (const call of Array.isArray(value?.calls) ? value.calls : [])
+    if (call.fidelity?.kept) call.fidelity.word = "when this file was written";
 }
 
 async function unpack({ shape, type, peaks, note = "", data }) {

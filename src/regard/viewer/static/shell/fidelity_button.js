@@ -11,6 +11,13 @@ const MEANINGS = {
   null: "Whether the model used exactly these weights was not checked: its values or its output were not recorded.",
 };
 
+/** The verdict in words: a number that a trace's file states, and cannot be measured again, is told from a proof. */
+export function verdict({ kept, word } = {}) {
+  const known = kept ?? null;
+  if (known === null && word === "recorded") return "recorded, not checked here";
+  return WORDS[String(known)] + (word ? ` (${word})` : "");
+}
+
 /** A button that says it in a word; pressed, it shows the table. */
 export function proofButton() {
   const dialog = el("dialog.proof", { "aria-label": "Proof" });
@@ -20,14 +27,20 @@ export function proofButton() {
     holder.hidden = !trace;
     if (!trace) return;
     const call = trace.calls.find((one) => one.id === callId);
-    const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace) };
+    const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace), word: commonWord(trace) };
     const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
     button.dataset.kept = String(faith.kept ?? null);
-    button.textContent = `Weights ${WORDS[String(faith.kept ?? null)]}${error}`;
+    button.textContent = `Weights ${verdict(faith)}${error}`;
     button.title = MEANINGS[String(faith.kept ?? null)];
     dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   };
   return Object.assign(holder, { show });
+}
+
+/** What the first call that has a remark on its fidelity says, where its verdict is that of the trace. */
+function commonWord(trace) {
+  const same = trace.calls.filter((call) => (call.fidelity?.kept ?? null) === (trace.faithful ?? null));
+  return same.map((call) => call.fidelity?.word).find(Boolean) ?? "";
 }
 
 function worst(trace) {
@@ -37,8 +50,7 @@ function worst(trace) {
 
 function table(trace) {
   const rows = trace.calls.map((call) => {
-    const { error, budget, kept, word } = call.fidelity ?? {};
-    const verdict = WORDS[String(kept ?? null)] + (word ? ` (${word})` : "");
+    const { error, budget, kept } = call.fidelity ?? {};
     return el(
       "tr",
       { "data-kept": String(kept ?? null) },
@@ -47,7 +59,7 @@ function table(trace) {
       ),
       el("td", {}, error == null ? "–" : number(error)),
       el("td", {}, budget == null ? "–" : number(budget)),
-      el("td", {}, verdict),
+      el("td", {}, verdict(call.fidelity)),
     );
   });
   const titles = ["layer", "kind", "heads", "queries", "keys", "computed by", "error", "allowed", "verdict"];
