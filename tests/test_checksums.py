@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.checksums import CHECKSUMS, DamagedFileError, check_files, write_checksums
+from regard.checksums import CHECKSUMS, check_files, write_checksums
+from regard.json_file import DamagedFileError
 
 if TYPE_CHECKING:
     from pathlib import Path

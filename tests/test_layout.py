@@ -10,8 +10,8 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "regard"
 
 # What each room may import of ours (design.md): attention ← layers ← models ← (training, decoding), attention ←
-# seeing ← viewer. cli.py and the commands stand above the rooms. Every room may write files (atomic_write.py) and
-# compare them with their checksums (checksums.py).
+# seeing ← viewer. cli.py and the commands stand above the rooms. Every room may read and write files and
+# compare them with their checksums (`FILES`).
 ALLOWED = {
     "commands": {
         "attention",
@@ -35,6 +35,7 @@ ALLOWED = {
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
+FILES = {"atomic_write", "checksums", "json_file"}
 LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 
@@ -58,7 +59,7 @@ def _rooms_imported(path: Path) -> set[str]:
 def test_imports_point_one_way(room: str) -> None:
     for path in (SOURCE / room).rglob("*.py"):
         late = LATE.get(path.relative_to(SOURCE).as_posix(), set())
-        beyond = _rooms_imported(path) - ALLOWED[room] - {room, "atomic_write", "checksums"} - late
+        beyond = _rooms_imported(path) - ALLOWED[room] - {room, *FILES} - late
         assert not beyond, f"{path.relative_to(SOURCE)} imports {sorted(beyond)}"
 
 

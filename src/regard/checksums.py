@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .atomic_write import write_text
+from .json_file import DamagedFileError, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from .atomic_write import AnyPath
 
 CHECKSUMS = "checksums.json"
-LARGEST = 16 << 20
-"""The maximum size of `checksums.json`, in bytes."""
-
-
-class DamagedFileError(ValueError):
-    """A file that is not what was written: its name, and what to do."""
 
 
 def sha256(path: AnyPath) -> str:
@@ -44,7 +39,7 @@ def check_files(folder: Path, advice: str, names: Iterable[str] | None = None) -
     file = folder / CHECKSUMS
     if not file.is_file():
         return
-    expected = read_object(file, advice, LARGEST).get("sha256")
+    expected = read_object(file, advice).get("sha256")
     if not isinstance(expected, dict):
         raise DamagedFileError(f"{file} is damaged: it has no sha256; {advice}")
     for name, digest in expected.items():
@@ -61,21 +56,3 @@ def check_file(path: Path, digest: object, advice: str) -> None:
         raise DamagedFileError(
             f"{path} is damaged: its SHA-256 is {actual[:12]}…, and {str(digest)[:12]}… was written; {advice}"
         )
-
-
-def read_object(file: Path, advice: str, largest: int) -> dict[str, Any]:
-    """The JSON object in a file, which may hold anything: every error names the file."""
-    size = file.stat().st_size
-    if size > largest:
-        raise DamagedFileError(f"{file} has {size:,} bytes; at most {largest:,} are read; {advice}")
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{file} is not JSON: {_line(error)}; {advice}") from None
-    if not isinstance(value, dict):
-        raise DamagedFileError(f"{file} holds a {type(value).__name__}; it should be a JSON object; {advice}")
-    return value
-
-
-def _line(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)

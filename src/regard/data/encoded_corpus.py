@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..atomic_write import replacing_folder
+from ..json_file import DamagedFileError, read_object
 from .batch import BEGIN, END
 from .label_set import LabelSet, UnknownLabelError
 
@@ -34,6 +35,10 @@ _ARRAYS = {
     "rows": "<i8",
 }
 _INDEX = "encoded.json"
+DTYPES = ("<i4", "<i2", "|u1")
+"""The numbers of sources: tokens, samples, pixels. Objects, which numpy would unpickle, are none of them."""
+LARGEST = 1 << 28
+"""The maximum size of the index, in bytes: it names every source that could not be read."""
 _CHUNK = 8192  # pairs tokenised together
 
 
@@ -111,19 +116,24 @@ class EncodedCorpus:
     def load(cls, folder: str | os.PathLike[str]) -> EncodedCorpus:
         """The corpus that `build` wrote into a folder."""
         folder = Path(folder)
-        try:
-            index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise ValueError(f"{folder} holds no encoded corpus ({_INDEX} is missing)") from error
+        if not (folder / _INDEX).is_file():
+            raise ValueError(f"{folder} holds no encoded corpus ({_INDEX} is missing)")
+        index = read_object(folder / _INDEX, again := f"remove {folder} and encode the corpus again", LARGEST)
         if "about" not in index:
             raise ValueError(f"{folder} was encoded by another version of regard; remove it and encode again")
-        lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
-        about = CorpusInfo(**{**index["about"], **lists})
+        try:
+            lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
+            about = CorpusInfo(**{**index["about"], **lists})
+            sizes = {name: int(index["sizes"][name]) for name in _ARRAYS}
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise DamagedFileError(f"{folder / _INDEX} is damaged: {type(error).__name__}: {error}; {again}") from None
+        if about.dtype not in DTYPES:
+            raise DamagedFileError(f"{folder / _INDEX} is damaged: its numbers are {about.dtype!r:.40}; {again}")
         arrays = {}
         for name, kind in {**_ARRAYS, "source": about.dtype}.items():
-            file, size = folder / f"{name}.bin", index["sizes"][name]
-            if not file.exists() or file.stat().st_size != size:
-                raise ValueError(f"{file} should have {size:,} bytes; remove {folder} and encode the corpus again")
+            file, size = folder / f"{name}.bin", sizes[name]
+            if not file.exists() or file.stat().st_size != size or size % np.dtype(kind).itemsize:
+                raise ValueError(f"{file} should have {size:,} bytes; {again}")
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)

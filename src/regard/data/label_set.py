@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..atomic_write import write_text
+from ..json_file import read_json
 from .batch import UNKNOWN
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ class LabelSet:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LabelSet:
-        names = json.loads(Path(path).read_text(encoding="utf-8"))
+        names = read_json(Path(path))
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{path} holds no labels: it should be a JSON list of names")
-        return cls(names)
+        try:
+            return cls(names)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 64_000_000  # pixels of a file; more is too large, or an attack
+STRIP = 1 << 20  # pixels that are converted together
 LARGEST = 1024  # pixels a side of what a model is given
 # Of all that Pillow opens: rasters that it unpacks itself. For an EPS it would start Ghostscript, whatever the file's
 # name says. An MPO, the photograph of a telephone, is opened as a JPEG.
@@ -145,13 +146,29 @@ def _plain(image: Any) -> Any:
     if image.mode == "F":
         raise UnreadablePictureError("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
     if image.mode.startswith("I"):  # 16 bits of grey, or 32 that hold 16: Pillow would cut off what is above 255
-        grey = np.asarray(image).astype(np.int64)
-        if grey.min() < 0 or grey.max() > 65535:
-            raise UnreadablePictureError(
-                f"its pixels go from {grey.min()} to {grey.max()}; save it with 8 or 16 bits a colour"
-            )
-        image = Image.fromarray((grey / 257).round().astype(np.uint8))
+        least, most = image.getextrema()
+        if least < 0 or most > 65535:
+            raise UnreadablePictureError(f"its pixels go from {least} to {most}; save it with 8 or 16 bits a colour")
+        return _in_strips(image, lambda strip: Image.fromarray((np.asarray(strip) / 257).round().astype(np.uint8)))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        return _in_strips(image, _on_white)
     return image.convert("RGB")
+
+
+def _on_white(image: Any) -> Any:
+    from PIL import Image
+
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+
+
+def _in_strips(image: Any, change: Callable[[Any], Any]) -> Any:
+    """An RGB copy of the picture, changed a few rows at a time: whole copies would take its memory thrice."""
+    from PIL import Image
+
+    width, height = image.size
+    rows = max(1, STRIP // width)
+    result = Image.new("RGB", image.size)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        result.paste(change(image.crop((0, top, width, bottom))).convert("RGB"), (0, top))
+    return result

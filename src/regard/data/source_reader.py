@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ..atomic_write import write_text
+from ..json_file import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +54,7 @@ def save(reader: Any, folder: Path) -> None:
 
 
 def load(folder: Path) -> Any:
-    values = json.loads((folder / READER).read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"{folder / READER} holds no reader: it should be a JSON object")
+    values = read_object(folder / READER)
     try:
         return make_reader(**{"kind": None, **values})
     except (TypeError, ValueError) as error:

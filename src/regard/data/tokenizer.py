@@ -74,9 +74,10 @@ class Tokenizer:
         """A tokenizer.json, as `save` wrote it."""
         import tokenizers
 
-        text = Path(path).read_text(encoding="utf-8")
         try:
-            backend = tokenizers.Tokenizer.from_str(text)
+            backend = tokenizers.Tokenizer.from_str(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise
         except Exception as error:  # the library raises nothing narrower
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from error
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ..json_file import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,10 +84,7 @@ def is_own_model(name: str) -> bool:
 
 def is_own_config(config: Path) -> bool:
     """Whether a config.json is that of a model of regard."""
-    try:
-        return str(json.loads(config.read_text(encoding="utf-8")).get("model_type")).startswith("regard-")
-    except (ValueError, AttributeError):
-        raise ValueError(f"{config} is not a model's configuration: it should be a JSON object") from None
+    return str(read_object(config).get("model_type")).startswith("regard-")
 
 
 def export_folder(model: Path, run: Path | None, engine: str) -> Path:
@@ -126,7 +124,7 @@ def _search(run: Path | None) -> SearchSettings:
     file = run / "recipe.toml"
     try:
         section = tomllib.loads(file.read_text(encoding="utf-8")).get("search", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{file} is not TOML: {error}") from None
     if not isinstance(section, dict):
         raise ValueError(f"{file}: search is {section!r:.40}; it should be a section")

@@ -36,7 +36,9 @@ class LogMel(nn.Module):
         self.bank: Float[Tensor, "frequencies bands"]
         # They follow from the numbers above, so no file of weights holds them.
         self.register_buffer("hann", torch.hann_window(self.window), persistent=False)
-        self.register_buffer("bank", triangles(rate, self.size, bands), persistent=False)
+        with torch.device("cpu"):  # its numbers are checked, which the meta device has none of
+            bank = triangles(rate, self.size, bands)
+        self.register_buffer("bank", bank.to(torch.get_default_device()), persistent=False)
 
     def frames(self, lengths: Int[Tensor, "batch"]) -> Int[Tensor, "batch"]:
         """How many frames sounds of so many samples have."""

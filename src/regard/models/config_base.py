@@ -20,6 +20,8 @@ SOURCES: dict[TaskName, tuple[str, ...]] = {
     "classify": ("text", "sound"),
 }
 """What each task reads."""
+LARGEST = (1 << 31) - 1
+"""The maximum of a size. Products of two sizes fit into the 64 bits that PyTorch counts with."""
 UNBOUNDED = {"most": math.inf}
 """Metadata of a number that may be 1 and more; without it a float is a share, 0 ≤ x < 1."""
 
@@ -96,14 +98,14 @@ def _expected(value: Any, hint: Any, declared: Field[Any]) -> str | None:
     least = declared.metadata.get("least", 0 if declared.default == 0 else 1)
     most = declared.metadata.get("most", 1.0)
     if hint is int:  # a size; True is not one
-        valid, expected = type(value) is int and value >= least, f"a whole number ≥ {least}"
+        valid, expected = type(value) is int and least <= value <= LARGEST, f"a whole number ≥ {least} and < 2³¹"
     elif hint is float:
         valid = type(value) in (int, float) and 0 <= value < most
         expected = "a number ≥ 0 and < 1" if most == 1 else "a number ≥ 0"
     elif hint is bool:
         valid, expected = isinstance(value, bool), "true or false"
     elif hint == list[int]:
-        valid = isinstance(value, list) and value != [] and all(type(size) is int and size > 0 for size in value)
+        valid = isinstance(value, list) and value != [] and all(type(x) is int and 0 < x <= LARGEST for x in value)
         expected = "a list of positive whole numbers"
     elif get_origin(hint) is Literal:
         valid, expected = value in get_args(hint), f"one of {', '.join(get_args(hint))}"

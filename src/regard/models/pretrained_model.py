@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import nn
 
 from ..atomic_write import make_folder, replacing_file, write_text
+from ..checksums import CHECKSUMS, check_files, write_checksums
+from ..json_file import read_object
+from .weights_header import check_header
 
 if TYPE_CHECKING:
     import torch
@@ -58,11 +61,13 @@ class PretrainedModel(nn.Module):
 
         folder = make_folder(folder)
         values = {"model_type": self.model_type, **self.config.to_dict()}
+        (folder / CHECKSUMS).unlink(missing_ok=True)  # of other weights
         write_text(folder / "config.json", json.dumps(values, indent=2) + "\n")
         if card is not None:
             write_text(folder / "README.md", card)
         with replacing_file(folder / "model.safetensors") as unfinished:
             save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(unfinished))
+        write_checksums(folder, ["model.safetensors"])
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -73,12 +78,18 @@ class PretrainedModel(nn.Module):
         kind, values = read(folder)
         if kind != cls.model_type:
             raise ValueError(f"{folder / 'config.json'} is of model_type {kind!r}; expected {cls.model_type!r}")
-        model = cls(cls.config_class.from_dict(values))
+        try:
+            config = cls.config_class.from_dict(values)
+        except ValueError as error:
+            raise ValueError(f"{folder / 'config.json'}: {error}") from None
         weights = folder / "model.safetensors"
         if not weights.is_file():
             raise ValueError(f"{folder} holds no weights: there is no model.safetensors in it")
         weights.open("rb").close()  # safetensors would report an unreadable file as missing
+        check_files(folder, f"get it again, or remove {folder / CHECKSUMS} if you changed it yourself")
         try:
+            check_header(weights, lambda: cls(config))
+            model = cls(config)
             load_model(model, str(weights))
         except Exception as error:
             raise ValueError(f"{weights} does not hold the weights that config.json describes: {error}") from error
@@ -99,7 +110,5 @@ def read(folder: str | Path) -> tuple[object, dict[str, Any]]:
     file = Path(folder) / "config.json"
     if not file.is_file():
         raise ValueError(f"{folder} holds no model: there is no config.json in it")
-    values = json.loads(file.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} holds no config: it should be a JSON object")
+    values = read_object(file)
     return values.pop("model_type", None), values

@@ -348,3 +348,39 @@ def test_odd_files_are_reported_as_what_they_are(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_are_refused_by_key(given: str) -> None:
     with pytest.raises(RecipeError, match=rf"{given.split('=')[0]} \(command line\): is .*; it should be"):
         recipe_loader.load_recipe("bahdanau-phrasebook", [given])
+
+
+DEEP = 500
+BOUNDLESS = {
+    "nested lists": f"x = {'[' * 10_000}{']' * 10_000}",
+    "nested tables": f"x = {'{a=' * DEEP}1{'}' * DEEP}",
+    "a little nested": f"x = {'{a=' * 200}1{'}' * 200}",
+    "long key": f"{'a.' * 100_000}a = 1",
+    "long quoted key": f"{chr(34)}a{chr(34)}{'.b' * 100_000} = 1",
+    "long section": f"[{'a.' * 100_000}a]",
+    "many bases": "base = [" + '"transformer", ' * 50_000 + "]",
+    "one long word": "a" * 900_000,
+    "many dots": "." * 900_000,
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDLESS)
+def test_a_boundless_recipe_is_one_clear_line(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(BOUNDLESS[kind])
+    with pytest.raises(ValueError, match=r"\S") as error:
+        recipe_loader.load_recipe(tmp_path / "a.toml")
+    assert "\n" not in str(error.value) or "a.toml" in str(error.value)
+
+
+def test_bases_named_twice_do_not_multiply(tmp_path: Path) -> None:
+    for n in range(30):
+        (tmp_path / f"{n}.toml").write_text(f'base = ["{n + 1}.toml", "{n + 1}.toml"]')
+    (tmp_path / "30.toml").write_text('base = ["bahdanau-phrasebook"]')
+    with pytest.raises(ValueError, match="based on more than 1,000 recipes"):
+        recipe_loader.load_recipe(tmp_path / "0.toml")
+
+
+@pytest.mark.parametrize("item", ["a." * 100_000 + "a=1", f"x={'[' * 10_000}", f"x={'{a=' * 400}1{'}' * 400}"])
+def test_a_boundless_override_is_one_clear_line(item: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        recipe_loader.load_recipe("bahdanau-phrasebook", [item])

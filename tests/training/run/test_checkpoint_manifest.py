@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("pytorch_lightning")
 
-from regard.checksums import DamagedFileError
+from regard.json_file import DamagedFileError
 from regard.models import EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader

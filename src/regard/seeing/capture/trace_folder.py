@@ -19,7 +19,7 @@ from ...attention import Modifier, Normalizer, Softmax, causal, dense
 from ...attention.energies.energy_forms import EnergyForm
 from ...attention.energies.lazy_energy_matrix import EnergyMatrix
 from ...attention.part import UnknownPartError
-from ...checksums import DamagedFileError
+from ...json_file import DamagedFileError
 from .attention_call import Call
 from .call_inputs_and_output import Record
 from .interval_mask import Intervals

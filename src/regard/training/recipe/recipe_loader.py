@@ -11,6 +11,7 @@ The recipes that ship are in recipes/*.toml, one file per task. A file has
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import re
 import tomllib
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parents[2] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
+LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
+PARTS = 64  # of a dotted key; a recipe's have three
+_LONG_KEY = re.compile(r"(?<![^\s.=\[\]{}#,])(?:[^\s.=\[\]{}#,]++\s*+\.\s*+){64}")  # PARTS times
 
 
 class Layer(NamedTuple):
@@ -100,7 +104,7 @@ def recipe_summaries() -> dict[str, str]:
 
 def recipe_tasks() -> dict[str, str]:
     """The task of each of them and its kind of data: name → "translate phrasebook"."""
-    resolved = {name: _resolve(_find(name, Path()), ())[0] for name in shipped_recipes()}
+    resolved = {name: _resolve(_find(name, Path()), (), itertools.count(1))[0] for name in shipped_recipes()}
     return {name: f"{values.get('task', 'translate')} {values['data']['kind']}" for name, values in resolved.items()}
 
 
@@ -115,7 +119,16 @@ def architectures() -> list[str]:
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name, or in this file, with `key=value` overrides; one RecipeError lists all errors."""
     layer = _find(str(name), Path())
-    values, origins = _resolve(layer, ())
+    try:
+        return _load(name, layer, overrides)
+    except RecursionError:
+        raise ValueError(
+            f"recipe {name} is nested too deeply; its sections hold settings, and no more sections"
+        ) from None
+
+
+def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
+    values, origins = _resolve(layer, (), itertools.count(1))
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)
     settings = _overrides(overrides)
     merge(values, settings)
@@ -127,14 +140,16 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
         raise recipe_error(error, Recipe, f"recipe {name}", origins) from None
 
 
-def _resolve(layer: Layer, above: tuple[str, ...]) -> tuple[Settings, dict[str, str]]:
-    """A layer's values over those of its bases, and where each is written."""
+def _resolve(layer: Layer, above: tuple[str, ...], count: Iterator[int]) -> tuple[Settings, dict[str, str]]:
+    """A layer's values over those of its bases, and where each is written; `count` numbers the layers."""
+    if next(count) > LAYERS:
+        raise ValueError(f"{(*above, layer.label)[0]} is based on more than {LAYERS:,} recipes; name each base once")
     if layer.label in above:
         raise ValueError(f"{layer.label} is based on itself: {' → '.join((*above, layer.label))}")
     own = dict(layer.values)
     bases = own.pop("base", [])
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        raise ValueError(f"{layer.label}: base is {bases!r}; it should be a list of recipe names or files")
+        raise ValueError(f"{layer.label}: base is {bases!r:.80}; it should be a list of recipe names or files")
     values: Settings = {}
     origins: dict[str, str] = {}
     for base in bases:
@@ -142,7 +157,7 @@ def _resolve(layer: Layer, above: tuple[str, ...]) -> tuple[Settings, dict[str, 
             below = _find(base, layer.folder)
         except ValueError as error:
             raise ValueError(f"{layer.label}: base: {error}") from None
-        base_values, base_origins = _resolve(below, (*above, layer.label))
+        base_values, base_origins = _resolve(below, (*above, layer.label), count)
         base_values.pop("name", None)
         merge(values, base_values)
         origins.update(base_origins)
@@ -182,9 +197,20 @@ def _read(path: Path) -> Layer:
         raise ValueError(f"{path} is {path.stat().st_size:,} bytes; that is no recipe")
     try:
         text = path.read_text(encoding="utf-8")
+        _check_keys(text, str(path))
         return Layer(str(path), path.parent, tomllib.loads(text), _origins(text, path.name))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(
+            f"{path} is nested too deeply; sections of a recipe hold settings, and no more sections"
+        ) from None
+
+
+def _check_keys(text: str, place: str) -> None:
+    """Refuse keys of very many parts before they are parsed, which takes a time that grows with their square."""
+    if _LONG_KEY.search(text):
+        raise ValueError(f"{place} has a key of more than {PARTS} parts; keys of a recipe have two or three")
 
 
 def _origins(text: str, name: str) -> dict[str, str]:
@@ -205,9 +231,13 @@ def _overrides(items: Iterable[str]) -> Settings:
     for item in items:
         key, equals, text = item.partition("=")
         names = key.strip().split(".")
+        if len(names) > PARTS:
+            wrong.append(f"{item[:40]!r}… is a key of {len(names):,} parts; keys of a recipe have two or three")
+            continue
         if not equals or not all(re.fullmatch(r"[\w-]+", name) for name in names):
             wrong.append(f"{item!r} is not key=value, such as training.rate=0.001")
             continue
+        _check_keys(text, key)
         try:
             value = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:

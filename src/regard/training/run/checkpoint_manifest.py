@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...atomic_write import write_text
-from ...checksums import CHECKSUMS, LARGEST, DamagedFileError, check_file, read_object, sha256
+from ...checksums import CHECKSUMS, check_file, sha256
+from ...json_file import DamagedFileError, read_object
 from .metrics_file import MetricsMark, check_mark
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class CheckpointManifest:
         if not self.file.is_file():
             return []
         advice = "remove it to resume without comparing checksums"
-        values = read_object(self.file, advice, LARGEST).get("checkpoints")
+        values = read_object(self.file, advice).get("checkpoints")
         try:
             return [_entry(each) for each in values]  # type: ignore[union-attr]
         except (TypeError, AttributeError, KeyError):

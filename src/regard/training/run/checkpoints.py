@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ...atomic_write import replacing_file
-from ...checksums import DamagedFileError, sha256
+from ...checksums import sha256
+from ...json_file import DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...atomic_write import append_text, sync, write_bytes, write_text
-from ...checksums import DamagedFileError
+from ...json_file import DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import write_text
+from ...json_file import read_object
 from ..score.bleu import LengthBin, Score
 from ..score.evaluation import TaskEvaluation
 from ..score.label_scores import LabelScore
@@ -65,15 +66,7 @@ def compare(runs: Iterable[Path]) -> list[ComparisonRow]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    if file.stat().st_size > LARGEST:
-        raise ValueError(f"{file} has {file.stat().st_size:,} bytes; regard wrote no {NAME} that large")
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(results, dict):
-        raise ValueError(f"{file} holds a {type(results).__name__}, not results by data; remove it and evaluate again")
-    return results
+    return read_object(file, "remove it and evaluate again", LARGEST)
 
 
 def _evaluation(values: dict[str, Any]) -> TranslationEvaluation | TaskEvaluation:
