@@ -48,7 +48,7 @@ def serve() -> None:
     ids = torch.randint(1000, 30000, (512,), generator=torch.Generator().manual_seed(0))
     text = TokenizedText.from_ids(ids, minilm.tokenizer.convert_ids_to_tokens(ids.tolist()))
     traces = [TraceView.of(minilm.read(text), "MiniLM"), random_trace(LONG), random_trace(LONGEST)]
-    server = Server(Library(traces))
+    server = Server(Library(traces), token=False)
     print(server.address, *(trace.id for trace in traces), flush=True)
     server.run()
 

@@ -39,7 +39,7 @@ model = nn.TransformerEncoder(nn.TransformerEncoderLayer(64, 4, 128, batch_first
 walk()
 with torch.no_grad(), regard.watch(model) as seen:
     model(torch.randn(1, 300, 64))
-with serving(Library([TraceView.of(seen)])) as server:
+with serving(Library([TraceView.of(seen)]), token=False) as server:
     traces = server.address + "/api/traces"
     trace = json.load(urllib.request.urlopen(traces))[0]["id"]
     urllib.request.urlopen(f"{traces}/{trace}/calls/0/tile?top=0&left=0&bottom=300&right=300&height=64&width=64").read()

@@ -59,9 +59,11 @@ def test_it_serves_a_trace_until_it_is_interrupted(tmp_path: Path) -> None:
     )
     try:
         assert process.stdout is not None
-        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
+        address = re.search(r"(http://127\.0\.0\.1:\d+/)\?token=([\w-]+)", process.stdout.readline())
         assert address
-        with httpx.Client(base_url=address[0], transport=httpx.HTTPTransport(retries=20)) as client:
+        headers = {"Authorization": f"Bearer {address[2]}"}
+        transport = httpx.HTTPTransport(retries=20)
+        with httpx.Client(base_url=address[1], headers=headers, transport=transport) as client:
             traces = client.get("/api/traces", timeout=60).json()
             assert [(trace["calls"], trace["tokens"]) for trace in traces] == [(2, 13)]
             assert client.get("/").status_code == 200

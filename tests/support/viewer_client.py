@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from regard.seeing import Seen
     from regard.viewer.http.in_process_client import ClientResponse
+    from regard.viewer.http.server import Server
 
 T = TypeVar("T")
 WORDS = ["[CLS]", "the", "red", "car", "and", "the", "blue", "car", "stand", "still", "##ness", ".", "[SEP]"]
@@ -75,6 +77,11 @@ def answered(question: Coroutine[Any, Any, T], seconds: float = 60) -> T:
     """What a coroutine gives, in a thread of its own: in this one Playwright's loop may be running."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, asyncio.wait_for(question, seconds)).result()
+
+
+def client_of(server: Server) -> httpx.Client:
+    """A client that sends the server's token."""
+    return httpx.Client(base_url=server.address, headers=server.headers)
 
 
 def get(app: FastAPI, path: str) -> ClientResponse:

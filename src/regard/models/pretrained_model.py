@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from torch import nn
 
 from ..atomic_write import make_folder, replacing_file, write_text
-from ..checksums import CHECKSUMS, check_files, write_checksums
 from ..json_file import read_object
-from .weights_header import check_header
+from .weights_header import UNSEALED, check_header, check_seal, seal
 
 if TYPE_CHECKING:
     import torch
@@ -61,13 +60,12 @@ class PretrainedModel(nn.Module):
 
         folder = make_folder(folder)
         values = {"model_type": self.model_type, **self.config.to_dict()}
-        (folder / CHECKSUMS).unlink(missing_ok=True)  # of other weights
         write_text(folder / "config.json", json.dumps(values, indent=2) + "\n")
         if card is not None:
             write_text(folder / "README.md", card)
         with replacing_file(folder / "model.safetensors") as unfinished:
-            save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(unfinished))
-        write_checksums(folder, ["model.safetensors"])
+            save_model(self if dtype is None else copy.deepcopy(self).to(dtype), str(unfinished), dict(UNSEALED))
+            seal(unfinished)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
@@ -86,7 +84,7 @@ class PretrainedModel(nn.Module):
         if not weights.is_file():
             raise ValueError(f"{folder} holds no weights: there is no model.safetensors in it")
         weights.open("rb").close()  # safetensors would report an unreadable file as missing
-        check_files(folder, f"get it again, or remove {folder / CHECKSUMS} if you changed it yourself")
+        check_seal(weights)
         try:
             check_header(weights, lambda: cls(config))
             model = cls(config)

@@ -1,4 +1,4 @@
-"""The header of model.safetensors: whether it holds the weights that config.json describes, before any is built.
+"""The header of model.safetensors: what it says of the weights, before anything is built, and the file's SHA-256.
 
 config.json may come from anybody. A width of 8,000 or a million layers would take minutes and gigabytes to build. So
 the model is built on PyTorch's meta device first, where tensors have no memory, and only up to the tensors of the file.
@@ -6,12 +6,16 @@ the model is built on PyTorch's meta device first, where tensors have no memory,
 
 from __future__ import annotations
 
+import hashlib
+import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from ..json_file import DamagedFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +29,43 @@ TABLES = 1 << 28
 """Numbers in tables that a model computes when it is built, such as positions, which are not in its file."""
 
 
+UNSEALED = {"sha256": "0" * 64}
+"""Metadata of a file to be sealed: `seal` writes the SHA-256 of the file, computed with these zeros, in their place."""
+_SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+_HEADER = 1 << 20  # bytes in which the seal is looked for; the metadata come first
+
+
 class WeightsMismatch(ValueError):
     """The weights are not those that the configuration describes."""
+
+
+def seal(file: Path) -> None:
+    """Write the SHA-256 of a file into its header."""
+    place, digest = _digest(file)
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(digest)
+
+
+def check_seal(file: Path) -> None:
+    """Raise an error that names the file where it is not the one that was sealed. One without a seal is not checked."""
+    with file.open("rb") as opened:
+        sealed = _SEAL.search(opened.read(_HEADER))
+    if sealed is not None and _digest(file)[1] != sealed[1]:
+        raise DamagedFileError(f"{file} is damaged: its SHA-256 is not the one that was written; get it again")
+
+
+def _digest(file: Path) -> tuple[int, bytes]:
+    """Where the seal is, and the SHA-256 of the file with zeros in its place."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        head = opened.read(_HEADER)
+        sealed = _SEAL.search(head)
+        assert sealed is not None
+        digest.update(head[: sealed.start(1)] + b"0" * 64 + head[sealed.end(1) :])
+        while block := opened.read(_HEADER):
+            digest.update(block)
+    return sealed.start(1), digest.hexdigest().encode()
 
 
 def check_header(file: Path, build: Callable[[], nn.Module]) -> None:

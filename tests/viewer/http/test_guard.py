@@ -11,7 +11,7 @@ from regard.viewer import limits
 from regard.viewer.data.library import Library
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.server import Server, serving
-from tests.support.viewer_client import answered, seen_of
+from tests.support.viewer_client import answered, client_of, seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with serving(Library([TraceView.of(seen_of())])) as server, httpx.Client(base_url=server.address) as client:
+    with serving(Library([TraceView.of(seen_of())])) as server, client_of(server) as client:
         yield client
 
 
@@ -34,7 +34,25 @@ def test_the_page_may_run_its_own_scripts_and_no_others(client: httpx.Client) ->
     assert not any(name.startswith("access-control") for name in answer.headers)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "2130706433"])
+HOSTS = [
+    "evil.example",
+    "evil.example:80",
+    "127.0.0.1.evil.example",
+    "",
+    "2130706433",
+    "127.0.0.1:80@evil.com",
+    "127.0.0.1:evil.com",
+    "evil.com@127.0.0.1",
+    "127.0.0.1:80:80",
+    "127.0.0.1:",
+    "[::1]evil",
+    "[::1]:80@evil.com",
+    "127.0.0.1 evil",
+    "127.0.0.1/evil",
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
 def test_another_name_for_this_machine_is_not_answered(client: httpx.Client, host: str) -> None:
     answer = client.get("/api/about", headers={"Host": host})
     assert answer.status_code in (400, 421)
@@ -104,3 +122,79 @@ def test_others_need_the_token() -> None:
                 assert (await other.get("/api/about", headers=bearer)).status_code == 200
 
     answered(tried())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost", "LOCALHOST:8888", "[::1]:80", "[::1]"])
+def test_names_of_this_machine_are_answered(client: httpx.Client, host: str) -> None:
+    """Through any port: ssh forwards another one."""
+    assert client.get("/api/about", headers={"Host": host}).status_code == 200
+
+
+def test_another_user_of_this_machine_needs_the_token() -> None:
+    with serving(Library([TraceView.of(seen_of())])) as server:
+        assert server.token
+        assert server.token in server.url
+        with httpx.Client(base_url=server.address) as other:
+            for path in ("/", "/api/about", "/api/traces", "/static/shell/shell.js", "/api/openapi.json", "/?token=x"):
+                answer = other.get(path)
+                assert (answer.status_code, "traces" in answer.text) == (401, False), path
+            assert other.post("/api/translate", json={}).status_code == 401
+            assert (
+                other.get("/api/about", headers={"Cookie": "regard-token-0=x; regard-session-0=x"}).status_code == 401
+            )
+        with httpx.Client(base_url=server.address, follow_redirects=True) as owner:
+            assert owner.get(server.url).status_code == 200
+            assert owner.get("/api/about").status_code == 200
+            port = server.address.rsplit(":", 1)[1]
+            assert set(owner.cookies) == {f"regard-token-{port}", f"regard-session-{port}"}
+
+
+def test_the_link_that_opens_the_browser_works_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others can read it in the list of processes."""
+    links: list[str] = []
+    monkeypatch.setattr("webbrowser.open", links.append)
+    with serving(Library([TraceView.of(seen_of())])) as server:
+        assert server.token
+        server.open()
+        (link,) = links
+        assert server.token not in link
+        with httpx.Client(base_url=server.address, follow_redirects=True) as first:
+            assert first.get(link.replace("/?", "/api/about?")).status_code == 401, "the page alone takes it"
+            assert first.get(link).status_code == 200
+            assert first.get("/api/about").status_code == 200
+        with httpx.Client(base_url=server.address, follow_redirects=True) as second:
+            assert second.get(link).status_code == 401
+        server.open()
+        monkeypatch.setattr("regard.viewer.http.guard.TICKET", 0.0)
+        with httpx.Client(base_url=server.address, follow_redirects=True) as late:
+            assert late.get(links[1]).status_code == 401
+
+
+def test_without_a_token_only_on_this_machine() -> None:
+    with serving(Library([TraceView.of(seen_of())]), token=False) as server:
+        assert "token" not in server.url
+        assert httpx.get(f"{server.address}/api/about").status_code == 200
+    with pytest.raises(ValueError, match="leave out --no-token"):
+        Server(Library(), host="0.0.0.0", token=False)
+
+
+def test_one_browser_does_not_list_what_another_read() -> None:
+    library = Library([TraceView.of(seen_of())])
+    with serving(library) as server:
+        clients = [httpx.Client(base_url=server.address, follow_redirects=True) for _ in range(3)]
+        sessions = []
+        for client in clients[:2]:
+            client.get(server.url)
+            sessions.append(next(value for name, value in client.cookies.items() if "session" in name))
+        clients[2].headers.update(server.headers)
+        assert len(set(sessions)) == 2
+        mine, ours = seen_of(length=5), seen_of(length=6)
+        library.add(TraceView.of(mine, "mine", owners={sessions[0]}))
+        library.add(TraceView.of(ours, "ours", owners={sessions[0]}))
+        library.add(TraceView.of(ours, "ours", owners={sessions[1]}))  # the same text, read in both
+        for client, titles in zip(clients, ({"mine", "ours"}, {"ours"}, set()), strict=True):
+            listed = {trace["title"] for trace in client.get("/api/traces").json()}
+            assert listed & {"mine", "ours"} == titles
+            assert {trace["title"] for trace in client.get("/api/about").json()["traces"]} == listed
+            assert len(listed - titles) == 1, "what the server was started with"
+            client.close()

@@ -13,7 +13,7 @@ import pytest
 
 from regard.viewer.data.library import Library
 from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http.server import serving
+from regard.viewer.http.server import Server, serving
 from tests.support.viewer_client import answered, array_of, get, seen_of
 
 LENGTH = 2500
@@ -34,8 +34,10 @@ def tiles(root: str) -> list[str]:
     return results[:200]
 
 
-async def asked(address: str, paths: list[str]) -> list[tuple[int, str]]:
-    async with httpx.AsyncClient(base_url=address, timeout=120, limits=httpx.Limits(max_connections=200)) as client:
+async def asked(server: Server, paths: list[str]) -> list[tuple[int, str]]:
+    limits = httpx.Limits(max_connections=200)
+    client = httpx.AsyncClient(base_url=server.address, headers=server.headers, timeout=120, limits=limits)
+    async with client:
 
         async def whole(path: str) -> tuple[int, str]:
             while (answer := await client.get(path)).status_code == 202:
@@ -58,13 +60,13 @@ def megabytes() -> float:
 def test_two_hundred_tiles_at_once() -> None:
     shown = TraceView.of(seen_of(length=LENGTH, heads=2, batch=1))
     paths = tiles(f"/api/traces/{shown.id}")
-    with serving(Library([shown])) as server:
-        answered(asked(server.address, paths[:4]))  # what the first requests load is not their memory
+    with serving(Library([shown]), token=False) as server:
+        answered(asked(server, paths[:4]))  # what the first requests load is not their memory
         before = megabytes()
-        results = answered(asked(server.address, paths))
+        results = answered(asked(server, paths))
         after = megabytes()
         assert {status for status, _ in results} == {200}
-        again = answered(asked(server.address, paths))
+        again = answered(asked(server, paths))
         assert again == results
         jobs = server.app.state.jobs
         assert (jobs.worker.waiting, jobs.models.waiting) == (0, 0)

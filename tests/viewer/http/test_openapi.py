@@ -32,7 +32,7 @@ schema = schemathesis.openapi.from_dict(app_of(seen_of())[0].openapi())
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with serving(Library([TRACE])) as server:
+    with serving(Library([TRACE]), token=False) as server:
         yield server.address
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from regard.viewer.data.library import Library
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.server import serving
-from tests.support.viewer_client import seen_of
+from tests.support.viewer_client import client_of, seen_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with serving(Library([TraceView.of(seen_of())])) as server, httpx.Client(base_url=server.address) as client:
+    with serving(Library([TraceView.of(seen_of())])) as server, client_of(server) as client:
         yield client
 
 

@@ -10,7 +10,8 @@ from regard.viewer.http.server import Server, loopback
 from tests.support.viewer_client import answered
 
 
-def test_only_loopback_goes_without_a_token() -> None:
+def test_what_is_loopback() -> None:
+    """Only there `--no-token` is possible."""
     assert all(map(loopback, ("127.0.0.1", "127.9.9.9", "::1", "localhost")))
     assert not any(map(loopback, ("0.0.0.0", "192.168.1.5", "::", "example.org")))
 
@@ -23,6 +24,7 @@ def test_any_address_of_this_machine_is_answered_by_its_name() -> None:
 
     async def tried() -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url=server.address) as client:
+            client.headers.update(server.headers)
             assert (await client.get("/api/about")).status_code == 200
             assert (await client.get("/api/about", headers={"Host": "127.0.0.3"})).status_code == 421
 

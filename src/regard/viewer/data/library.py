@@ -132,6 +132,8 @@ class Library:
         before = self.traces.get(trace.id)
         if before is not None:
             trace.pinned |= before.pinned
+            shared = before.owners is None or trace.owners is None
+            trace.owners = None if shared else (before.owners or set()) | (trace.owners or set())
         self.traces[trace.id] = trace
         self.traces.move_to_end(trace.id)
         if before is not None:
@@ -141,8 +143,17 @@ class Library:
             del self.traces[id]
             self.on_remove(id)
 
-    def read(self, name: str, text: str, second: str | None = None, generate: int = 0) -> TraceView:
-        """Run a model over a text while its attention is watched, and add the trace."""
+    def listed(self, session: str) -> list[TraceView]:
+        """The traces that a browser lists: those of the server, and of the texts that were read in it."""
+        return [trace for trace in self.traces.values() if trace.owners is None or session in trace.owners]
+
+    def read(
+        self, name: str, text: str, second: str | None = None, generate: int = 0, owner: str | None = None
+    ) -> TraceView:
+        """Run a model over a text while its attention is watched, and add the trace.
+
+        `owner` is the session of the browser that lists it; None: all do.
+        """
         model = self.model(name, *READ)
         if second is not None and model.task != "read":
             raise RequestError(422, f"{name} reads one text; leave out `second`")
@@ -160,7 +171,7 @@ class Library:
         if not len(seen):
             raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
         made = {"model": name, "text": text, "second": second, "generate": generate}
-        trace = TraceView.of(seen, title, prompt=prompt, made=made)
+        trace = TraceView.of(seen, title, prompt=prompt, made=made, owners=None if owner is None else {owner})
         self.add(trace)
         return trace
 

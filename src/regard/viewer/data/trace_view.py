@@ -44,6 +44,8 @@ class TraceView:
     pinned: bool = False
     """Whether it stays in the library however many traces are added."""
     id: str = ""
+    owners: set[str] | None = None
+    """The browsers that it is listed in, by session; None: all."""
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:

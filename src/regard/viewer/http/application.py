@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 NO_CACHE = {"Cache-Control": "no-cache"}
 
 
-def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | None = None) -> FastAPI:
-    """The application; `/api/openapi.json` describes its API."""
+def create_app(
+    library: Library,
+    hosts: frozenset[str] = LOOPBACK,
+    token: str | None = None,
+    port: int = 0,
+    tickets: dict[str, float] | None = None,
+) -> FastAPI:
+    """The application; `/api/openapi.json` describes its API. The other parameters are those of `Guard`."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -57,7 +63,7 @@ def create_app(library: Library, hosts: frozenset[str] = LOOPBACK, token: str | 
     app.add_exception_handler(Exception, _server_error)
     app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
     app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
-    app.add_middleware(Guard, hosts=hosts, token=token)
+    app.add_middleware(Guard, hosts=hosts, token=token, port=port, tickets=tickets)
     return app
 
 

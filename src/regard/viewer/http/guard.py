@@ -3,12 +3,19 @@
 A page on the internet can make a browser send requests to this machine. It cannot read the responses (no CORS headers
 are ever sent), but it must not start computations either. So the Host header must be one of ours (against DNS
 rebinding), and a cross-site request is refused.
+
+Other users of this machine can connect to it too. So every request carries a token, which only the person who started
+the server knows: `/?token=…` moves it into a cookie. A second cookie tells browsers apart, so that one does not list
+the texts that were read in another.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import re
+import secrets
+import time
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
@@ -21,7 +28,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-COOKIE = "regard-token"
+HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::[0-9]{1,5})?")
+"""A Host header, in lower case: a name or an address, and a port."""
+TICKET = 60.0
+"""Seconds in which the link that opens the browser can be used."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,36 +47,55 @@ HEADERS = {
 
 
 class Guard:
-    """`hosts` are the allowed Host headers (empty: any); with a `token`, every request must carry it."""
+    """`hosts` are the allowed names in Host headers (empty: any); with a `token`, every request must carry it.
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str | None = None) -> None:
+    Browsers send the cookies of one port to every other port of a machine, so `port` is part of their names.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str],
+        token: str | None = None,
+        port: int = 0,
+        tickets: dict[str, float] | None = None,
+    ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
+        self.tickets = {} if tickets is None else tickets
+        self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope, headers)
+        cookies = _cookies(headers.get("cookie", ""))
+        refusal = self._refusal(scope, headers, cookies)
         if refusal is not None:
             await _respond(send, *refusal)
             return
         if self.token is not None and _query_token(scope) and scope["path"] == "/":  # from the address bar to a cookie
-            await _respond(send, 303, "", {"Location": _without_token(scope), "Set-Cookie": self._cookie()})
+            location = {"Location": _without_token(scope), "Set-Cookie": _cookie(self.token_cookie, self.token)}
+            await _respond(send, 303, "", location)
             return
-        await self.app(scope, _limited(receive, scope["path"]), _with_headers(send))
+        session = cookies.get(self.session_cookie, "")
+        scope.setdefault("state", {})["session"] = session
+        added = dict(HEADERS)
+        if not session and scope["path"] == "/":
+            added["Set-Cookie"] = _cookie(self.session_cookie, secrets.token_urlsafe(12))
+        await self.app(scope, _limited(receive, scope["path"]), _with_headers(send, added))
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refusal(self, scope: Scope, headers: dict[str, str], cookies: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if self.hosts and name.lower() not in self.hosts:
+        name = HOST.fullmatch(host.lower())
+        if name is None or (self.hosts and name[1] not in self.hosts):
             return 421, f"this server is not called {host!r:.80}; open the address that regard view printed"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _is_navigation(headers):
             return 403, "cross-site requests are refused"
         origin = headers.get("origin")
         if origin is not None and origin.split("://", 1)[-1] != host:
             return 403, f"requests from the origin {origin} are refused; this server is {host}"
-        if self.token is not None and not self._has_token(scope, headers):
+        if self.token is not None and not self._has_token(scope, headers, cookies):
             return 401, "the token is missing or wrong; open the whole address that regard view printed"
         size = headers.get("content-length", "0")
         limit = _body_limit(scope["path"])
@@ -74,20 +103,27 @@ class Guard:
             return 413, f"the request has {size} bytes; at most {limit:,} are allowed"
         return None
 
-    def _has_token(self, scope: Scope, headers: dict[str, str]) -> bool:
+    def _has_token(self, scope: Scope, headers: dict[str, str], cookies: dict[str, str]) -> bool:
         assert self.token is not None
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            cookie = None
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        tokens = (cookie.value if cookie is not None else "", _query_token(scope), bearer)
-        return any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens)
+        tokens = (cookies.get(self.token_cookie, ""), _query_token(scope), bearer)
+        if any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens):
+            return True
+        made = self.tickets.pop(_query_token(scope), None) if scope["path"] == "/" else None
+        return made is not None and time.monotonic() - made < TICKET
 
-    def _cookie(self) -> str:
-        # Lax, not Strict: with Strict the cookie would be missing after the 303 when the link was on another site.
-        # Cross-site requests are refused in `_refusal`.
-        return f"{COOKIE}={self.token}; Path=/; HttpOnly; SameSite=Lax"
+
+def _cookies(header: str) -> dict[str, str]:
+    try:
+        return {name: cookie.value for name, cookie in SimpleCookie(header).items()}
+    except CookieError:
+        return {}
+
+
+def _cookie(name: str, value: str) -> str:
+    # Lax, not Strict: with Strict the cookie would be missing after the 303 when the link was on another site.
+    # Cross-site requests are refused in `_refusal`.
+    return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax"
 
 
 def _is_navigation(headers: dict[str, str]) -> bool:
@@ -127,11 +163,11 @@ def _limited(receive: Receive, path: str) -> Receive:
     return read
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, headers: dict[str, str]) -> Send:
     async def write(message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.lower() for name, _ in message["headers"]}
-            added = [(name, value) for name, value in _encoded(HEADERS) if name not in present]
+            added = [(name, value) for name, value in _encoded(headers) if name not in present]
             message["headers"] = [*message["headers"], *added]
         await send(message)
 

@@ -1,4 +1,4 @@
-"""The viewer's web server: on the loopback address, or on another one with a token."""
+"""The viewer's web server, on the loopback address or on another one. Every request needs its token."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import uvicorn
 
+from . import connection_timeouts
 from .application import create_app
 from .guard import LOOPBACK
 
@@ -29,26 +30,44 @@ SHUTDOWN = 2
 class Server:
     """Binds its socket at once, so that its address is known; answers requests once `run` is called."""
 
-    def __init__(self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "") -> None:
+    def __init__(
+        self, library: Library, host: str = "127.0.0.1", port: int = 0, view: str = "", *, token: bool = True
+    ) -> None:
+        if not token and not loopback(host):
+            raise ValueError(f"without a token everybody who can reach {host} could use it; leave out --no-token")
         self.view = view  # the view that the page opens; "": the page chooses
-        self.token = None if loopback(host) else secrets.token_urlsafe(24)
+        self.token = secrets.token_urlsafe(24) if token else None
+        self._tickets: dict[str, float] = {}  # of links that work once, with the times they were made
         any_address = host in ("0.0.0.0", "::")
         hosts = frozenset() if any_address else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
-        self.app = create_app(library, hosts, self.token)
         self._socket = _listen(host, port)
+        self.app = create_app(library, hosts, self.token, self._socket.getsockname()[1], self._tickets)
         name = socket.gethostname() if any_address else host
         name = f"[{name}]" if ":" in name else name  # IPv6
         self.address = f"http://{name}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
-            self.app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=SHUTDOWN
+            self.app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN,
+            **connection_timeouts.options(),
         )
         self._server = uvicorn.Server(config)
 
     @property
     def url(self) -> str:
         """The address to open: with the token, where there is one, and the view, where one was chosen."""
-        token = f"?token={quote(self.token)}" if self.token else ""
-        return f"{self.address}/{token}" + (f"#view={self.view}" if self.view else "")
+        return self._link(self.token)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that a program sends with its requests."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    def _link(self, token: str | None) -> str:
+        query = f"?token={quote(token)}" if token else ""
+        return f"{self.address}/{query}" + (f"#view={self.view}" if self.view else "")
 
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until interrupted; `ready` is called once requests are accepted."""
@@ -65,17 +84,23 @@ class Server:
         ready()
 
     def open(self) -> None:
-        """Open the page in the default browser."""
-        webbrowser.open(self.url)
+        """Open the page in the default browser.
+
+        Other users can read the command line of the browser. So this link works once, and only for a minute.
+        """
+        ticket = secrets.token_urlsafe(24) if self.token else None
+        if ticket is not None:
+            self._tickets[ticket] = time.monotonic()
+        webbrowser.open(self._link(ticket))
 
     def stop(self) -> None:
         self._server.should_exit = True
 
 
 @contextlib.contextmanager
-def serving(library: Library) -> Iterator[Server]:
-    """Run a server in a thread of its own while the block runs."""
-    server = Server(library)
+def serving(library: Library, *, token: bool = True) -> Iterator[Server]:
+    """Run a server in a thread of its own while the block runs. `server.headers` carry its token."""
+    server = Server(library, token=token)
     started = threading.Event()
     thread = threading.Thread(target=server.run, args=(started.set,), daemon=True)
     thread.start()

@@ -11,7 +11,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -27,7 +26,7 @@ from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
 from regard.viewer.http.server import serving
-from tests.support.viewer_client import answered, error_of, get, json_of, post, seen_of
+from tests.support.viewer_client import answered, client_of, error_of, get, json_of, post, seen_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -254,7 +253,7 @@ def test_examples_come_while_the_page_is_there_already() -> None:
     model = shipped("translate")
     library = Library(models=[model])
     library.pending = [("no such model", "", 0), (model.name, SENTENCE, 0)]
-    with serving(library) as server, httpx.Client(base_url=server.address) as client:
+    with serving(library) as server, client_of(server) as client:
         until = time.monotonic() + 30
         while (about := client.get("/api/about").json())["coming"]:
             assert time.monotonic() < until

@@ -64,6 +64,11 @@ def jobs_of(request: Request) -> Jobs:
     return jobs
 
 
+def session_of(request: Request) -> str:
+    """The session of the browser; empty for programs, which have no cookies."""
+    return str(request.scope.get("state", {}).get("session", ""))
+
+
 def call_of(request: Request, trace: str, call: int, entry: int) -> tuple[Jobs, TraceView, tuple[int, int, int]]:
     """The jobs, the trace and the shape of one of its calls; a 404 where there is none."""
     jobs = jobs_of(request)

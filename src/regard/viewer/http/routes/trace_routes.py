@@ -13,7 +13,7 @@ from .... import __version__
 from ... import limits
 from ...static_files import view_names
 from ..responses import EncodedArray, json_response
-from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, call_shape, check_entry, jobs_of
+from .route_parameters import ARRAY, ERRORS, Entry, Pooling, TraceId, call_shape, check_entry, jobs_of, session_of
 
 router = APIRouter()
 
@@ -90,7 +90,7 @@ async def about(request: Request) -> ServerInfo:
 @router.get("/traces", responses=ERRORS)
 async def traces(request: Request) -> list[TraceSummary]:
     jobs = jobs_of(request)
-    views = list(jobs.library.traces.values())
+    views = jobs.library.listed(session_of(request))
     return [TraceSummary(**x) for x in await jobs.run(request, lambda: [view.summary for view in views])]
 
 
@@ -99,7 +99,7 @@ async def read(request: Request, body: ReadRequest) -> TraceCreated:
     """Run a model over a text and watch it. Models run one at a time."""
     jobs = jobs_of(request)
     jobs.library.model(body.model)
-    function = partial(jobs.library.read, body.model, body.text, body.second, body.generate)
+    function = partial(jobs.library.read, body.model, body.text, body.second, body.generate, owner=session_of(request))
     return TraceCreated(id=(await jobs.run_model(request, function)).id)
 
 
