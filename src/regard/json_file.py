@@ -25,7 +25,7 @@ def read_json(file: Path, advice: str = "get it again", largest: int = LARGEST) 
         return json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise DamagedFileError(f"{file} is not valid JSON: {reason}; {advice}") from None
+        raise DamagedFileError(f"{file} is not JSON: {reason}; {advice}") from None
 
 
 def read_object(file: Path, advice: str = "get it again", largest: int = LARGEST) -> dict[str, Any]:

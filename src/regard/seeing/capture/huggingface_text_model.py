@@ -126,21 +126,24 @@ def load_text_model(
         raise ValueError(f"there is no folder {name}; give one that is there, minilm, smollm2 or a hub name")
     from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
+    brings_code = False
     options: dict[str, Any] = {} if gguf is None else {"dtype": torch.float32}
     try:
         with _quiet():
+            values = PretrainedConfig.get_config_dict(path)[0] if gguf is None else {}
+            brings_code = "auto_map" in values
             if not trust_remote_code:
-                _check_kernels(PretrainedConfig.get_config_dict(path)[0] if gguf is None else {})
+                _check_kernels(values)
             source: dict[str, Any] = {"trust_remote_code": trust_remote_code}  # None would ask on standard input
             source |= {} if gguf is None else {"gguf_file": gguf}
             tokenizer = AutoTokenizer.from_pretrained(path, **source)
             auto_class = AutoModelForCausalLM if with_head else AutoModel
             model = auto_class.from_pretrained(path, **source, **options).eval().to(device)
     except Exception as error:  # a damaged folder makes transformers raise almost anything
-        if not trust_remote_code and "trust_remote_code" in str(error):
+        if brings_code and not trust_remote_code:
             raise ValueError(
-                f"{name} is not a model of transformers itself: it needs Python code that comes with it, which is not "
-                "run. If you trust its author with all that you can do: --trust-remote-code"
+                f"{name} could not be loaded without the Python code that comes with it, which is not run. If you "
+                "trust its author with all that you can do: --trust-remote-code"
             ) from None
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise ValueError(

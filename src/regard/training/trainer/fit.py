@@ -148,10 +148,11 @@ def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
     """
     if name != "fsdp":
         return name
-    from pytorch_lightning.strategies import FSDPStrategy
     from torch.distributed.fsdp import MixedPrecision
 
-    return FSDPStrategy(mixed_precision=MixedPrecision())
+    from .sharded_strategy import ShardedStrategy
+
+    return ShardedStrategy(mixed_precision=MixedPrecision())
 
 
 def _check_processes(settings: TrainingSection) -> None:

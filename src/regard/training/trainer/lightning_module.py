@@ -140,11 +140,16 @@ class TrainingModule(lightning.LightningModule):
             self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
 
+    def forward(self, batch: Batch) -> Loss:
+        loss: Loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+        return loss
+
     def _backward(self, batch: Batch) -> Loss:
+        wrapped = self.trainer.strategy.model
         if self._graphs is not None:
             loss = self._graphs(batch)
         else:
-            loss = self.model.loss(batch, smoothing=self.settings.smoothing)
+            loss = wrapped(batch) if isinstance(wrapped, FullyShardedDataParallel) else self(batch)
         self.manual_backward(loss.total)
         return loss
 
