@@ -1,7 +1,7 @@
 """FSDP learns what one process learns, though the training step calls `backward` itself.
 
-PyTorch refuses FSDP on a CPU unless it is told the device, and Lightning does not tell it; the script does. Two processes
-end with a segmentation fault inside PyTorch there (gloo, torch 2.13), so there is one.
+PyTorch refuses FSDP on a CPU unless it is told the device, and Lightning does not tell it; the script does. Two
+processes end with a segmentation fault inside PyTorch there (gloo, torch 2.13), so there is one.
 """
 
 from __future__ import annotations
