@@ -38,6 +38,23 @@ export interface components {
                 [key: string]: unknown;
             }[];
         };
+        /** InsideRequest */
+        InsideRequest: {
+            /** Model */
+            model: string;
+            /** Text */
+            text: string;
+            /**
+             * Layer
+             * @default 0
+             */
+            layer: number;
+            /**
+             * Head
+             * @default 0
+             */
+            head: number;
+        };
         /** ModelSummary */
         ModelSummary: {
             /** Name */
@@ -49,6 +66,26 @@ export interface components {
             task: "translate" | "read" | "generate" | "classify" | "caption" | "listen";
             /** Title */
             title: string;
+            /**
+             * Layers
+             * @default 0
+             */
+            layers: number;
+        };
+        /** NextRequest */
+        NextRequest: {
+            /** Model */
+            model: string;
+            /**
+             * Text
+             * @default
+             */
+            text: string;
+            /**
+             * Temperature
+             * @default 1
+             */
+            temperature: number;
         };
         /**
          * ReadRequest
@@ -129,6 +166,19 @@ export interface components {
              * @default 5
              */
             beams: number;
+        };
+        /** WhatIfRequest */
+        WhatIfRequest: {
+            /** Model */
+            model: string;
+            /** Text */
+            text: string;
+            /** Silence */
+            silence?: {
+                [key: string]: number[];
+            };
+            /** Hide */
+            hide?: number[];
         };
     };
     responses: never;

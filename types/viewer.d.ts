@@ -123,6 +123,8 @@ declare global {
     announce(text: string): void;
     /** Open the dialog for another text; null where no model can read one. */
     read: (() => void) | null;
+    /** Look at a trace that the server has just made. */
+    open(trace: string): void;
     /** Let the first model for a task run on its first example; null where there is none. */
     sample(task: ModelAbout["task"]): (() => void) | null;
     fail(error: Error): void;

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ...decoding.load_model_and_tokenizers import Pretrained
+    from ...seeing import Seen
     from ...seeing.capture.huggingface_text_model import TextModel
 
 LOADED = 3
@@ -48,6 +49,8 @@ class ModelEntry:
     """The folder or name that its loader takes."""
     ours: bool = False
     """Whether it is a model of regard; else one of Hugging Face."""
+    layers: int = 0
+    """Layers of a Transformer of regard, for the Inside view; 0 for any other model."""
 
 
 def installed_models() -> list[ModelEntry]:
@@ -56,7 +59,10 @@ def installed_models() -> list[ModelEntry]:
     from ...seeing.capture.huggingface_text_model import PACKAGES
 
     tasks = {name: _task(SHIPPED / name) for name in shipped()}
-    models = [ModelEntry(name, task, _title(name, task), name, ours=True) for name, task in tasks.items()]
+    models = [
+        ModelEntry(name, task, _title(name, task), name, ours=True, layers=_layers(SHIPPED / name))
+        for name, task in tasks.items()
+    ]
     if find_spec("transformers") is not None:
         known = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
         models += [ModelEntry(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
@@ -76,17 +82,29 @@ def model_at(place: str) -> ModelEntry:
         raise ValueError(f"{place} is neither a trace nor a model: it has no trace.json and no config.json")
     if folder is None or not is_own_config(folder / "config.json"):
         return ModelEntry(name, "read", name, place)
-    return ModelEntry(name, _task(folder), name, place, ours=True)
+    return ModelEntry(name, _task(folder), name, place, ours=True, layers=_layers(folder))
 
 
-def _task(folder: Path) -> str:
-    """The page's task for a model of regard, from its configuration alone: loading the model takes longer."""
+def _layers(folder: Path) -> int:
+    """Transformer layers that read the text: of the encoder, or of a decoder without one."""
+    config = _config(folder)
+    part = getattr(config, "decoder", None) if config.encoder.kind == "none" else config.encoder
+    return int(part.layers) if part is not None and part.kind == "transformer" and config.task != "classify" else 0
+
+
+def _config(folder: Path) -> Any:
+    """The configuration of a model of regard; loading the model takes longer."""
     from ...models.pretrained_model import MODEL_TYPES, read
 
     kind, values = read(folder)
     if kind not in MODEL_TYPES:
         raise ValueError(f"{folder} holds a model of type {kind!r:.60}; known are {', '.join(sorted(MODEL_TYPES))}")
-    config: Any = MODEL_TYPES[kind].config_class.from_dict(values)
+    return MODEL_TYPES[kind].config_class.from_dict(values)
+
+
+def _task(folder: Path) -> str:
+    """The page's task for a model of regard."""
+    config = _config(folder)
     return "listen" if config.encoder.reads == "sound" else {"write": "generate"}.get(config.task, config.task)
 
 
@@ -160,13 +178,7 @@ class Library:
         if generate and model.task != "generate":
             raise RequestError(422, f"{name} does not generate text; leave out `generate`")
         title = f"{model.title.split(',')[0]} · {text[:60]}"
-        loaded, prompt = self.loaded(model), 0
-        if not model.ours:
-            seen = (
-                loaded.generate(loaded.encode(text), generate) if generate else loaded.read(loaded.encode(text, second))
-            )
-        else:
-            seen, prompt = watched_run(loaded, text, generate)
+        seen, prompt = self.run(model, text, second, generate)
         seen.model = name
         if not len(seen):
             raise RequestError(422, f"no attention of {name} could be watched: {seen.advice}")
@@ -174,6 +186,21 @@ class Library:
         trace = TraceView.of(seen, title, prompt=prompt, made=made, owners=None if owner is None else {owner})
         self.add(trace)
         return trace
+
+    def run(self, model: ModelEntry, text: str, second: str | None = None, generate: int = 0) -> tuple[Seen, int]:
+        """What a model attends to over a text, and the number of tokens of its prompt; adds no trace."""
+        loaded = self.loaded(model)
+        if model.ours:
+            return watched_run(loaded, text, generate)
+        if generate:
+            return loaded.generate(loaded.encode(text), generate), 0
+        return loaded.read(loaded.encode(text, second)), 0
+
+    def check_own(self, model: ModelEntry) -> None:
+        """A 422 for a model that is not one of regard."""
+        if not model.ours:
+            own = [x.name for x in self.models.values() if x.layers]
+            raise RequestError(422, f"{model.name} is not a model of regard; choose from {', '.join(own) or 'none'}")
 
     def models_for(self, task: str) -> list[ModelEntry]:
         """The models for a task, at least one."""

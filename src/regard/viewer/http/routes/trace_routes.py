@@ -45,6 +45,8 @@ class ModelSummary(BaseModel):
     name: str
     task: Literal["translate", "read", "generate", "classify", "caption", "listen"]
     title: str
+    layers: int = 0
+    """Layers that the Inside view can show."""
 
 
 class ServerInfo(BaseModel):
@@ -75,7 +77,10 @@ class HeadPatterns(BaseModel):
 async def about(request: Request) -> ServerInfo:
     """The version, models, traces, views and limits of this server."""
     jobs = jobs_of(request)
-    models = [ModelSummary(name=x.name, task=x.task, title=x.title) for x in jobs.library.models.values()]  # type: ignore[arg-type]
+    models = [
+        ModelSummary(name=x.name, task=x.task, title=x.title, layers=x.layers)  # type: ignore[arg-type]
+        for x in jobs.library.models.values()
+    ]
     return ServerInfo(
         version=__version__,
         models=models,

@@ -13,8 +13,7 @@ export function makeBoard(host, attributes, draw) {
     draw(pen, size.width, size.height);
   });
   const measure = () => {
-    const { width, height } = host.getBoundingClientRect();
-    Object.assign(size, { width: Math.floor(width), height: Math.floor(height) });
+    Object.assign(size, { width: host.clientWidth, height: host.clientHeight });
     ask();
   };
   const observer = new ResizeObserver(measure);
@@ -34,7 +33,8 @@ export function makeBoard(host, attributes, draw) {
 /** Where in an element a pointer is. */
 export function place(event, node) {
   const box = node.getBoundingClientRect();
-  return { x: event.clientX - box.left, y: event.clientY - box.top };
+  const zoom = node.currentCSSZoom ?? 1; // of a page in large type
+  return { x: (event.clientX - box.left) / zoom, y: (event.clientY - box.top) / zoom };
 }
 
 /** The drawing context of a canvas. @param {HTMLCanvasElement} canvas @returns {Pen} */
@@ -44,7 +44,7 @@ export function context2d(canvas) {
 
 /** Give a canvas the size of its box, sharp on any screen; returns its context scaled to CSS pixels. */
 export function fit(canvas, width, height) {
-  const scale = Math.min(window.devicePixelRatio || 1, 2);
+  const scale = Math.min((window.devicePixelRatio || 1) * (canvas.currentCSSZoom ?? 1), 3);
   const [w, h] = [Math.max(1, Math.round(width * scale)), Math.max(1, Math.round(height * scale))];
   if (canvas.width !== w || canvas.height !== h) {
     canvas.width = w;

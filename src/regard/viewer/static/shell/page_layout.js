@@ -1,6 +1,6 @@
 // The elements of the page: the header with tabs and tools, the bar below it, and the place of the view.
 import { el, segments } from "../draw/dom.js";
-import { views } from "../views/index.js";
+import { keyOfView, views } from "../views/index.js";
 import { proofButton } from "./fidelity_button.js";
 import { menu } from "./menu.js";
 
@@ -13,7 +13,7 @@ export function pageLayout(shell) {
         type: "button",
         role: "tab",
         id: `tab-${view.name}`,
-        title: `${view.hint} (${(at + 1) % 10})`,
+        title: `${view.hint} (${keyOfView(at)})`,
         "aria-controls": "regard-view",
         onclick: () => shell.state.set({ view: view.name }),
       },

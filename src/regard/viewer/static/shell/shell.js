@@ -2,7 +2,7 @@
 import { callOf, callPath } from "../data/calls.js";
 import { choice, el } from "../draw/dom.js";
 import { makePalette } from "../draw/palette.js";
-import { views } from "../views/index.js";
+import { keyOfView, views } from "../views/index.js";
 import { copyLink, exportView } from "./figure_export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { makeAnnouncer } from "./live_region.js";
@@ -317,6 +317,7 @@ class Shell {
       headViews: views.filter((view) => view.showsHead),
       announce: this.announce,
       read: this.reading.possible ? () => this.reading.open() : null,
+      open: (id) => this.added(id),
       sample: (task) => this.sentence.sample(task),
       fail: (error) => this.fail(error),
     };
@@ -341,7 +342,7 @@ class Shell {
 
   shortcuts() {
     const digits = views.map((view, at) => ({
-      key: String((at + 1) % 10),
+      key: keyOfView(at),
       text: view.title,
       run: () => this.state.set({ view: view.name }),
     }));
@@ -356,6 +357,7 @@ class Shell {
       { key: "r", text: "another text", run: () => this.reading.open() },
       { key: "/", text: "type a sentence", run: () => this.sentence.focus() },
       { key: "e", text: "export", run: () => this.parts.exportMenu.open() },
+      { key: "b", text: "large type, for a lecture hall", run: () => this.present() },
       { key: "?", text: "this list", run: () => this.keyboard.help() },
     ];
   }
@@ -367,6 +369,12 @@ class Shell {
     const at = (this.parts.tabs.indexOf(event.target) + step + views.length) % views.length;
     this.parts.tabs[at].focus();
     this.parts.tabs[at].click();
+  }
+
+  /** Everything larger, for the back of a lecture hall; again, as before. */
+  present() {
+    this.root.classList.toggle("large");
+    this.view?.update(this.state.get());
   }
 
   export(kind) {

@@ -1,7 +1,8 @@
-// The table of views, in the order of their tabs: keys 1 to 9, then 0. Each describes itself in its own module;
+// The table of views, in the order of their tabs: keys 1 to 9, 0, then the first letter. Each describes itself in its own module;
 // tabs, keys, the tour and the server's list (static_files.py) come from here.
 import { generation } from "./generation/generation.js";
 import { heads } from "./heads/heads.js";
+import { inside } from "./inside/inside.js";
 import { lookup } from "./lookup/lookup.js";
 import { map } from "./map/map.js";
 import { model } from "./model/model.js";
@@ -12,4 +13,9 @@ import { sound } from "./sound.js";
 import { translate } from "./translate/translate.js";
 
 /** @type {View[]} */
-export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read];
+export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read, inside];
+
+/** The key that opens a view: 1 to 9, 0, then the first letter of its name. @param {number} at */
+export function keyOfView(at) {
+  return at < 10 ? String((at + 1) % 10) : views[at].name[0];
+}

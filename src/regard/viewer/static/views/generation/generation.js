@@ -12,6 +12,7 @@ import { counted, number } from "../../draw/numbers.js";
 import { drawFlow, shade } from "../../draw/token_flow.js";
 import { CHART, drawChart } from "./generation_heatmap.js";
 import { strongestKeys } from "./generation_sidebar.js";
+import { NextTokenPanel } from "./next_token_panel.js";
 import { given, written } from "./prompt_split.js";
 
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
@@ -100,7 +101,9 @@ class Generation {
     });
     this.chartBox = el("div.chart", {}, this.chart);
     this.scale = el("p.quietly.small");
-    this.aside = el("aside.aside", { "aria-label": "The strongest keys" });
+    this.strongest = el("div");
+    this.next = new NextTokenPanel(context);
+    this.aside = el("aside.aside", { "aria-label": "The strongest keys" }, this.strongest, this.next.root);
     this.chart.addEventListener("pointerdown", (event) => this.jump(event));
     this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
@@ -271,7 +274,9 @@ class Generation {
       button.tabIndex = at === this.step ? 0 : -1;
     });
     this.scale.textContent = `Mean over ${counted(this.active.length, "head")}; colours from 0 to ${number(most)} (square-root scale).`;
-    this.aside.replaceChildren(...strongestKeys(this, weights));
+    this.strongest.replaceChildren(...strongestKeys(this, weights));
+    const read = this.trace.sides[this.call.query_side] ?? [];
+    this.next.show(read.slice(0, row + 1), label);
     const { clientWidth } = this.chartBox;
     if (clientWidth) this.chartOn(fit(this.chart, clientWidth, CHART), clientWidth);
   }
@@ -358,6 +363,7 @@ class Generation {
     this.pause();
     this.paint.cancel();
     this.watcher.disconnect();
+    this.next.close();
     this.rows.close();
   }
 }

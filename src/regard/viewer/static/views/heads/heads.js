@@ -5,7 +5,7 @@ import { Links } from "../../data/links.js";
 import { labelAt, sideOf } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, onPaper } from "../../draw/canvas.js";
+import { fit, inks, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
 import { bounded } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
@@ -13,6 +13,7 @@ import { headsControls, headsKeys, LEAST } from "./heads_controls.js";
 import { pinNames, pinsNamed, toggled, unique, withRange } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, PAD, rowHeight, visible } from "./link_lines.js";
+import { WhatIfPanel } from "./what_if_panel.js";
 
 /** @typedef {import("./heads_pins.js").Pin} Pin */
 
@@ -83,7 +84,9 @@ class Heads {
     this.box = this.scroll.box;
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
-    this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" });
+    this.words = el("div");
+    this.whatIf = new WhatIfPanel(this);
+    this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" }, this.words, this.whatIf.root);
     root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
     this.pane.addEventListener("pointermove", (event) => this.moved(event));
     this.pane.addEventListener("pointerleave", () => this.point(null));
@@ -133,6 +136,7 @@ class Heads {
     this.shift = bounded(state.shift, -reach, reach, 0);
     this.stretch();
     this.listed = null;
+    this.whatIf.show();
     this.paint();
   }
 
@@ -172,8 +176,7 @@ class Heads {
 
   /** The label under the pointer. @returns {Pin | null} */
   under(event) {
-    const bounds = this.pane.getBoundingClientRect();
-    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    const { x, y } = place(event, this.pane);
     const { left, right } = this.columns();
     const side = x <= left + 24 ? "query" : x >= right - 24 ? "key" : null;
     if (!side) return null;
@@ -367,7 +370,7 @@ class Heads {
     const parts = focus.length
       ? summary(this, focus, links, (found) => this.bring(found))
       : legend(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
-    this.aside.replaceChildren(...parts);
+    this.words.replaceChildren(...parts);
     if (this.hover) this.context.announce(said(this, this.hover, links));
   }
 
@@ -432,6 +435,7 @@ class Heads {
 
   destroy() {
     this.ending.abort();
+    this.whatIf.close();
     this.scroll.close();
     this.rows.close();
   }

@@ -5,7 +5,7 @@ import { callOf, callPath, fileParts } from "../../data/calls.js";
 import { LATER } from "../../data/source.js";
 import { sideOf } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, onPaper } from "../../draw/canvas.js";
+import { fit, inks, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
 import { bounded, number } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
@@ -162,8 +162,7 @@ class Neuron {
   // Pointing
 
   under(event) {
-    const bounds = this.pane.getBoundingClientRect();
-    const [x, y] = [event.clientX - bounds.left, event.clientY - bounds.top];
+    const { x, y } = place(event, this.pane);
     const row = Math.floor((y - TOP + this.box.scrollTop) / ROW);
     const at = columns(this.box.clientWidth);
     if (y < TOP || row < 0) return null;

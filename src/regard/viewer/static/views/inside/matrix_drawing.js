@@ -1,0 +1,42 @@
+// One matrix of the Inside view: its cells, its name, its tokens, and what is lit in it.
+import { plain } from "../../data/tokens.js";
+import { shortened } from "../../draw/canvas.js";
+
+const RAMPS = ["W"]; // matrices of weights; the others have signs
+
+/** `lit` is {row?, column?}; `outlined` the first column and the number of columns that are outlined.
+ *
+ * @param {Pen} pen
+ * @param {import("./matrix_layout.js").Box} box
+ * @param {{rows: (number | null)[][], peak: number, tokens: string[], lit: {row?: number, column?: number},
+ *   outlined: number[] | null, colors: Record<string, string>, palette: Palette}} matrix
+ */
+export function drawMatrix(pen, box, { rows, peak, tokens, lit, outlined, colors, palette }) {
+  const [w, h] = box.cell;
+  const color = RAMPS.includes(box.name) ? (x) => palette.ramp(Math.sqrt(x)) : (x) => palette.signed(x / peak);
+  rows.forEach((row, r) => {
+    row.forEach((value, c) => {
+      pen.fillStyle = value === null ? colors.faint : color(value);
+      pen.fillRect(box.x + c * w, box.y + r * h, w > 5 ? w - 1 : w, h > 5 ? h - 1 : h);
+    });
+  });
+  Object.assign(pen, { strokeStyle: colors.line, lineWidth: 1 });
+  pen.strokeRect(box.x - 0.5, box.y - 0.5, box.columns * w, box.rows * h);
+  const title = `${box.name}  `;
+  Object.assign(pen, { textBaseline: "middle", textAlign: "left", fillStyle: colors.ink });
+  pen.font = `600 13px ${colors.font}`;
+  pen.fillText(title, box.x, box.y - 10);
+  const after = box.x + pen.measureText(title).width;
+  Object.assign(pen, { fillStyle: colors.soft, font: `11px ${colors.font}` });
+  pen.fillText(`${box.rows} × ${box.columns}`, after, box.y - 10);
+  if (box.role !== "right" && h >= 9) {
+    Object.assign(pen, { textAlign: "right", font: `${Math.min(14, h)}px ${colors.font}` });
+    tokens.forEach((token, r) => {
+      pen.fillText(shortened(pen, plain(token), 56), box.x - 6, box.y + (r + 0.5) * h);
+    });
+  }
+  Object.assign(pen, { strokeStyle: colors.accent, lineWidth: 2 });
+  if (outlined) pen.strokeRect(box.x + outlined[0] * w, box.y, outlined[1] * w, box.rows * h);
+  if (lit.row !== undefined) pen.strokeRect(box.x, box.y + lit.row * h, box.columns * w, h);
+  if (lit.column !== undefined) pen.strokeRect(box.x + lit.column * w, box.y, w, box.rows * h);
+}
