@@ -24,6 +24,7 @@ LINEAR = 1.25
 
 def growth(name: str) -> str:
     """ "linear", or what grows otherwise: the exponent, and what holds the matrices."""
+    gc.freeze()  # what exists already need not be searched for tensors: that takes 20 times longer
     try:
         first, second = (_held(name, lengths) for lengths in LENGTHS)
     except tiny_architectures.CannotBuildError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import gc
 import io
 import json
 import os
@@ -177,6 +178,7 @@ def main() -> None:
     from transformers import AutoConfig, AutoModel, PreTrainedModel, logging  # noqa: F401
 
     logging.set_verbosity_error()
+    gc.freeze()  # a child that collects garbage would copy the pages of all objects
     rows, start = [], time.monotonic()
     try:
         done = {row["architecture"] for row in kept(chosen.csv)} if chosen.rest and chosen.csv.exists() else set()
