@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ...attention import Mask
     from .call_inputs_and_output import Record
     from .output_gradients import GraphOutput
+    from .recording.tensor_parallel import HeadShare
 
 CROSS = re.compile(r"cross|encoder_attn|encdec|enc_dec|multihead_attn|memory|source")
 
@@ -69,10 +70,12 @@ class Call:
         original: Record | None = None,
         layer: Callable[[], int | None] | int | None = None,
         ablated: str = "",
+        share: Callable[[], HeadShare] | None = None,
     ) -> None:
         """`record` may be a function that computes it on first use. `original` is the model's if `record` is a copy."""
         self.name = name
         self._layer = layer
+        self._share = share
         self.ablated = ablated
         """What an `ablate` block around the watch changed in this call: "heads 0, 3"; empty if nothing."""
         self._deferred = record if callable(record) else None
@@ -124,6 +127,17 @@ class Call:
     @property
     def heads(self) -> int:
         return self.shape[-3] if len(self.shape) > 2 else 1
+
+    @property
+    def head_numbers(self) -> range:
+        """The numbers of its heads in the whole model: under tensor parallelism a process has some of them."""
+        rank = 0 if self._share is None else self._share().rank
+        return range(rank * self.heads, (rank + 1) * self.heads)
+
+    @property
+    def all_heads(self) -> int:
+        """How many heads all processes have together."""
+        return self.heads * (1 if self._share is None else self._share().ranks)
 
     @property
     def layer(self) -> int | None:

@@ -146,7 +146,7 @@ def try_capture(
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
     except Exception as error:  # an error of ours must not stop the model
-        report_missed(f"the call could not be recorded: {error}", module)
+        report_missed(failure(error), module)
         return
     if thread_state.captured is not None:
         thread_state.captured.append(call.record())
@@ -180,7 +180,7 @@ def try_report(
     try:
         record = make()
     except Exception as error:
-        report_missed(f"the call could not be recorded: {error}", module)
+        report_missed(failure(error), module)
         return
     report(record, module, tensors=tensors, name_filter=name_filter, output=output)
 
@@ -203,6 +203,16 @@ def ablations_of(module: nn.Module | None) -> list[tuple[Intervention, str]]:
     module = module if module is not None else calling_module()
     thread = threading.get_ident()  # an ablation applies to its own thread only
     return [(x, x.names[id(module)]) for x in ablations if x.thread == thread and id(module) in x.names]
+
+
+def failure(error: Exception) -> str:
+    """Why a call could not be recorded."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return (
+            "inside torch.vmap or another transform its tensors exist only while the function runs; watch the models "
+            "of an ensemble one by one"
+        )
+    return f"the call could not be recorded: {error}"
 
 
 def report_missed(

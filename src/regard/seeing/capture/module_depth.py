@@ -6,10 +6,14 @@ import re
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from .recording.tensor_parallel import head_share
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
+
+    from .recording.tensor_parallel import HeadShare
 
 ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
 STATE_SPACE = re.compile(
@@ -64,6 +68,10 @@ class ModuleDepths:
         if kind is None:
             return None
         return [part for _, part, other in alike if _same_kind(kind, other)].index(name)
+
+    def share(self, name: str) -> HeadShare:
+        """Which of the heads of the module of this name this process has."""
+        return head_share(next((part for own, part in self._parts if own == name), None))
 
     def selects(self, name: str, layer: int | str) -> bool:
         """Whether a module is this layer: by depth, by whole components of its name, or by a pattern for it."""

@@ -182,7 +182,10 @@ def _cells(call: Call) -> tuple[str, ...]:
     steps = call.steps
     rows = str(queries) if len(steps) == 1 else f"{steps[0]} + {queries - steps[0]}"
     origin = f"{call.origin}, without {call.ablated}" if call.ablated else call.origin
-    return call.name, call.kind, str(call.heads), rows, str(keys), origin, verdict
+    heads, whole = str(call.heads), call.all_heads
+    if whole != call.heads:
+        heads += f" of {whole}, from {call.head_numbers.start}"
+    return call.name, call.kind, heads, rows, str(keys), origin, verdict
 
 
 def _first_names(calls: Sequence[Call]) -> str:

@@ -238,7 +238,8 @@ class CallRecorder:
     def _new_call(
         self, name: str, record: Record | Callable[[], Record], original: Record | None, ablated: str
     ) -> Call:
-        call = Call(name, record, original, functools.partial(self.depths.of, name), ablated)
+        layer, share = functools.partial(self.depths.of, name), functools.partial(self.depths.share, name)
+        call = Call(name, record, original, layer, ablated, share)
         self._last_calls[name] = call
         self.calls.append(call)
         return call

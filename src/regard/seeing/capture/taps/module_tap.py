@@ -53,6 +53,13 @@ def _replacements(parts: Parts) -> Iterator[Replacement]:
     outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
     for kind in dict.fromkeys(kind for name, kind in modules.items() if name not in outer or len(modules) == 1):
         yield Replacement(kind, "forward", _forward)
+    for name, part in parts:  # a forward of their own: hooks of accelerate's device_map keep the one before
+        if name in modules and (name not in outer or len(modules) == 1) and "forward" in vars(part):
+            yield Replacement(part, "forward", functools.partial(_own_forward, part))
+
+
+def _own_forward(module: nn.Module, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return _forward(lambda _, *args, **kwargs: original(*args, **kwargs), module, *args, **kwargs)
 
 
 def _forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -98,7 +98,7 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
         call_routing.report_missed(str(error))
         return out
     except Exception as error:  # an error of ours must not stop the model
-        call_routing.report_missed(f"the call could not be recorded: {error}")
+        call_routing.report_missed(call_routing.failure(error))
         return out
     if softmax is None:
         return out
