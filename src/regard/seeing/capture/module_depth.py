@@ -60,7 +60,7 @@ class ModuleDepths:
         """The depth of the module of this name; None if its place is not repeated."""
         if self._places is None:
             self._places = {}
-            for part, module in self._parts() if callable(self._parts) else self._parts:
+            for part, module in self._listed():
                 self._places.setdefault(_place(part), []).append((_numbers(part), part, type(module).__name__))
         place = _place(name)
         alike = sorted(self._places.get(place, [])) if place != name else []
@@ -71,7 +71,12 @@ class ModuleDepths:
 
     def share(self, name: str) -> HeadShare:
         """Which of the heads of the module of this name this process has."""
-        return head_share(next((part for own, part in self._parts if own == name), None))
+        return head_share(next((part for own, part in self._listed() if own == name), None))
+
+    def _listed(self) -> Parts:
+        if callable(self._parts):
+            self._parts = self._parts()
+        return self._parts
 
     def selects(self, name: str, layer: int | str) -> bool:
         """Whether a module is this layer: by depth, by whole components of its name, or by a pattern for it."""
