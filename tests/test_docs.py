@@ -27,6 +27,7 @@ def _blocks(name: str) -> list[tuple[str, str | None]]:
         ("docs/tour.md", 15),
         ("docs/translation.md", 1),
         ("docs/seeing.md", 4),
+        ("docs/effects.md", 5),
         ("docs/language_models.md", 1),
         ("docs/image_captioning.md", 1),
         ("docs/http_api.md", 1),

@@ -6,6 +6,7 @@ from ..effects.effect_sweep import effects
 from ..effects.effect_table import Effects
 from ..effects.logit_attribution import LogitAttribution, logit_attribution
 from ..effects.logit_lens import logit_lens, next_tokens
+from ..effects.value_weighted import value_weighted_attention
 from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
 from .distance_between_heads import classical_scaling, head_distances
@@ -33,4 +34,5 @@ __all__ = [
     "repeated_sequence",
     "retrieval_scores",
     "rollout",
+    "value_weighted_attention",
 ]

@@ -28,7 +28,7 @@ import torch
 from .effect_table import Effects
 from .interventions import applied
 from .layer_prefix import LayerPrefix
-from .model_inputs import batch_rows, batch_size, repeated, run_model
+from .model_inputs import batch_rows, batch_size, first_tensor, repeated, run_model
 from .row_replacement import EmbeddingHook, OutputRecorder, RowReplacement, Site
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ Of = Literal["heads", "layers", "tokens"]
 By = Literal["zero", "mean", "resample", "patch"]
 
 
+ROWS_ON_CPU, ROWS = 32, 256
+"""The largest batch of a forward pass. On a CPU it is small, so that each pass skips as many layers as it can."""
+
+
 def effects(
     model: nn.Module,
     inputs: Inputs,
@@ -53,7 +57,7 @@ def effects(
     by: By = "zero",
     corrupted: Inputs | None = None,
     exact: int | None = None,
-    rows: int = 64,
+    rows: int | None = None,
     seed: int = 0,
     progress: bool = True,
 ) -> Effects:
@@ -69,7 +73,8 @@ def effects(
       comes from the run on `inputs`.
     - `exact`: estimate all effects from one backward pass, then compute the `exact` largest; 0 for the estimate alone.
       By default all are computed and none is estimated.
-    - `rows`: how large the batch of a forward pass may become.
+    - `rows`: how large the batch of a forward pass may become; by default 32 on a CPU, where larger ones gain nothing,
+      and 256 elsewhere.
 
     Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
     need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
@@ -96,7 +101,7 @@ class _Sweep:
         of: Of,
         by: By,
         corrupted: Inputs | None,
-        rows: int,
+        rows: int | None,
         seed: int,
     ) -> None:
         self.model, self.metric, self.of, self.by = model, metric, of, by
@@ -104,6 +109,9 @@ class _Sweep:
         # Patching runs on the corrupted inputs; everything else on the inputs.
         self.base: Inputs | None = corrupted if by == "patch" else inputs
         self.other: Inputs | None = inputs if by == "patch" else corrupted
+        if rows is None:
+            first = first_tensor(inputs)
+            rows = ROWS_ON_CPU if first is None or first.device.type == "cpu" else ROWS
         self.times, self.seed = max(1, rows // self.batch), seed
         self.prefix = LayerPrefix(model)
         self.modules: list[str] = []
