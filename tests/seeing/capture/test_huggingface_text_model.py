@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from regard import watch
-from regard.seeing.analysis import Patterns, TokenizedText, induction_scores, repeated_sequence
+from regard.seeing.analysis import (
+    Patterns,
+    TokenizedText,
+    effects,
+    induction_scores,
+    logit_attribution,
+    repeated_sequence,
+)
 from regard.seeing.capture.huggingface_text_model import TextModel, load_text_model
+from tools.indirect_object_prompts import indirect_objects
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="needs transformers")
@@ -23,7 +31,7 @@ def load_or_skip(name: str, package: str) -> TextModel:
     if name == "smollm2":
         pytest.importorskip("gguf", reason="needs gguf")
         pytest.importorskip("accelerate", reason="needs accelerate")
-    return load_text_model(name)
+    return load_text_model(name, with_head=name == "smollm2")
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +100,18 @@ def test_smollm2_has_induction_heads(smollm2: TextModel) -> None:
     assert float(scores.max()) > 0.6
     assert int((scores > 0.4).sum()) >= 4
     assert int(scores.argmax()) // 9 >= 10  # above the heads that look back, which it is made of (Olsson et al. 2022)
+
+
+def test_the_head_that_matters_to_smollm2_is_found_from_one_run(smollm2: TextModel) -> None:
+    """The indirect-object task: direct logit attribution, the estimate from a gradient, and a run without the head."""
+    task = indirect_objects(smollm2.tokenizer).first(4)
+    parts = logit_attribution(smollm2.model, task.ids, task.answers, task.others)
+    assert parts.strongest(1)[0][:2] == (23, 3)
+    assert float((parts.total - parts.logit).abs().max()) < 1e-4
+    inputs = {"input_ids": task.ids, "logits_to_keep": 1, "use_cache": False}
+    result = effects(smollm2.model, inputs, task.difference, exact=2)
+    assert result.estimates is not None
+    strongest, value = result.strongest(1)[0]
+    assert (strongest.layer, strongest.head) == (23, 3)
+    assert value < -2
+    assert int(result.estimates.mean(1).abs().argmax()) == 23 * 9 + 3

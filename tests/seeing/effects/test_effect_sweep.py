@@ -230,5 +230,7 @@ def test_what_cannot_be_is_refused() -> None:
         effects(model, inputs, _metric, of="tokens", exact=3)
     with pytest.raises(ValueError, match="give two at least"):
         effects(model, {"input_ids": CLEAN[:1]}, _metric, by="resample")
+    with pytest.raises(ValueError, match=r"training mode .* call model.eval\(\)"):
+        effects(small_model("gpt2").train(), inputs, _metric)
     with pytest.raises(ValueError, match="called no attention"):
         effects(nn.Linear(2, 2), torch.zeros(3, 2), lambda out: out.sum(1))

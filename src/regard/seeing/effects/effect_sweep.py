@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
+from torch import nn
 
 from .effect_table import Effects
 from .interventions import applied
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from jaxtyping import Float
-    from torch import Tensor, nn
+    from torch import Tensor
 
     Inputs = Tensor | Mapping[str, Any]
     Metric = Callable[[Any], Tensor]
@@ -87,6 +88,9 @@ def effects(
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
     if exact is not None and of == "tokens" and by == "zero":
         raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
+    dropout = next((x for x in model.modules() if isinstance(x, nn.Dropout) and x.training and x.p > 0), None)
+    if dropout is not None:
+        raise ValueError(f"{type(model).__name__} is in training mode with {dropout}; call model.eval() first")
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     corrupted = dict(corrupted) if isinstance(corrupted, Mapping) else corrupted
     return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, progress)
