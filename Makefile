@@ -15,7 +15,7 @@ export REGARD_DATA ?= ../shared/data
 
 LOCK   := requirements/lock.txt
 
-.PHONY: demo test check format lock bench results test-gpu picture site site-test loop clean
+.PHONY: demo test sweep check format lock bench results test-gpu picture site site-test loop clean
 
 # Everything but torch comes from the lock, by hash. torch and triton come last: the index decides whether their wheels
 # are for CPU or CUDA, constraints.txt which version.
@@ -55,6 +55,10 @@ demo: $(READY) $(MINILM) ## worked examples, two translators that ship, and one 
 test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU
 	$(WITH_NODE) node --test $$(find tests/static -name '*.test.js')
 	$(BIN)/python -m pytest -n 2 -m 'not gpu'
+
+sweep: $(READY)         ## property tests of attention with many random examples (REGARD_EXAMPLES, 5000 unless set): hours
+	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/test_weights_of_any_size.py \
+	  tests/attention/test_properties.py
 
 check: $(READY) $(NODE) ## formatting, lint, types, of Python and of JavaScript
 	$(BIN)/ruff format --check .

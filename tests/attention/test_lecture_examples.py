@@ -138,3 +138,13 @@ def test_look_up_of_a_key_that_occurs_twice() -> None:
 def test_nested_look_up() -> None:
     record = {"name": {"given": "Jane", "family": "Doe"}, "address": {"city": {"name": "Pittsburgh", "zip": "15213"}}}
     assert r.lookup("zip", r.lookup("city", r.lookup("address", record))) == "15213"
+
+
+def test_repeated_keys_leave_out_what_does_not_match() -> None:
+    """0 · ∞ is NaN, and a value that is no number is none of theirs."""
+    table = [("a", 1.0), ("a", 3.0), ("b", float("inf")), ("c", "text")]
+    assert r.lookup("a", table) == 2.0
+    assert r.lookup("a", table, normalize=r.Unnormalized()) == 4.0
+    assert r.lookup("a", [("a", float("inf")), ("a", 3.0)]) == float("inf")
+    with pytest.raises(TypeError, match="not numbers: 'x'"):
+        r.lookup("a", [("a", "x"), ("a", "y"), ("b", 1.0)])

@@ -82,3 +82,47 @@ def test_normalizers_of_fake_tensors(name: str) -> None:
 def test_masks_of_fake_lengths_print() -> None:
     with FakeTensorMode():
         assert "int64" in repr(r.padding([5, 3]))
+
+
+TWO_LENGTHS = {
+    "bottom-right": lambda queries, keys: {"mask": r.causal("bottom-right")},
+    "bottom-right, sparsemax": lambda queries, keys: {"mask": r.causal("bottom-right"), "normalize": r.Sparsemax()},
+    "window": lambda queries, keys: {"mask": r.causal("bottom-right") & r.window(3, offset=keys - queries)},
+    "alibi": lambda queries, keys: {"energy": r.Modified(r.ScaledDot(), r.Alibi(3, offset=keys - queries))},
+    "rotary": lambda queries, keys: {"energy": r.Rotary(offset=keys - queries), "mask": r.padding([3, 2])},
+}
+MADE_INSIDE = {
+    "bottom-right": lambda: r.causal("bottom-right"),
+    "padding": lambda: r.padding([3, 2]),
+    "mask_mod": lambda: lambda b, h, i, j: i >= j,
+}
+
+
+def _two_lengths(queries: int, keys: int) -> list[torch.Tensor]:
+    return [torch.randn(2, 3, length, 4) for length in (queries, keys, keys)]
+
+
+@pytest.mark.parametrize("name", TWO_LENGTHS)
+def test_export_with_two_dynamic_lengths(name: str) -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, q, k, v):
+            return r.attend(q, k, v, **TWO_LENGTHS[name](q.shape[-2], k.shape[-2]))
+
+    queries, keys = ({2: torch.export.Dim(x, min=2, max=64)} for x in ("queries", "keys"))
+    program = torch.export.export(
+        Attention(), tuple(_two_lengths(6, 8)), dynamic_shapes=(queries, keys, keys), strict=False
+    )
+    for tensors in (_two_lengths(5, 11), _two_lengths(7, 7), _two_lengths(9, 4)):
+        torch.testing.assert_close(program.module()(*tensors), Attention()(*tensors))
+
+
+@pytest.mark.parametrize("name", MADE_INSIDE)
+def test_masks_made_inside_a_compiled_function_with_dynamic_shapes(name: str) -> None:
+    torch.compiler.reset()
+
+    def function(q, k, v):
+        return r.attend(q, k, v, mask=MADE_INSIDE[name]())
+
+    compiled = torch.compile(function, dynamic=True, fullgraph=True, backend="aot_eager")
+    for tensors in (_two_lengths(6, 8), _two_lengths(5, 11)):
+        torch.testing.assert_close(compiled(*tensors), function(*tensors))

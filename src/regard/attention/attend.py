@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
+from .derivatives.second_derivatives import differentiable_again
 from .energies.energies import ScaledDot
 from .jagged_sequences import JaggedBatch
 from .listeners import listeners, notify
@@ -130,13 +131,30 @@ def attend_sequences(
     if backend in ("auto", "sdpa") and not every_row:
         scale = batch.kernel_scale(energy, normalize, mask, dropout)
         if scale is not None:
-            return batch.kernel_output(scale, mask), None
+            return _with_kernel(batch, scale, energy, normalize, mask), None
     q, k, v, mask, values = batch.padded(mask, every_row)
     options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "dropout": dropout, "backend": backend}
     if weights:
         output, w = attend(q, k, v, weights=True, **options)
         return values(output), w
     return values(attend(q, k, v, **options)), None
+
+
+def _with_kernel(
+    batch: JaggedBatch,
+    scale: float,
+    energy: AnyEnergy,
+    normalize: AnyNormalizer,
+    mask: Mask | Tensor | MaskFunction | None,
+) -> Float[Tensor, "total heads d_v"]:
+    """PyTorch's kernel for variable lengths, with second derivatives from the formula."""
+
+    def formula(*values: Tensor) -> Tensor:
+        options: Options = {"energy": energy, "normalize": normalize, "mask": mask, "backend": "fused"}
+        return attend_sequences(batch.with_values(*values), **options)[0]
+
+    tensors = (x.values for x in (batch.q, batch.k, batch.v))
+    return differentiable_again(batch.kernel_output(scale, mask), formula, *tensors)
 
 
 def explain(
@@ -155,9 +173,10 @@ def explain(
     if _any_nested(q, k, v):
         batch = JaggedBatch.of(q, k, v)
         scale = batch.kernel_scale(energy, normalize, mask, dropout)
-        if scale is not None and backend in ("auto", "sdpa") and not weights:
+        every_row = weights or bool(listeners)
+        if scale is not None and backend in ("auto", "sdpa") and not every_row:
             return Plan("sdpa", "softmax over dot products: PyTorch's kernel for variable lengths")
-        q, k, v, mask, _ = batch.padded(mask, weights)
+        q, k, v, mask, _ = batch.padded(mask, every_row)
     return make_plan(make_request(q, k, v, energy, normalize, mask, dropout, weights), backend)
 
 

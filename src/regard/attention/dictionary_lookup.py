@@ -62,6 +62,9 @@ def lookup(
         return default
     if labelled and int((weights == weights.max()).sum()) == 1:
         return values[int(weights.argmax())]  # one key: its value, which may be anything
+    # Entries that weigh nothing have no part in it: they may be no numbers, or infinite, and 0 · ∞ is NaN.
+    counted = [at for at, weight in enumerate(weights.tolist()) if weight != 0]
+    values, weights = [values[at] for at in counted], weights[counted]
     try:
         answer = weights @ _vectors(values)
     except (TypeError, ValueError):

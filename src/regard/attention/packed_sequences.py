@@ -8,6 +8,7 @@ import torch
 
 from .attend import attend_sequences
 from .jagged_sequences import JaggedBatch, Sequences
+from .torch_transforms import readable
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -60,6 +61,9 @@ def attend_packed(
     `mask=causal("bottom-right")` is FlashAttention's `causal=True`.
 
     The weights are [B, heads, longest T_q, longest T_k], zero after the end of a sequence; `w[b]` are those of one.
+
+    The cumulative lengths are read, from a GPU too, which waits for it. A function as `normalize` that takes no mask
+    sees −10³⁰ from the end of a sequence up to the longest one: what it adds up over a row depends on the others.
     """
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.dim() not in (2, 3):
@@ -82,10 +86,10 @@ def _offsets(name: str, cu_seqlens: Tensor, x: Tensor) -> Int[Tensor, " b_and_on
         kind = f"{cu_seqlens.dtype} of shape {list(cu_seqlens.shape)}"
         raise ValueError(f"{name} has the whole numbers 0, n_1, n_1 + n_2, …, one more than sequences; got {kind}")
     offsets = cu_seqlens.to(device=x.device, dtype=torch.int64)
-    if cu_seqlens.device.type == "cpu":  # reading them from a GPU would wait for it
-        first, last, backwards = int(offsets[0]), int(offsets[-1]), bool((offsets.diff() < 0).any())
-        if first or last != x.shape[0] or backwards:
+    if readable(cu_seqlens):  # of a GPU too: the longest of them is read anyway, and a kernel would read past the end
+        numbers = cu_seqlens.tolist()
+        if numbers[0] or numbers[-1] != x.shape[0] or numbers != sorted(numbers):
             raise ValueError(
-                f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {cu_seqlens.tolist()[:8]}"
+                f"{name} goes from 0 to the number of rows, {x.shape[0]}, and never down; got {numbers[:8]}"
             )
     return offsets

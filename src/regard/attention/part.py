@@ -10,6 +10,7 @@ import inspect
 from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from .function_tensors import function_tensors
@@ -172,7 +173,8 @@ def positive(what: str, value: object, hint: str = "") -> None:
 
 
 def whole(what: str, value: object) -> None:
-    if not isinstance(value, int):
+    """Raise unless the value is a whole number, or the symbol of one, as sizes are under torch.export."""
+    if not isinstance(value, int | torch.SymInt):
         raise TypeError(f"{what} is a whole number, got {value!r}")
 
 
@@ -187,7 +189,9 @@ def takes(function: Callable[..., Any], count: int) -> bool:
     bound = isinstance(function, nn.Module) or getattr(function, "__self__", None) is not None
     most = code.co_argcount - bound
     least = most - len(target.__defaults__ or ())
-    named = code.co_kwonlyargcount - len(target.__kwdefaults__ or ())
+    named = 0
+    if code.co_kwonlyargcount:  # torch.compile cannot read the defaults of a function that it has just made
+        named = code.co_kwonlyargcount - len(target.__kwdefaults__ or ())
     return named == 0 and least <= count and (count <= most or bool(code.co_flags & inspect.CO_VARARGS))
 
 

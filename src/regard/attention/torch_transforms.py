@@ -22,6 +22,11 @@ def transformed() -> bool:
     return peek is not None and peek() is not None
 
 
+def batched(x: torch.Tensor) -> bool:
+    """Whether a tensor stands for several: inside torch.vmap, or a backward with `is_grads_batched=True`."""
+    return torch._C._functorch.is_batchedtensor(x) or torch._C._functorch.is_legacy_batchedtensor(x)
+
+
 def forward_mode() -> bool:
     """Whether directional derivatives are computed: inside torch.func.jvp, jacfwd, hessian or forward_ad.dual_level."""
     return torch.autograd.forward_ad._current_level >= 0
@@ -65,6 +70,15 @@ def no_kernel(tensors: Callable[[], list[torch.Tensor]]) -> str | None:
 def traced() -> bool:
     """Whether tensors cannot be read: inside torch.compile, or a transform of torch.func."""
     return torch.compiler.is_compiling() or transformed()
+
+
+def is_known(condition: bool | torch.SymBool) -> bool:
+    """Whether a comparison of sizes is true for all sizes that a trace stands for; the trace gets no condition."""
+    if isinstance(condition, bool) and not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports a compiler
+
+    return statically_known_true(condition)
 
 
 def readable(x: torch.Tensor) -> bool:

@@ -282,3 +282,16 @@ def test_a_compiled_kernel_is_walked_as_often_as_asked() -> None:
         k.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(z.square().sum(), (q, k, v))
+
+
+@pytest.mark.parametrize("energy", ["scaled", "gaussian", "additive", "own function"])
+def test_batched_cotangents_over_several_blocks(energy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    q, k, v = inputs((2, 3), grad=True)
+    cotangents, form = torch.randn(4, 2, 3, 5, v.shape[-1], dtype=torch.float64), energies()[energy]
+
+    def gradients(backend: str):
+        z = attend(q, k, v, energy=form, normalize=r.Sparsemax(), backend=backend, mask=r.causal(1))
+        return torch.autograd.grad(z, (q, k, v), cotangents, is_grads_batched=True)
+
+    torch.testing.assert_close(gradients("fused"), gradients("reference"))

@@ -78,3 +78,30 @@ def test_wrong_settings() -> None:
         r.Alibi(2.0)
     with pytest.raises(ValueError, match="SoftCap"):
         r.SoftCap(math.inf)
+
+
+def test_a_learned_bias_is_registered_once() -> None:
+    bias = torch.nn.Parameter(torch.randn(5, 5))
+    energy = r.Modified(r.Rotary(r.Modified(r.ScaledDot(), r.Bias(bias))), r.SoftCap(3.0), r.Bias(torch.ones(5, 5)))
+    assert [name for name, _ in energy.named_parameters(remove_duplicate=False)] == ["energy.energy.bias_0"]
+    x = torch.randn(5, 4)
+    other = {"energy.energy.bias_0": torch.randn(5, 5)}
+    plain = r.Modified(r.Rotary(), r.Bias(other["energy.energy.bias_0"]), r.SoftCap(3.0), r.Bias(torch.ones(5, 5)))
+    energy.load_state_dict(other, assign=True)
+    torch.testing.assert_close(r.attend(x, x, x, energy=energy), r.attend(x, x, x, energy=plain))
+
+
+def test_a_module_that_modifies_energies_is_registered() -> None:
+    class Slope(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.slope = torch.nn.Parameter(torch.tensor(0.5))
+
+        def forward(self, e, b, h, i, j):
+            return e - self.slope * (i - j).abs()
+
+    energy = r.Modified(r.ScaledDot(), r.SoftCap(9.0), Slope())
+    assert [name for name, _ in energy.named_parameters()] == ["modifier_1.slope"]
+    x = torch.randn(2, 5, 4)
+    r.attend(x, x, x, energy=energy).square().sum().backward()
+    assert energy.modifier_1.slope.grad.abs() > 0

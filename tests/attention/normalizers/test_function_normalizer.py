@@ -6,6 +6,7 @@ from torch import nn
 
 import regard as r
 from regard import attend
+from regard.attention import blocked_attention
 from regard.viewer.data.tile_pyramid import Tile, TilePyramid
 from tests.support.attention_cases import city_block, inputs, masks
 
@@ -161,3 +162,18 @@ def test_a_second_argument_with_a_default_is_the_mask_only_by_that_name() -> Non
 def test_proportional_names_the_energy_that_was_given() -> None:
     with pytest.raises(ValueError, match="got -4;"):
         r.Proportional()(torch.tensor([[8.0, -4.0]]))
+
+
+def test_a_module_is_called_once_per_block_and_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocked_attention, "BLOCK", 16)
+    calls = []
+
+    class Counted(torch.nn.Module):
+        def forward(self, e: torch.Tensor) -> torch.Tensor:
+            calls.append(e.shape)
+            return torch.softmax(e, -1)
+
+    q = torch.randn(2, 8, 4)
+    with torch.no_grad():
+        r.attend(q, q, q, normalize=Counted(), backend="fused")
+    assert len(calls) == 3 + 8  # two rows together, one of them twice alone; then 8 blocks of two rows

@@ -170,3 +170,12 @@ def test_it_is_watched_and_drawn() -> None:
     assert picture[0] == "Rotary(ScaledDot(scale=None), base=500.0)"
     assert len(picture[2]) == 32  # one column per plane of a head 64 wide
     assert picture[-1][32] == "█" == max(picture[-1])  # the key at the query's own position
+
+
+def test_positions_are_buffers_and_rates_keep_their_digits() -> None:
+    rates = torch.rand(2, dtype=torch.float32)
+    energy = r.Rotary(rates=rates, positions=torch.arange(5), key_positions=torch.arange(1, 6))
+    assert [name for name, _ in energy.named_buffers()] == ["positions", "key_positions"]
+    assert not energy.state_dict()
+    assert energy.to("meta").positions.device.type == "meta"
+    assert energy.to(torch.bfloat16).rates.dtype == torch.float32

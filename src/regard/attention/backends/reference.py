@@ -22,6 +22,7 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     energies, normalize = request.energies, request.normalize
     v = energies.per_query_head(request.v)
     e = energies.whole(absent=normalize.absent)  # [..., T_q, T_k]
+    normalize.check_rows(lambda: e)
     with exact(e.device):
         w, state = normalize.both(e) if request.weights else (normalize(e), None)
         w = dropout(w, request.dropout) if request.dropout else w

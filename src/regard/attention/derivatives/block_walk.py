@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ..torch_transforms import batched
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -51,7 +53,9 @@ class Walk:
         device = inputs[0].device
         # Everything that outlives a block is allocated before the first one. Small survivors between large temporaries
         # would keep glibc from using the same memory for the next block, and O(T) tensors would cost O(T²) memory.
-        totals = [torch.zeros(shape, dtype=self.precision, device=device) for shape in self.shapes]
+        # Of batched cotangents the sums are batched, too.
+        like = next((x for x in inputs if batched(x)), inputs[0])
+        totals = [like.new_zeros(shape, dtype=self.precision) for shape in self.shapes]
         generator = None if self.seed is None else torch.Generator(device).manual_seed(self.seed)
         with torch.random.fork_rng(devices=[], enabled=self.rng is not None):
             if self.rng is not None:

@@ -201,11 +201,17 @@ class Modified(nn.Module):
         if isinstance(energy, type | Modifier):
             raise TypeError(f"Modified takes an energy first, such as ScaledDot(); got {energy!r}")
         own = tuple(_modifier(x) for x in modifiers)
-        self._parts: tuple[Modifier, ...] = (*getattr(energy, "modifiers", ()), *own)
+        joined = isinstance(energy, Modified)
+        inner: tuple[Modifier, ...] = getattr(energy, "modifiers", ())
+        self._parts: tuple[Modifier, ...] = (*inner, *own) if joined else own
+        """Those whose tensors are registered here. Another energy that has modifiers registers them itself."""
         self._names: list[list[str]] = []  # per modifier, the names its tensors are registered under
         self.energy = energy.energy if isinstance(energy, Modified) else energy
-        for at, modifier in enumerate(self._parts):
+        for at, modifier in enumerate(self._parts, start=0 if joined else len(inner)):
             names = []
+            function = getattr(modifier, "function", None)
+            if isinstance(function, nn.Module):
+                self.add_module(f"modifier_{at}", function)
             for n, tensor in enumerate(modifier.tensors()):
                 names.append(f"bias_{at}{f'_{n}' if n else ''}")
                 if isinstance(tensor, nn.Parameter):
@@ -217,7 +223,8 @@ class Modified(nn.Module):
     @property
     def modifiers(self) -> tuple[Modifier, ...]:
         """The modifiers with the tensors that are registered now: a module's parameters can be replaced."""
-        return tuple(map(self._with_registered, self._parts, self._names))
+        inner: tuple[Modifier, ...] = getattr(self.energy, "modifiers", ())
+        return (*inner, *map(self._with_registered, self._parts, self._names))
 
     def _with_registered(self, modifier: Modifier, names: list[str]) -> Modifier:
         tensors = [getattr(self, name) for name in names]

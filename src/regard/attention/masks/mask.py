@@ -18,7 +18,7 @@ from ..block_indices import (
     pick,
 )
 from ..part import Part, takes
-from ..torch_transforms import traced
+from ..torch_transforms import is_known, traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ class Mask(Part):
     @property
     def is_causal(self) -> bool:
         """Exactly "j ≤ i": what SDPA's fast causal path computes."""
-        return self.causal_offset == 0
+        return is_known(self.causal_offset == 0)
 
     def __call__(self, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
         raise NotImplementedError

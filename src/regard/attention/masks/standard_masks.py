@@ -8,7 +8,7 @@ import torch
 
 from ..block_indices import brief, fits, grid, pick
 from ..part import whole
-from ..torch_transforms import readable
+from ..torch_transforms import is_known, readable
 from .mask import Mask
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Causal(Mask):
         return torch.zeros_like(stop), stop
 
     def hidden(self, batch: tuple[int, ...], queries: int, keys: int, device: torch.device) -> Tensor | None:
-        if type(queries) is type(keys) is type(self.offset) is int and queries + self.offset >= keys:
-            return None  # known without a tensor; a comparison of symbolic sizes would become a condition of the graph
+        if not isinstance(self.offset, torch.Tensor | str) and is_known(queries + self.offset >= keys):
+            return None
         last = self._last(grid(batch, 0, 0, device)[0], torch.full((1, 1), 1, device=device) * (queries - 1))
         return _without_queries(torch.arange(keys, device=device) > last)
 
@@ -130,7 +130,7 @@ class Window(Mask):
             return None
         # The first query sees from `first` on, the last one up to `last`, and those between see all between.
         first, last = self.offset - self.size + 1, queries - 1 + self.offset + self.size - 1
-        if type(queries) is type(keys) is int and first <= 0 and last >= keys - 1:
+        if is_known(first <= 0) and is_known(last >= keys - 1):
             return None
         j = torch.arange(keys, device=device)
         return (j < first) | (j > last)
@@ -335,7 +335,7 @@ def _without_queries(rule: Tensor) -> Tensor:
 
 
 def _check_leading(what: str, shape: tuple[int, ...], batch: tuple[int, ...]) -> None:
-    if len(shape) > len(batch) or any(n not in (1, m) for n, m in zip(shape, batch, strict=False)):
+    if len(shape) > len(batch) or any(n != 1 and n != m for n, m in zip(shape, batch, strict=False)):
         raise ValueError(
             f"{what} of leading shape {list(shape)}; the attention's leading shape is {list(batch)}. They belong to "
             "its first dimensions: [B] to the batch, [B, heads] to batch and heads"

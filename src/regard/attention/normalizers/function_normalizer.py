@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..part import argument_name, takes
-from ..torch_transforms import readable
+from ..torch_transforms import readable, traced
 from .normalizer import Normalizer, empty_rows
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ class FunctionNormalizer(Normalizer):
         if not isinstance(w, torch.Tensor) or w.shape != e.shape:
             shape = list(w.shape) if isinstance(w, torch.Tensor) else type(w).__name__
             raise ValueError(f"normalize gave {shape}; expected weights of the energies' shape, {list(e.shape)}")
-        self._check_rows(arguments, w)
         return w.to(e.dtype).masked_fill(masked, 0)
 
     def state(self, e: Tensor) -> Tensor:
@@ -60,14 +59,16 @@ class FunctionNormalizer(Normalizer):
     def weigh(self, e: Tensor, state: Tensor, j: Tensor) -> Tensor:
         return self(e)
 
-    def _check_rows(self, arguments: tuple[Tensor, ...], w: Tensor) -> None:
-        """Refuse a function whose weights of a row depend on other rows: blocks have other rows beside it."""
-        if not readable(w) or w.dim() < 2 or w.shape[-2] < 2 or not w.numel():
+    def check_rows(self, rows: Callable[[], Tensor]) -> None:
+        if traced():
             return
-        first = (0,) * (w.dim() - 2)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            alone, again = (self.function(*(x[first][1:2].detach() for x in arguments))[0] for _ in range(2))
-        beside = w.detach()[first][1]
+            e = rows()
+            if not readable(e) or e.shape[-2] < 2 or not e.numel():
+                return
+            e = e.detach()[(0,) * (e.dim() - 2)][:2]
+            beside = self(e)[1]
+            alone, again = (self(e[1:])[0] for _ in range(2))
         if not torch.isclose(alone, again, equal_nan=True).all():
             return  # it draws random numbers
         rounding = 1e-3 * float(beside.nan_to_num(0, 0, 0).abs().amax())

@@ -65,6 +65,9 @@ class Normalizer(Part):
     def check(self, batch: tuple[int, ...], device: torch.device) -> None:
         """Raise ValueError where it cannot be applied to energies of this leading shape."""
 
+    def check_rows(self, rows: Callable[[], Float[Tensor, "*batch q k"]]) -> None:
+        """Raise ValueError where the weights of a row of energies depend on the rows beside it, which blocks change."""
+
     def of_block(self, batch: tuple[int, ...], n: Index) -> Normalizer:
         """The normalizer of some matrices, counted over the flattened batch, where it differs among them."""
         return self

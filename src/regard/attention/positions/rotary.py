@@ -81,6 +81,9 @@ class Rotary(nn.Module, Position):
       before T belong to the first leading dimensions of q and k.
     """
 
+    positions: Tensor | None
+    key_positions: Tensor | None
+
     def __init__(
         self,
         energy: Energy | Callable[[Tensor, Tensor], Tensor] = _SCALED_DOT,
@@ -108,12 +111,13 @@ class Rotary(nn.Module, Position):
             raise ValueError(f"Rotary rotates pairs of components: width is even and at least 2, got {width}")
         if rates is not None and (width is not None or scaling is not None):
             raise ValueError("Rotary's rates decide its width and scaling; give no width and no scaling beside them")
-        if offset and positions is not None:
+        if positions is not None and offset:  # in this order: an offset may be a symbol under torch.export
             raise ValueError("Rotary has an offset and positions; add the offset to the positions")
         self.energy, self.base, self.width, self.layout = energy, base, width, layout
         self.rates, self.scaling, self.factor, self.offset = rates, scaling, factor, offset
-        self.positions = positions
-        self.key_positions = positions if key_positions is None else key_positions
+        # Buffers follow `.to(device)`. The rates do not: `.to(torch.bfloat16)` would round them, and so the angles.
+        self.register_buffer("positions", positions, persistent=False)
+        self.register_buffer("key_positions", positions if key_positions is None else key_positions, persistent=False)
 
     @property
     def modifiers(self) -> tuple[Modifier, ...]:
