@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from regard.attention import Weights
     from regard.seeing import Seen
+    from regard.viewer.data.library import Library
     from regard.viewer.http.server import Server
 
 LONG, HEADS = 1500, 2
@@ -248,3 +249,22 @@ def test_another_trace_is_compared_by_the_same_text(page: Page) -> None:
             table = page.evaluate("regard.table()")
             assert table[1][1] == f"0 a{entry}0"
             assert table[7][1] == "0 b10"
+
+
+def test_a_word_is_found_and_a_mask_is_said(page: Page, server: Server, library: Library) -> None:
+    """Enter goes from one occurrence to the next; a cell that the mask closes says so."""
+    trace = library.read("shakespeare-transformer", "to be or not to be", generate=0).id
+    look(page, server, "drawn.pending === 0", view="map", trace=trace, call="2", head=1)
+    finder = page.get_by_label("Find a word")
+    for place in (3, 16, 3):  # the letters b, and from the start again
+        finder.fill("b")
+        finder.press("Enter")
+        assert drawn(page, "drawn.cross")["cross"] == {"row": place, "column": place}
+    place = page.evaluate("() => { const { pixel } = regard.drawn().cell(2, 3); return pixel; }")
+    canvas = page.locator(".map-column canvas").first.bounding_box()
+    assert canvas is not None
+    page.mouse.move(canvas["x"] + place[0], canvas["y"] + place[1])
+    page.get_by_text("Masked: this query may not look at this key").wait_for()
+    place = page.evaluate("() => { const { pixel } = regard.drawn().cell(3, 2); return pixel; }")
+    page.mouse.move(canvas["x"] + place[0], canvas["y"] + place[1])
+    page.get_by_text("Masked").wait_for(state="detached")

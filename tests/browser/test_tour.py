@@ -27,12 +27,12 @@ def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -
     page.get_by_role("button", name="Take the tour").press("Enter")
     assert page.locator(".offer").count() == 0
     seen = []
-    for step in range(7):
-        page.wait_for_selector(f".tour:has-text('{step + 1} of 7')")
+    for step in range(8):
+        page.wait_for_selector(f".tour:has-text('{step + 1} of 8')")
         seen.append((page.inner_text(".tour h2"), page.evaluate("regard.state.get().view")))
         page.locator(".tour .primary").press("Enter")
     page.wait_for_selector(".tour", state="hidden")
-    assert [view for _, view in seen] == ["lookup", "translate", "heads", "model", "map", "map", "map"]
+    assert [view for _, view in seen] == ["lookup", "translate", "heads", "model", "map", "inside", "inside", "inside"]
     assert len({title for title, _ in seen}) == len(seen)
     assert page.evaluate("regard.state.get().view") == "heads"  # where it began
     page.goto("about:blank")

@@ -18,6 +18,8 @@ from tests.support.viewer_client import seen_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from regard.viewer.data.library import Library
+
 COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", "--no-browser"]
 
 
@@ -25,6 +27,7 @@ COMMAND = [sys.executable, "-c", "from regard.cli import main; main()", "view", 
     ("given", "word"),
     [
         ({"what": "{there}"}, "no trace.json and no config.json"),
+        ({"what": "no-such-model"}, "no-such-model could not be loaded"),
         ({"what": "{there}/no-such-model", "text": ["text"]}, "there is no folder"),
         ({"what": "{trace}", "text": ["text"]}, "leave out the text"),
         ({"what": "minilm", "text": ["the cat", "a dog"]}, "2 are given, 'the cat' first: .* goes after --with"),
@@ -73,3 +76,20 @@ def test_it_serves_a_trace_until_it_is_interrupted(tmp_path: Path) -> None:
         assert said == ""
     finally:
         process.kill()
+
+
+def test_two_traces_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries: list[Library] = []
+    monkeypatch.setattr(
+        "regard.viewer.http.server.Server.__init__", lambda _, library, *__, **___: libraries.append(library)
+    )
+    monkeypatch.setattr("regard.viewer.http.server.Server.url", "", raising=False)
+    monkeypatch.setattr("regard.viewer.http.server.Server.run", lambda *_: None)
+    for name in ("one", "other"):
+        seen_of(heads=2 if name == "one" else 3).save(tmp_path / name)
+    view(str(tmp_path / "one"), [str(tmp_path / "other")], None, "127.0.0.1", 0, browser=False)
+    (library,) = libraries
+    first, second = library.traces
+    assert [trace.seen[0].heads for trace in library.traces.values()] == [2, 3]
+    assert library.opening["view"] == "map"
+    assert library.opening["map"]["other"]["trace"] == second != first

@@ -12,6 +12,7 @@ from .typer_app import app
 
 if TYPE_CHECKING:
     from ..viewer.data.library import Library
+    from ..viewer.data.trace_view import TraceView
 
 EXAMPLES = {"translate": ("My sister has a small black dog.", 0), "generate": ("My lord, the night is", 48)}
 """The first text of a model by task, and how many tokens it generates."""
@@ -54,14 +55,31 @@ def view(
       regard view minilm "The cat sat on the mat because it was tired."
       regard view minilm "The cat is tired." --with "Why is the cat tired?"
       regard view trace --no-browser
+      regard view trace other-trace
       regard view runs/bahdanau-phrasebook-1 "the red car"
     """
     from ..viewer.http.server import Server
 
-    library = _library(what, one_text(text), second)
-    server = Server(library, host, port, view="heads" if what is not None and library.traces else "", token=token)
+    other = _second_trace(what, text)
+    library = _library(what, None if other else one_text(text), second)
+    if other is not None:
+        library.add(other)
+        library.opening = {"view": "map", "map": {"other": {"trace": other.id, "call": "0", "head": 0}}}
+    first = "heads" if what is not None and library.traces and other is None else ""
+    server = Server(library, host, port, view=first, token=token)
     typer.echo(f"regard view: {server.url}\nCtrl-C ends it")
     server.run(server.open if browser else None)
+
+
+def _second_trace(what: str | None, texts: list[str] | None) -> TraceView | None:
+    """The second of two traces that are compared: `regard view one other`."""
+    from ..seeing import load_trace
+    from ..viewer.data.trace_view import TraceView
+
+    folders = [what or "", *(texts or [])]
+    if len(folders) != 2 or not all((Path(folder) / "trace.json").is_file() for folder in folders):
+        return None
+    return TraceView.of(load_trace(folders[1]), pinned=True)
 
 
 def _library(what: str | None, text: str | None, second: str | None) -> Library:

@@ -44,13 +44,19 @@ def next_tokens(library: Library, model: ModelEntry, text: str, temperature: flo
 
 
 def what_if(
-    library: Library, model: ModelEntry, text: str, silence: dict[str, list[int]], hide: list[int]
+    library: Library,
+    model: ModelEntry,
+    text: str,
+    silence: dict[str, list[int]],
+    hide: list[int],
+    *,
+    owner: str | None = None,
 ) -> dict[str, Any]:
     """A text read as it is and with heads silenced or tokens hidden.
 
     `silence` has heads by the name of their call, `hide` positions that no self-attention may look at. `before` and
     `after` are what the model predicts, where it predicts something; `heads` those whose weights changed most (total
-    variation distance, mean over rows); `trace` is the changed run, which joins the library.
+    variation distance, mean over rows); `trace` is the changed run, which joins the library, listed for `owner`.
     """
     if not silence and not hide:
         raise RequestError(422, "nothing was changed: name heads to silence or tokens to hide")
@@ -70,7 +76,7 @@ def what_if(
     words += [f"without token {at}" for at in hide]
     title = f"{model.title.split(',')[0]} · {', '.join(words)} · {text[:40]}"
     changed.model = model.name
-    trace = TraceView.of(changed, title, prompt=prompt)
+    trace = TraceView.of(changed, title, prompt=prompt, owners=None if owner is None else {owner})
     library.add(trace)
     return {"before": before, "after": after, "heads": changes, "trace": trace.id}
 

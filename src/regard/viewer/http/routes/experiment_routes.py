@@ -12,7 +12,7 @@ from ... import limits
 from ...data.experiments import next_tokens, what_if
 from ...data.inside_view import inside_view
 from ..responses import json_response
-from .route_parameters import ERRORS, jobs_of
+from .route_parameters import ERRORS, jobs_of, session_of
 
 router = APIRouter()
 LONGEST = 2000
@@ -69,5 +69,5 @@ async def experiment(request: Request, body: WhatIfRequest) -> Response:
     """A text read as it is and with heads silenced or tokens hidden: predictions, changed heads, the new trace."""
     jobs = jobs_of(request)
     model = jobs.library.model(body.model, "translate", "read", "generate", "classify")
-    function = partial(what_if, jobs.library, model, body.text, body.silence, body.hide)
+    function = partial(what_if, jobs.library, model, body.text, body.silence, body.hide, owner=session_of(request))
     return json_response(await jobs.run_model(request, function), request)

@@ -11,7 +11,10 @@ const MEANINGS = {
   null: "Whether the model used exactly these weights was not checked: its values or its output were not recorded.",
 };
 
-/** The verdict in words: a number that a trace's file states, and cannot be measured again, is told from a proof. */
+/** The verdict in words: a number that a trace's file states, and cannot be measured again, is told from a proof.
+ *
+ * @param {Fidelity} fidelity
+ */
 export function verdict({ kept, word } = {}) {
   const known = kept ?? null;
   if (known === null && word === "recorded") return "recorded, not checked here";

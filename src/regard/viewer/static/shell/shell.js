@@ -76,7 +76,7 @@ class Shell {
     if (await this.remade()) return;
     if (!viewOf(this.state.get().view)) {
       this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
-      this.state.set({ view: this.first, ...this.about.opening });
+      this.state.set({ view: this.first, ...this.about.opening }); // which may name another view
     } else this.mounting = this.mount();
     await this.mounting;
     if (this.welcome) this.tour.offer(this.sentence);

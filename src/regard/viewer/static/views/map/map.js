@@ -33,11 +33,19 @@ class MapView {
   constructor(root, context) {
     this.context = context;
     this.cross = null;
+    /** @type {{text: string, at: number} | null} */
+    this.found = null; // by the last search
     this.panels = [];
     this.shown = [];
     this.others = new Map(); // traces looked at beside the first, by id and entry
     this.masks = new MaskReader(context.source, () => this.redraw());
     this.controls = el("div.controls");
+    this.finder = el("input.map-find", {
+      type: "search",
+      placeholder: "Find a word …",
+      "aria-label": "Find a word",
+      onkeydown: (event) => event.key === "Enter" && this.find(this.finder.value),
+    });
     this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
     this.camera = new MapCamera({
       first: () => this.panels[0],
@@ -122,7 +130,7 @@ class MapView {
   show(at) {
     const { trace, call, head, entry } = this.shownTarget(at);
     const [title, stage] = /** @type {HTMLElement[]} */ ([...this.columns[at].children]);
-    const own = `${isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call)}, head ${head}`;
+    const own = `${isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call)} · head ${head}`;
     title.title = call.name;
     title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
     if (!this.panels[at]) {
@@ -216,6 +224,30 @@ class MapView {
     this.context.announce(`${names}: ${exact(reading.value)}${many}`);
   }
 
+  /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
+  find(text) {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return;
+    const { key, query } = this.panels[0].sides;
+    const places = (labels) => labels.flatMap((label, at) => (label.toLowerCase().includes(wanted) ? [at] : []));
+    const [columns, rows] = [places(key), places(query)];
+    const found = columns.length ? columns : rows;
+    if (!found.length) return this.context.announce(`“${text}” is not in this text`);
+    const before = this.found;
+    const last = before && before.text === wanted ? before.at : -1;
+    const at = found.find((place) => place > last) ?? found[0];
+    this.found = { text: wanted, at };
+    const place = {
+      row: rows.includes(at) ? at : (rows[0] ?? 0),
+      column: columns.includes(at) ? at : (columns[0] ?? 0),
+    };
+    this.camera.move({ x: place.column + 0.5, y: place.row + 0.5, scale: Math.max(this.camera.now.scale, 16) });
+    this.point(place);
+    this.context.announce(
+      `${found.indexOf(at) + 1} of ${found.length}: ${(columns.length ? key : query)[at]}, position ${at}`,
+    );
+  }
+
   nextHead(by) {
     const { call, head } = this.shownTarget(0);
     this.context.state.set({ head: (head + by + call.heads) % call.heads });
@@ -249,6 +281,7 @@ class MapView {
       segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
       segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
       el("button", { type: "button", onclick: () => this.camera.showAll() }, "Show all"),
+      this.finder,
       tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),
       ...(other ? [el("span.map-with", {}, "with", ...this.choosers(1))] : []),
     );
