@@ -126,7 +126,7 @@ def rows(device: str, width: int, lengths: tuple[int, ...], rounds: int, tokens:
             implementation = {} if cache == "dynamic" else {"cache_implementation": cache, "disable_compile": True}
             writer.generate(ids[:, : min(lengths)], **fixed, **implementation)
 
-        yield compare(f"watching, generation of {tokens} tokens, {cache} cache", writer, generate, 5)
+        yield compare(f"watching, generation of {tokens} tokens, {cache} cache", writer, generate, 4)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,10 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from regard import watch
+from regard import load_trace, watch
+from regard.seeing.capture.taps import sdpa_tap
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from regard.seeing.capture.call_inputs_and_output import Record
+    from regard.seeing.capture.recording.captured_call import CapturedCall
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -78,3 +83,54 @@ def test_a_limit_holds_for_copies_and_they_go_with_their_call(where: str, tmp_pa
     del x, mask
     gc.collect()
     assert not seen._recorder.storage._copies  # no copy is held for an original that is gone
+
+
+class Cached(nn.Module):
+    """Attention over a cache that is copied to a longer tensor at every step."""
+
+    def forward(self, x: Tensor, stop: int) -> Tensor:
+        rows = slice(0 if stop == 40 else stop - 1, stop)
+        return F.scaled_dot_product_attention(x[..., rows, :], x[..., :stop, :] * 2, x[..., :stop, :] * 3)
+
+
+def test_without_values_every_call_is_proved_at_once(tmp_path: Path) -> None:
+    model, x = Cached(), torch.randn(1, 2, 44, 8)
+    held = {}
+    for keep in (None, "qk"):
+        with torch.no_grad(), watch(model, keep=keep) as seen:
+            for stop in range(40, 45):
+                model(x, stop)
+        assert len(seen) == 1
+        assert seen[0].steps == [40, 1, 1, 1, 1]
+        assert seen.faithful
+        held[keep] = seen.nbytes, seen[0].weights.dense()
+    assert seen[0].v.shape == (1, 2, 44, 0)
+    assert torch.equal(held[None][1], held["qk"][1])
+    assert held["qk"][0] < held[None][0]
+    seen.save(tmp_path / "trace")
+    assert load_trace(tmp_path / "trace").faithful
+
+
+def test_without_values_a_wrong_step_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Cached(), torch.randn(1, 2, 44, 8)
+    record = sdpa_tap._record
+
+    def wrong(call: CapturedCall) -> Record:
+        """The third step has another output than the model computed."""
+        made = record(call)
+        return replace(made, out=made.out + 1) if call.keys == 42 else made
+
+    monkeypatch.setattr(sdpa_tap, "_record", wrong)
+    with torch.no_grad(), watch(model, keep="qk") as seen:
+        for stop in range(40, 45):
+            model(x, stop)
+    assert len(seen) == 1
+    assert seen.faithful is False
+
+
+def test_the_memory_held_is_that_of_queries_keys_values_and_some_rows() -> None:
+    model, x = Attention(), torch.randn(2, 2, 100, 8)
+    with torch.no_grad(), watch(model) as seen:
+        model(x * 1, x * 2, x * 3)
+    rows, state = 64 * x.nbytes // 100, x.nbytes // 8
+    assert 3 * x.nbytes + rows <= seen.nbytes <= 3 * x.nbytes + rows + state

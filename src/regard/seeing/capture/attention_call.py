@@ -71,8 +71,13 @@ class Call:
         layer: Callable[[], int | None] | int | None = None,
         ablated: str = "",
         share: Callable[[], HeadShare] | None = None,
+        inputs: tuple[Tensor, ...] = (),
     ) -> None:
-        """`record` may be a function that computes it on first use. `original` is the model's if `record` is a copy."""
+        """`record` may be a function that computes it on first use, from `inputs`.
+
+        `original` is the model's record if `record` is a copy of it.
+        """
+        self._inputs = inputs
         self.name = name
         self._layer = layer
         self._share = share
@@ -169,6 +174,10 @@ class Call:
                 "parts) was changed in place since, so the weights it used can no longer be computed; "
                 'watch(model, keep="cpu") keeps copies'
             )
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that is held."""
+        return [*self._inputs, *(() if self._generation is None else self._generation.tensors())]
 
     def forget(self) -> None:
         """Free what `weights` has computed (the row state, shared heads repeated); it is computed again on use."""

@@ -77,6 +77,11 @@ class Generation:
         tensors = [*(x for versions in self._versions for x in versions.tensors), *self._k, *self._v]
         return [_version(x) for x in tensors]
 
+    def tensors(self) -> list[Tensor]:
+        """Everything that is held: queries, keys, values, masks, biases, learned parts, row states, some outputs."""
+        fixed = [x for versions in self._versions for x in versions.tensors]
+        return [*fixed, *self._k, *self._v, *(step.out for step in self.steps)]
+
     def outputs(self) -> tuple[Int[Tensor, " rows"], Float[Tensor, "*batch rows d_v"]]:
         """The queries whose outputs were kept, and these outputs."""
         starts = torch.tensor([0, *(step.q.shape[-2] for step in self.steps[:-1])]).cumsum(0).tolist()
@@ -161,6 +166,15 @@ class Generation:
         self._queries += record.energies.queries
         self._versions.append(TensorVersions(fixed_of(record)))
         self._changed = self._changed or record.changed
+        self._keep_worst_error(record)
+
+    def _keep_worst_error(self, record: Record) -> None:
+        """Of steps that were proved at once, the first record has the largest error in relation to its budget."""
+        first = self.first
+        if record.measured is None or record.budget is None or first.measured is None or first.budget is None:
+            return
+        if not record.measured * first.budget <= first.measured * record.budget:  # also where it is NaN
+            first.measured, first.budget = record.measured, record.budget
 
     def _check_keys(self) -> None:
         """Compare the keys and values of trusted steps with those kept before them."""
@@ -210,7 +224,7 @@ class Generation:
             and type(record.normalize) is type(self.first.normalize)
             and record.normalize.settings() == self.first.normalize.settings()
             and record.after is None
-            and record.measured is None
+            and (record.measured is None or _is_without_values(record) is _is_without_values(self.first) is True)
         )
 
     def _same_row(self, k: Tensor, v: Tensor, new: int, old: int) -> bool:
@@ -238,6 +252,11 @@ def _step(record: Record, first: int) -> GenerationStep:
     return GenerationStep(
         energies.a, first, energies.keys, energies.mask, energies.modifiers, record.state, rows, record.out
     )
+
+
+def _is_without_values(record: Record) -> bool:
+    """Whether the values were left out after the record was proved."""
+    return record.v.shape[-1] == 0
 
 
 def _row(chunks: list[Tensor], at: int, total: int) -> Tensor:

@@ -77,6 +77,15 @@ class Seen:
         return list(dict.fromkeys(call.name for call in self.calls))
 
     @property
+    def nbytes(self) -> int:
+        """The memory that is held: of queries, keys, values, masks, and some rows of each output.
+
+        Memory that several calls share, or that the model itself still holds, is counted once.
+        """
+        storages = [x.untyped_storage() for call in self.calls for x in call.tensors() if not x.is_nested]
+        return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
+
+    @property
     def prompt(self) -> int:
         """The number of queries of the first forward pass: the tokens of the prompt, before generated ones."""
         return self.calls[0].steps[0] if self.calls else 0

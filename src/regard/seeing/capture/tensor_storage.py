@@ -27,11 +27,13 @@ class TensorStorage:
     """
 
     def __init__(self, where: str | Path | None, limit: str | int | None) -> None:
-        self.cpu = where == "cpu"
-        self.folder = None if where is None or self.cpu else Path(where)
+        self.cpu, self.values = where == "cpu", where != "qk"
+        """`values`: whether values are kept; without them a call is proved at once."""
+        self.folder = None if where is None or self.cpu or not self.values else Path(where)
         if self.folder is not None and not self.folder.parent.is_dir():
             raise ValueError(
-                f'keep is "cpu" or a folder to write to; {self.folder} cannot be made: there is no {self.folder.parent}'
+                f'keep is "cpu", "qk" or a folder to write to; {self.folder} cannot be made: there is no '
+                f"{self.folder.parent}"
             )
         self.copies = self.cpu or self.folder is not None
         """Whether tensors are copied, so that in-place changes do not reach them."""

@@ -46,9 +46,14 @@ def watch(
 
     - `layers`: record these only, by depth, name or pattern (`3`, `"decoder"`, `"*.cross_attn"`).
     - `keep`: "cpu" keeps copies on the CPU, a folder keeps them in files; by default tensors are kept by reference.
+      "qk" keeps no values: each call is then proved at once, which takes time while the model runs.
     - `limit`: the memory to keep at most ("8GB"); calls beyond are counted in `seen.missed`, not kept.
     - `gradients`: keep the gradient of each output, `call.gradient`, when a backward pass computes it, inside the block
       or after it. `call.contributions()` is then attention × gradient.
+
+    Held for each call: T_q · heads · D numbers of queries, T_k · key heads · D of keys and as many of values, a mask
+    (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
+    values only. Attention that a module writes out holds its T_q × T_k weights. `seen.nbytes` is the sum.
 
     Calls inside a model compiled with `torch.compile` cannot be recorded: watch the original model.
     """

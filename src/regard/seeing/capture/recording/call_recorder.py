@@ -36,6 +36,8 @@ class DeferredCall(NamedTuple):
     name: str
     make: Callable[[], Record]
     ablated: str
+    tensors: tuple[Tensor, ...]
+    """What `make` keeps alive."""
 
 
 class CallRecorder:
@@ -72,7 +74,8 @@ class CallRecorder:
         """Add a call, or append it to the last call of the same module if it is the next step of a generation."""
         with self._lock:
             last = self._open.get(name)
-            if self.storage.copies or self.gradients or (last is None and name in self._last_calls):
+            at_once = self.storage.copies or self.gradients or not self.storage.values
+            if at_once or (last is None and name in self._last_calls):
                 self._add_now(name, call.record, call.address, ablated, output)
                 return
             if last is not None and last.ablated == ablated and last.may_continue(call):
@@ -125,10 +128,10 @@ class CallRecorder:
                 self._over_limit += 1
             elif self.gradients:
                 self._settle_pending()
-                self._new_call(name, make, None, ablated).follow_gradient(output, self.storage.store)
+                self._new_call(name, make, None, ablated, tensors).follow_gradient(output, self.storage.store)
             else:
                 self._open.pop(name, None)
-                self._pending.append(DeferredCall(name, make, ablated))
+                self._pending.append(DeferredCall(name, make, ablated, tensors))
 
     def add_record(self, name: str, record: Record, ablated: str, output: GraphOutput | None = None) -> None:
         """Add a call at once, by its record."""
@@ -174,7 +177,7 @@ class CallRecorder:
 
     def _settle_entry(self, entry: CapturedSteps | DeferredCall) -> None:
         if isinstance(entry, DeferredCall):
-            self._new_call(entry.name, entry.make, None, entry.ablated)
+            self._new_call(entry.name, entry.make, None, entry.ablated, entry.tensors)
             return
         k, v = entry.keys_and_values()
         (_, first), *later = entry.records(k, v)
@@ -216,7 +219,7 @@ class CallRecorder:
         """Add a call after all that were collected before."""
         self._settle_pending()
         try:
-            record = make()
+            record = make() if self.storage.values else self._without_values(make())
             if not self._joins(name, record, address, ablated):
                 if self.storage.limit is not None and not self.storage.reserve(tensors_of(record)):
                     self._over_limit += 1
@@ -236,10 +239,15 @@ class CallRecorder:
         return last is not None and last.ablated == ablated and self._append_step(name, last, record)
 
     def _new_call(
-        self, name: str, record: Record | Callable[[], Record], original: Record | None, ablated: str
+        self,
+        name: str,
+        record: Record | Callable[[], Record],
+        original: Record | None,
+        ablated: str,
+        tensors: tuple[Tensor, ...] = (),
     ) -> Call:
         layer, share = functools.partial(self.depths.of, name), functools.partial(self.depths.share, name)
-        call = Call(name, record, original, layer, ablated, share)
+        call = Call(name, record, original, layer, ablated, share, tensors)
         self._last_calls[name] = call
         self.calls.append(call)
         return call
@@ -270,6 +278,12 @@ class CallRecorder:
         record = placed(make(), Tensor.detach)
         fidelity = Call("", record).fidelity()
         return replace(record, measured=fidelity.error, budget=fidelity.budget, after=None)
+
+    def _without_values(self, record: Record) -> Record:
+        """The record proved at once, without its values and outputs."""
+        fidelity = Call("", placed(record, Tensor.detach)).fidelity()
+        v, out = (x.new_empty(*x.shape[:-1], 0) for x in (record.v, record.out))
+        return replace(record, v=v, out=out, measured=fidelity.error, budget=fidelity.budget, after=None)
 
     def _append_step(self, name: str, last: Call, record: Record) -> bool:
         """Append the record to the last call if it is the next step of a generation and fits into the limit."""
