@@ -21,7 +21,7 @@ def build(out: Path, *, quick: bool = False) -> None:
         shutil.rmtree(out)
     with tempfile.TemporaryDirectory() as place:
         site_pages.build(Path(place) / "pages", out)
-    card = social_card.tags("Look at attention", f"{site_pages.LIVE}/", "live")
+    card = social_card.tags("See what a neural network looks at", f"{site_pages.LIVE}/", "live")
     texts = [text for text in site_viewer.TEXTS if text[0].startswith("tatoeba")] if quick else None
     site_viewer.write(out / site_pages.LIVE, texts=texts, card=card)
     if not quick:

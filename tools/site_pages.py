@@ -5,6 +5,7 @@ The pages of docs/ are copied with their links changed; those of the reference l
 
 from __future__ import annotations
 
+import html
 import importlib
 import inspect
 import os
@@ -88,6 +89,10 @@ VIEWS = {
     "read": "A text, its label, and the words that decided it.",
     "lookup": "Attention as look-up: keys, values, energies, weights.",
 }
+
+WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"
+LINKS = {"heads": "", "generation": f"#{html.escape(WRITING)}"}
+"""What is opened where the name of a view is not enough: the page's own first view, and a text that a model writes."""
 
 
 def write(folder: Path) -> Path:
@@ -188,8 +193,9 @@ def tiles(up: str) -> str:
             f'<img class="{scheme}-only" alt="" loading="lazy" src="{up}viewer/{name}-{scheme}.png">'
             for scheme in ("light", "dark")
         )
-        title = {"lookup": "Look-up"}.get(name, name.capitalize())
-        parts.append(f'<a href="{up}{LIVE}/index.html#view={name}">{pictures}<span><b>{title}</b> {words}</span></a>')
+        title = {"lookup": "Look-up", "read": "Classify"}.get(name, name.capitalize())
+        link = f"{up}{LIVE}/index.html{LINKS.get(name, f'#view={name}')}"
+        parts.append(f'<a href="{link}">{pictures}<span><b>{title}</b> {words}</span></a>')
     return "\n".join(parts)
 
 

@@ -15,15 +15,15 @@ from pathlib import Path
 from .site_pages import ADDRESS, ROOT
 
 SIZE = {"width": 1200, "height": 630}
-SENTENCE = "See which words a neural network looks at."
+SENTENCE = "Type a sentence, point at a word, and see where a model's attention went."
 CARD = """<!doctype html><meta charset="utf-8"><style>
 body { margin: 0; width: 1200px; height: 630px; background: #0d1017; color: #f2f4f8; overflow: hidden;
   position: relative; font-family: system-ui, "DejaVu Sans", sans-serif; }
-img { position: absolute; right: -170px; top: 120px; width: 860px; border-radius: 18px; opacity: 0.92;
+img { position: absolute; left: 560px; top: 130px; width: 1100px; border-radius: 18px;
   box-shadow: 0 20px 80px #000; }
-div { position: absolute; inset: 0; padding: 76px; background: linear-gradient(90deg, #0d1017 34%, #0d101700 78%); }
+div { position: absolute; inset: 0; padding: 76px; background: linear-gradient(90deg, #0d1017 44%, #0d101700 68%); }
 b { display: block; font-size: 34px; color: #fdba74; letter-spacing: 1px; }
-h1 { font-size: 76px; line-height: 1.08; margin: 34px 0 26px; max-width: 640px; overflow-wrap: anywhere; }
+h1 { font-size: 66px; line-height: 1.1; margin: 34px 0 26px; max-width: 560px; overflow-wrap: anywhere; }
 p { font-size: 30px; line-height: 1.35; margin: 0; max-width: 500px; color: #c6cddb; }
 </style><img src="PICTURE"><div><b>regard</b><h1>TITLE</h1><p>WORDS</p></div>"""
 
@@ -64,8 +64,7 @@ def write(site: Path) -> None:
         page = browser.new_page(viewport=SIZE)
         template = out / "card.html"
         for name, title in titles.items():
-            title = title.removeprefix("regard: ")
-            text = CARD.replace("PICTURE", picture).replace("TITLE", html.escape(title[:1].upper() + title[1:]))
+            text = CARD.replace("PICTURE", picture).replace("TITLE", html.escape(title))
             template.write_text(text.replace("WORDS", SENTENCE), encoding="utf-8")
             page.goto(template.as_uri())
             _save(page.screenshot(), out / f"{name}.png")
@@ -77,7 +76,7 @@ def _save(screenshot: bytes, path: Path) -> None:
     from PIL import Image
 
     with Image.open(io.BytesIO(screenshot)) as image:
-        image.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
+        image.convert("RGB").quantize(160, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
 
 
 def main() -> None:

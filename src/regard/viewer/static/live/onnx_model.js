@@ -54,6 +54,7 @@ export class OnnxModel {
         executionProviders: ["wasm"],
         logSeverityLevel: 3,
       });
+    this.progress(1, 1);
     return this;
   }
 

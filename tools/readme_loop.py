@@ -1,0 +1,162 @@
+"""The README's moving picture, docs/loop.webp: six seconds of the viewer, dark. `python -m tools.readme_loop [FOLDER]`.
+
+A word is pointed at after another in the trace that ships, then another layer, then all heads at once, then a
+translation. The frames are real: the page is driven through Chromium, and a pointer is drawn where the mouse is. With
+FOLDER, the frames are also written there as PNG files, to be looked at one by one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from regard.viewer.data.library import Library
+
+PATH = Path(__file__).parent.parent / "docs" / "loop.webp"
+LARGEST = 3_000_000
+"""Bytes of the file."""
+SIZE = {"width": 1120, "height": 700}
+WIDTH = 1120
+"""Pixels of the picture across."""
+RATE = 10
+"""Frames a second."""
+SECONDS = 6
+POINTER = """
+const pointer = document.createElement("div");
+pointer.id = "pointer";
+pointer.innerHTML = '<svg width="26" height="30"><path d="M2 2 L2 23 L8 18 L12 27 L16 25 L12 17 L20 17 Z" ' +
+  'fill="white" stroke="black" stroke-width="1.5"/></svg>';
+pointer.style.cssText = "position:fixed;z-index:99;pointer-events:none;left:-40px;top:-40px";
+document.body.append(pointer);
+addEventListener("mousemove", (event) => {
+  pointer.style.left = `${event.clientX}px`;
+  pointer.style.top = `${event.clientY}px`;
+}, true);
+"""
+
+
+class Recorder:
+    """Takes frames while the mouse moves."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.place = page, (SIZE["width"] * 0.4, SIZE["height"] * 0.97)
+        self.frames: list[bytes] = []
+
+    def hold(self, seconds: float) -> None:
+        for _ in range(round(seconds * RATE)):
+            self.frames.append(self.page.screenshot())
+
+    def move(self, x: float, y: float, seconds: float = 0.3) -> None:
+        """Along a line, slower at both ends."""
+        (x0, y0), steps = self.place, max(1, round(seconds * RATE))
+        for step in range(1, steps + 1):
+            t = step / steps
+            t = t * t * (3 - 2 * t)
+            self.page.mouse.move(x0 + (x - x0) * t, y0 + (y - y0) * t)
+            self.page.wait_for_timeout(160)
+            self.frames.append(self.page.screenshot())
+        self.place = (x, y)
+
+
+def record(library: Library) -> list[bytes]:
+    from playwright.sync_api import sync_playwright
+
+    from regard.viewer.data.first_trace import STATE
+    from regard.viewer.http.server import serving
+
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as playwright, serving(library) as server:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        context = browser.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce")
+        context.add_init_script("try { localStorage.setItem('regard-tour', 'done') } catch {}")
+        page = context.new_page()
+        state: dict[str, Any] = {"view": "heads", **{key: value for key, value in STATE.items() if key != "pins"}}
+        page.goto(f"{server.url}#" + "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items()))
+        page.wait_for_function("() => regard.drawn()?.links.length")
+        page.evaluate(POINTER)
+        page.mouse.move(SIZE["width"] * 0.4, SIZE["height"] * 0.97)
+        page.wait_for_timeout(500)
+        tokens = next(iter(next(iter(library.traces.values())).sides.values()))[0].tokens
+        recorder = Recorder(page)
+        recorder.hold(0.3)
+        for word in ("cat", "it", "tired"):
+            recorder.move(*_token(page, tokens, word), 0.3)
+            recorder.hold(0.5)
+        page.get_by_role("tab", name="Model", exact=True).click()
+        page.wait_for_function("() => regard.drawn()?.thumbs")
+        page.wait_for_timeout(800)
+        recorder.hold(0.5)
+        cell = page.locator(".thumb").nth(14).bounding_box()
+        assert cell is not None
+        recorder.move(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2, 0.3)
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_timeout(600)
+        recorder.hold(0.7)
+        page.get_by_role("tab", name="Translate", exact=True).click()
+        page.wait_for_function("() => regard.drawn()?.length", timeout=120_000)
+        page.wait_for_timeout(800)
+        recorder.hold(0.3)
+        words = page.locator(".sentence.target .word")
+        for at in (1, 5):
+            box = words.nth(at).bounding_box()
+            assert box is not None
+            recorder.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, 0.3)
+            recorder.hold(0.5)
+        browser.close()
+    return recorder.frames
+
+
+def _token(page: Page, tokens: list[str], word: str) -> tuple[float, float]:
+    """Where a word stands in the left column of the Heads view."""
+    at = tokens.index(word)
+    box = page.locator(".pane canvas").last.bounding_box()
+    assert box is not None
+    return box["x"] + 110, box["y"] + 12 + (at + 0.5) * page.evaluate("regard.drawn().row")
+
+
+def save(frames: list[bytes], path: Path) -> None:
+    """As an animation of `SECONDS`, at the best quality that fits."""
+    from PIL import Image
+
+    images = []
+    for frame in frames:
+        with Image.open(io.BytesIO(frame)) as image:
+            size = WIDTH, round(WIDTH * image.height / image.width)
+            images.append(image.convert("RGB").resize(size, Image.Resampling.LANCZOS))
+    duration = round(1000 * SECONDS / len(images))
+    for quality in (88, 80, 70, 60, 50, 40):
+        packed = io.BytesIO()
+        animation: dict[str, Any] = {"save_all": True, "append_images": images[1:], "duration": duration, "loop": 0}
+        images[0].save(packed, "WEBP", quality=quality, method=4, **animation)
+        if packed.tell() <= LARGEST:
+            break
+    path.write_bytes(packed.getvalue())
+    print(f"{path}: {len(images)} frames, {duration} ms each, quality {quality}, {packed.tell():,} bytes")
+
+
+def main() -> None:
+    from regard.viewer.data.first_trace import STATE, first_trace
+    from regard.viewer.data.library import Library, installed_models
+
+    library = Library([first_trace()], [model for model in installed_models() if model.task == "translate"])
+    library.opening = STATE
+    frames = record(library)
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        folder.mkdir(parents=True, exist_ok=True)
+        for at, frame in enumerate(frames):
+            (folder / f"{at:03}.png").write_bytes(frame)
+    save(frames, PATH)
+
+
+if __name__ == "__main__":
+    main()
