@@ -15,7 +15,7 @@ export REGARD_DATA ?= ../shared/data
 
 LOCK   := requirements/lock.txt
 
-.PHONY: demo test sweep check format lock bench results test-gpu picture site site-test loop clean
+.PHONY: demo test sweep check format lock fuzz power-cuts kills sbom bench results test-gpu picture site site-test loop clean
 
 # Everything but torch comes from the lock, by hash. torch and triton come last: the index decides whether their wheels
 # are for CPU or CUDA, constraints.txt which version.
@@ -81,6 +81,18 @@ lock:                   ## resolve every dependency again, for all supported Pyt
 	  --generate-hashes --no-emit-index-url --no-annotate --no-emit-package torch --no-emit-package triton \
 	  --custom-compile-command 'make lock' --upgrade --quiet --output-file $(LOCK)
 	rm -r $(VENV)/lock
+
+fuzz: $(READY)          ## mutated files, requests and calls for half an hour; writes the table of docs/promises.md
+	$(BIN)/python -m tests.fuzz --seconds 1800 --write
+
+power-cuts: $(READY)    ## a training run cut off at 200 places, resumed and compared
+	REGARD_POWER_CUTS=200 $(BIN)/python -m pytest -q tests/training/trainer/test_power_cut.py
+
+kills: $(READY)         ## a training process killed 100 times, resumed and compared
+	REGARD_KILLS=100 $(BIN)/python -m pytest -q tests/training/trainer/test_kills.py
+
+sbom: $(READY)          ## the packages of the environment, as CycloneDX JSON
+	$(BIN)/python -m tools.sbom sbom.json
 
 bench: $(READY)         ## time and memory beside the best alternative; writes benchmarks/speeds.csv
 	$(BIN)/python -m benchmarks

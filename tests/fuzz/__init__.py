@@ -1,0 +1,1 @@
+"""Fuzzing: mutated recipes, traces, model folders, corpora, media, requests and calls of attend."""
