@@ -51,6 +51,7 @@ def main() -> int:
     if options.write:
         text = PAGE.read_text(encoding="utf-8")
         before, after = text.split(BEGIN)[0], text.split(END)[1]
+        table += ["", f"{options.seconds:,.0f} seconds in all, seeds from {options.seed:,} on."]
         PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(table) + f"\n{END}{after}", encoding="utf-8")
     return int(any(row[4] or row[5] for row in rows))
 

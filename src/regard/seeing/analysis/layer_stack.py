@@ -39,6 +39,6 @@ def layer_stack(calls: Sequence[Call]) -> list[Call]:
 
 
 def entry_weights(call: Call, entry: int) -> Weights:
-    """[heads, T_q, T_k]: the weights of one entry of the batch; the first of any dimension before it, as `Call.head`."""
+    """[heads, T_q, T_k]: one entry of the batch, and the first of any dimension before it, as in `Call.head`."""
     lead = len(call.shape) - 2
     return call.weights[(*(0,) * (lead - 2), entry)] if lead > 1 else call.weights
