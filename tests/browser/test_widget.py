@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from regard.viewer.http.server import Server
 
 # What anywidget gives a widget's module: `model`, which carries messages, and `el` to draw into.
-SHOW = """async ({ esm, css }) => {
+SHOW = """async ({ esm, css, saved = null }) => {
   const style = document.createElement("style");
   style.textContent = css;
   document.head.append(style);
   const listeners = new Set();
   const model = {
+    get: () => saved,
     on: (name, listener) => listeners.add(listener),
     off: (name, listener) => listeners.delete(listener),
     send: async (message) => {
@@ -77,6 +78,19 @@ def test_the_widget_draws_and_ends(page: Page, minilm: Seen) -> None:
     assert page.locator(".regard-widget *").count() == 0
     kernel.widget.close()
     assert not kernel.widget._thread.is_alive()
+
+
+def test_a_saved_notebook_shows_its_data_without_a_kernel(page: Page, minilm: Seen) -> None:
+    widget = minilm.show()
+    page.goto("about:blank")
+    page.expose_function("kernel", lambda _: None)  # it is gone: nothing is answered
+    page.evaluate(SHOW, {"esm": widget._esm, "css": widget._css, "saved": widget.saved})
+    page.wait_for_function("() => window.regard?.drawn()?.links?.length")
+    page.click("text=Map")
+    page.wait_for_function("() => { const drawn = regard.drawn(); return drawn?.cell?.(2, 3)?.value != null; }")
+    cell = page.evaluate("regard.drawn().cell(2, 3)")
+    assert cell["value"] == pytest.approx(minilm[0].head(0).dense()[2, 3].item(), rel=1e-3, abs=1e-6)  # float16
+    widget.close()
 
 
 def test_two_views_of_one_widget_keep_apart(page: Page, server: Server) -> None:

@@ -26,8 +26,11 @@ from ..http.application import create_app
 from ..http.in_process_client import request
 from ..static_files import STATIC, styles
 from .javascript_bundle import bundle
+from .progress_line import ProgressLine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastapi import FastAPI
 
     from ...seeing import Seen
@@ -58,15 +61,20 @@ def write(seen: Seen, path: str | Path, size: int = SIDE) -> None:
     numbers = sum(call.heads * min(call.shape[-2], size) * min(call.shape[-1], size) for call in seen) * trace.batch
     if numbers > MOST:
         raise ValueError(f"{numbers:,} weights do not fit into one file; at most {MOST:,}: give a smaller size")
-    write_text(path, _html(trace_responses(trace, size), trace.title))
+    write_text(path, _html(trace_responses(trace, size, ProgressLine(f"writing {path.name}")), trace.title))
 
 
-def trace_responses(trace: TraceView, size: int = SIDE) -> dict[str, Any]:
-    """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL."""
+def trace_responses(
+    trace: TraceView, size: int = SIDE, progress: Callable[[float], None] = lambda share: None
+) -> dict[str, Any]:
+    """The responses to all that the page asks of a trace: {"json": values, "arrays": compressed arrays}, by URL.
+
+    `progress` is called with the share that is done, from 0 to 1.
+    """
     app = create_app(Library([trace]))
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, an event loop runs already on this thread
-            return thread.submit(asyncio.run, _responses(app, trace, size)).result()
+            return thread.submit(asyncio.run, _responses(app, trace, size, progress)).result()
     finally:
         app.state.jobs.close()
 
@@ -106,7 +114,7 @@ def _html(responses: dict[str, Any], title: str) -> str:
 """
 
 
-async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any]:
+async def _responses(app: FastAPI, trace: TraceView, size: int, progress: Callable[[float], None]) -> dict[str, Any]:
     """{"json": values, "arrays": compressed arrays with their metadata}, by URL."""
     responses: dict[str, dict[str, Any]] = {"json": {}, "arrays": {}}
 
@@ -140,10 +148,12 @@ async def _responses(app: FastAPI, trace: TraceView, size: int) -> dict[str, Any
                 await store(f"{root}/calls/{at}/weights?entry={entry}", "&type=float16")
                 continue
             for head, pool, tile in product(range(call.heads), ("max", "mean"), _tiles(queries, keys, size)):
+                progress((entry + (at + head / call.heads) / len(trace.seen)) / trace.batch)
                 parameters = {**asdict(tile), "entry": entry, "head": head, "pool": pool}
                 # Sorted by name, as in the keys of the page (keyOf in data/source.js).
                 query = "&".join(f"{name}={value}" for name, value in sorted(parameters.items()))
                 await store(f"{root}/calls/{at}/tile?{query}", "&type=float16")
+    progress(1.0)
     return responses
 
 

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import anywidget
+import traitlets
 
 from ..data.library import Library
 from ..data.trace_view import TraceView
@@ -15,6 +16,7 @@ from ..http.application import create_app
 from ..http.in_process_client import request
 from ..static_files import styles
 from .javascript_bundle import bundle
+from .single_file import trace_responses
 
 if TYPE_CHECKING:
     from ...seeing import Seen
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
 RENDER = """
 export default {
   async render({ model, el }) {
-    const source = new modules["data/widget_source.js"].WidgetSource(model);
+    const kernel = new modules["data/widget_source.js"].WidgetSource(model);
+    const saved = model.get?.("saved");
+    const source = saved && saved.json
+      ? new modules["data/saved_source.js"].SavedSource(new modules["data/file_source.js"].FileSource(saved), kernel)
+      : kernel;
     const root = document.createElement("div");
     root.className = "regard-widget";
     el.append(root);
@@ -36,13 +42,25 @@ export default {
 """
 
 
+MOST_SAVED = 1 << 21
+"""Weights of a trace up to which its data is saved with the notebook."""
+
+
 class Widget(anywidget.AnyWidget):
-    """Shows one trace, until it is closed."""
+    """Shows one trace, until it is closed.
+
+    The data of a short trace is a part of the widget's state, which notebooks save: it is there without a kernel too.
+    """
+
+    saved = traitlets.Dict().tag(sync=True)
 
     def __init__(self, trace: TraceView) -> None:
-        self._esm = bundle("shell/shell.js", "data/widget_source.js") + RENDER
+        self._esm = (
+            bundle("shell/shell.js", "data/widget_source.js", "data/file_source.js", "data/saved_source.js") + RENDER
+        )
         self._css = styles()
-        super().__init__()
+        weights = sum(call.heads * call.shape[-2] * call.shape[-1] for call in trace.seen) * trace.batch
+        super().__init__(saved=trace_responses(trace) if weights <= MOST_SAVED else {})
         self.trace = trace
         self._app = create_app(Library([trace]))
         self._cancelled: dict[str, asyncio.Event] = {}  # of the open requests, by id

@@ -25,7 +25,7 @@ export class MapAside {
     );
     this.root = el(
       "aside.aside.map-aside",
-      { "aria-label": "Reading" },
+      { "aria-label": "Reading", tabIndex: 0 },
       this.reading,
       this.caption,
       legend,
