@@ -23,6 +23,7 @@ from regard.decoding.load_model_and_tokenizers import load
 from regard.decoding.onnx import export_onnx
 from regard.viewer import limits
 from regard.viewer.data import first_trace
+from regard.viewer.data.inside_view import inside_view
 from regard.viewer.data.library import Library, ModelEntry, installed_models
 from regard.viewer.export.javascript_bundle import bundle
 from regard.viewer.export.single_file import trace_responses
@@ -47,6 +48,8 @@ TEXTS = [  # model, text, tokens to generate
     ("tatoeba-transformer-en-fr", "My sister has a small black dog.", 0),
     ("shakespeare-transformer", "ROMEO:\nBut soft, what light", 40),
 ]
+INSIDE = "shakespeare-transformer", "My lord, the night is"
+"""The model and the text of the Inside view; the text is the one that the view begins with (views/inside/inside.js)."""
 BEGIN = """
 const runtime = async () => {
   const ort = await import(new URL("ort/SCRIPT", document.baseURI).href);
@@ -108,9 +111,14 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         responses = trace_responses(trace)
         _add_neurons(responses, trace)
         _write_json(data / "traces" / f"{trace.id}.json", responses)
+    for model in models:
+        _write_inside(library, model, data)
     about = {
         "version": regard.__version__,
-        "models": [{"name": x.name, "task": x.task, "title": x.title} for x in models],
+        "models": [
+            {"name": x.name, "task": x.task, "title": x.title, "layers": x.layers if x.name == INSIDE[0] else 0}
+            for x in models
+        ],
         "traces": [trace.summary for trace in traces],
         "coming": 0,
         "views": view_names(),
@@ -131,6 +139,21 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     (folder / "viewer.css").write_text(styles() + STYLE, encoding="utf-8")
     (folder / "index.html").write_text(PAGE.replace("CARD", card), encoding="utf-8")
     shutil.copy(STATIC / "icon.svg", folder / "icon.svg")
+
+
+def _write_inside(library: Library, model: ModelEntry, data: Path) -> None:
+    """What the Inside view shows of one model over one text: every layer and head."""
+    name, text = INSIDE
+    if model.name != name:
+        return
+    loaded = library.loaded(model)
+    heads = loaded.model.config.decoder.heads
+    answers = {
+        f"{layer}/{head}": inside_view(loaded, text, layer, head)
+        for layer in range(model.layers)
+        for head in range(heads)
+    }
+    _write_json(data / f"inside-{name}.json", {"text": text, "answers": answers})
 
 
 def _export(model: ModelEntry, folder: Path) -> None:

@@ -16,7 +16,9 @@ from regard.data.corpora import phrasebook, scenes, tones
 from regard.data.sound_reader import SoundReader
 from regard.decoding import generate, load_model_and_tokenizers
 from regard.viewer.data import model_outputs
+from regard.viewer.data.experiments import next_tokens
 from regard.viewer.data.first_trace import first_trace
+from regard.viewer.data.inside_view import inside_view
 from regard.viewer.data.library import Library, installed_models
 from regard.viewer.data.neuron_view import neuron_view
 from tests.support.browser_page import drawn
@@ -172,6 +174,19 @@ def test_a_sentence_typed_on_the_page(viewer: Page) -> None:
     second.goto(link)
     second.wait_for_function("() => window.regard?.state.get().trace?.startsWith('live-')")
     second.close()
+
+
+def test_next_tokens_and_the_inside_view(viewer: Page, models: Library) -> None:
+    name, text = site_viewer.INSIDE
+    expected = next_tokens(models, models.model(name), text, 0.7)
+    same(expected, post(viewer, "/api/next", {"model": name, "text": text, "temperature": 0.7})["next"])
+    body = {"model": name, "text": text, "layer": 2, "head": 1}
+    same(inside_view(models.loaded(models.model(name)), text, 2, 1), post(viewer, "/api/inside", body))
+    say = "(body) => regard.source.post('/api/inside', body).catch((error) => error.message)"
+    assert "regard view" in viewer.evaluate(say, {**body, "text": "another text"})
+    viewer.get_by_role("tab", name="Inside", exact=True).click()
+    viewer.wait_for_function("() => regard.drawn()")
+    assert not viewer.get_by_role("alert").is_visible()
 
 
 def test_samples_and_the_neuron_view(viewer: Page) -> None:

@@ -58,10 +58,20 @@ export class SiteSource {
 
   async post(path, body, signal) {
     await this.start();
+    if (path === "/api/inside") return this.inside(body);
     if (path !== "/api/traces") return this.live.post(path, body, signal);
     const trace = await this.live.trace(body, signal);
     this.made.set(trace.id, trace);
     return { id: trace.id };
+  }
+
+  /** One layer and head of a model over the text that was prepared. */
+  async inside({ model, text, layer = 0, head = 0 }) {
+    const { text: prepared, answers } = await this.fetched(`inside-${model}.json`);
+    const found = text === prepared && answers[`${layer}/${head}`];
+    if (!found)
+      throw new Error(`Here the view shows “${prepared}”. For a text of your own, install regard and run: regard view`);
+    return found;
   }
 
   /** The answers of one trace, fetched once. */

@@ -2,7 +2,7 @@
 
 import { continueText } from "./beam_search.js";
 import { classificationTrace, generationTrace, translationTrace } from "./live_trace.js";
-import { caption, soundClass, textClass, translation } from "./model_answers.js";
+import { caption, nextTokens, soundClass, textClass, translation } from "./model_answers.js";
 import { OnnxModel } from "./onnx_model.js";
 import { pixelsOf } from "./picture_file.js";
 import { samplesOf } from "./sound_file.js";
@@ -66,7 +66,11 @@ export class LiveModels {
       const model = await this.first("listen");
       return soundClass(model, await samplesOf(body, RATE), RATE);
     }
-    throw new Error("this page runs without a server, and cannot do that; install regard and run: regard view");
+    if (path === "/api/next") {
+      const model = await this.model(body.model);
+      return { next: await nextTokens(model, body.text, body.temperature ?? 1) };
+    }
+    throw new Error("This page runs without a server, and cannot do that. Install regard and run: regard view");
   }
 
   async each({ models }, run) {

@@ -1,6 +1,6 @@
 // What models make of a text, in the form of the HTTP API (viewer/data/model_outputs.py).
 
-import { limitOf, replay, search } from "./beam_search.js";
+import { continueText, limitOf, replay, search } from "./beam_search.js";
 import { largest, logSoftmax } from "./onnx_model.js";
 import { END, labelsOf } from "./tokenizer.js";
 
@@ -93,6 +93,17 @@ export async function caption(model, title, pixels, signal) {
     grid: [grid, grid],
     weights: found.tokens.map((_, at) => meanMap(steps[at].weights)),
   };
+}
+
+/** The likeliest next tokens after a text: p = softmax(logits / temperature). */
+export async function nextTokens(model, text, temperature) {
+  const ids = model.target.continued(text || "\n").slice(-model.about.longest);
+  const { steps } = await continueText(model, ids, 0);
+  const scaled = logSoftmax(steps.at(-1).logprobs.map((value) => value / temperature));
+  return largest(scaled, ALTERNATIVES).map(([id, value]) => ({
+    piece: model.target.names[id],
+    share: Math.exp(value),
+  }));
 }
 
 /** What a classifier of sounds makes of samples: {seconds, waveform, label, probabilities, weights}. */
