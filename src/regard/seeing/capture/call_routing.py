@@ -29,6 +29,7 @@ watches: tuple[Watch, ...] = ()
 ablations: tuple[Intervention, ...] = ()
 """The open `ablate` blocks and other interventions, replaced the same way."""
 
+_FUNCTIONAL = vars(torch.nn.functional)
 _graph_task_id = getattr(torch._C, "_current_graph_task_id", None)  # private to PyTorch; −1 outside a backward pass
 
 
@@ -264,7 +265,8 @@ def calling_module() -> nn.Module | None:
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code
-        if code.co_argcount:
+        # Reading the variables of a frame takes time; functions of torch.nn.functional and taps are no methods.
+        if code.co_argcount and frame.f_globals is not _FUNCTIONAL and code.co_varnames[0] != "original":
             first = frame.f_locals.get(code.co_varnames[0])
             if isinstance(first, nn.Module) and _is_watched(first):
                 return first
