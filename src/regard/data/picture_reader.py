@@ -142,7 +142,7 @@ def _plain(image: Any) -> Any:
     width, height = image.size
     if width * height > MOST:  # known from the header, before anything is unpacked
         raise UnreadablePictureError(f"it has {width:,} × {height:,} pixels; at most {MOST:,} in all: make it smaller")
-    image = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)  # otherwise it copies the picture, turned or not
     if image.mode == "F":
         raise UnreadablePictureError("its pixels are floating-point numbers; save it with 8 or 16 bits a colour")
     if image.mode.startswith("I"):  # 16 bits of grey, or 32 that hold 16: Pillow would cut off what is above 255
