@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs transformers")
 
-from benchmarks.watch_architectures import examine, page
+from benchmarks.watch_architectures import MEANINGS, examine, kept, page
+from tests.support import tiny_architectures
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -23,7 +24,11 @@ KINDS = {
     "longformer": "named",  # a window, multiplied by diagonals
     "jamba": "named",  # state-space layers
     "yoso": "named",  # hashes instead of a softmax
+    "deformable_detr": "named",  # weights over sampled points
+    "sew-d": "proved",  # weights set to zero in place
 }
+SAMPLE = sorted(tiny_architectures.names())[::40]
+NEVER = ("WRONG", "wrong, doubted", "CHANGED", "unseen", "doubted", "error")
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -31,6 +36,21 @@ def test_an_architecture_of_each_kind_is_proved_or_named(name: str) -> None:
     row = examine(name)
     assert row["verdict"] == KINDS[name], row
     assert (row["verdict"] == "proved") == (not row["reason"])
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample_of_all_architectures_is_never_wrong_or_unseen(name: str) -> None:
+    row = examine(name)
+    assert row["verdict"] in MEANINGS
+    assert row["verdict"] not in NEVER, row
+
+
+def test_the_sweep_found_at_least_300_proved_or_named_and_none_wrong() -> None:
+    rows = kept()
+    verdicts = [row["verdict"] for row in rows]
+    assert sum(verdict.startswith("proved") or verdict == "named" for verdict in verdicts) >= 300
+    assert not [row for row in rows if row["verdict"] in NEVER]
+    assert all(row["reason"] for row in rows if row["verdict"] in ("named", "not built", "unproven"))
 
 
 def test_the_page_counts_verdicts_and_gives_reasons() -> None:
