@@ -357,3 +357,12 @@ def test_the_text_fills_the_window(page: Page, server: Server, trace: str) -> No
     page.set_viewport_size({"width": 1280, "height": 500})
     settle(page)
     assert drawn(page, READY)["row"] == 22 < tall
+
+
+def test_the_weight_on_a_marked_sentence(page: Page, server: Server, minilm: Seen, trace: str) -> None:
+    """Of several keys that are chosen, by dragging for example, the page says how much of all weight they get."""
+    look(page, server, READY, view="heads", trace=trace, call=str(CALL), pins=["k4", "k5", "k6", "k7"], heads=[0, 7])
+    share = page.locator("aside .finding[data-share]")
+    share.wait_for()
+    expected = weights(minilm)[[0, 7]][..., 4:8].sum(-1).mean().item()
+    assert float(share.get_attribute("data-share") or 0) == pytest.approx(expected, rel=2e-3)

@@ -30,6 +30,7 @@ export function summary(view, focus, links, bring) {
   const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
   const parts = [
     el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`),
+    ...marked(view, side, same),
     ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", {}, text)),
     el("p.quietly", {}, measured(view, side, same.length)),
     el("div.bars", {}, ...rows),
@@ -56,6 +57,22 @@ function strongest(view, side, chosen, links) {
 
 function chip({ context: { palette } }, head) {
   return { number: head, color: palette.head(head), ink: palette.overHead(head) };
+}
+
+/** How much of all weight lies on several chosen keys, such as a sentence: the mean over queries and heads that are on. */
+function marked(view, side, chosen) {
+  if (side !== "key" || chosen.length < 2 || !view.rows.dense || !view.active.length) return [];
+  const count = view.querySide.labels.length;
+  let sum = 0;
+  for (const { at } of chosen) {
+    const weights = view.links.to(at, []);
+    if (!weights) return [];
+    for (const head of view.active) for (let query = 0; query < count; query++) sum += weights[head * count + query];
+  }
+  const share = sum / (count * view.active.length);
+  return [
+    el("p.finding", { "data-share": share }, `These ${chosen.length} tokens get ${share.toFixed(3)} of all weight.`),
+  ];
 }
 
 /** The clearest links as sentences: of each head its strongest, the three heads with the strongest ones. */
