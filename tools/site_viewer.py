@@ -153,7 +153,17 @@ def _write_inside(library: Library, model: ModelEntry, data: Path) -> None:
         for layer in range(model.layers)
         for head in range(heads)
     }
-    _write_json(data / f"inside-{name}.json", {"text": text, "answers": answers})
+    content = json.dumps(_rounded({"text": text, "answers": answers}), ensure_ascii=False, separators=(",", ":"))
+    (data / f"inside-{name}.bin").write_bytes(gzip.compress(content.encode(), 9, mtime=0))
+
+
+def _rounded(value: Any) -> Any:
+    """Four digits: the view shows three."""
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_rounded(one) for one in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _export(model: ModelEntry, folder: Path) -> None:

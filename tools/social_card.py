@@ -76,7 +76,7 @@ def _save(screenshot: bytes, path: Path) -> None:
     from PIL import Image
 
     with Image.open(io.BytesIO(screenshot)) as image:
-        image.convert("RGB").quantize(160, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
+        image.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(path, "PNG", optimize=True)
 
 
 def main() -> None:

@@ -20,9 +20,14 @@ export class SiteSource {
 
   /** @returns {Promise<any>} */
   async fetched(file) {
+    return (await this.response(file)).json();
+  }
+
+  /** @returns {Promise<any>} */
+  async response(file) {
     const response = await fetch(`${this.base}/${file}`).catch(() => null);
     if (!response?.ok) throw new Error(`${file} did not arrive; reload the page`);
-    return response.json();
+    return response;
   }
 
   /** What the site holds, and the models that run here. */
@@ -67,7 +72,9 @@ export class SiteSource {
 
   /** One layer and head of a model over the text that was prepared. */
   async inside({ model, text, layer = 0, head = 0 }) {
-    const { text: prepared, answers } = await this.fetched(`inside-${model}.json`);
+    const response = await this.response(`inside-${model}.bin`);
+    const unpacked = response.body.pipeThrough(new DecompressionStream("gzip"));
+    const { text: prepared, answers } = await new Response(unpacked).json();
     const found = text === prepared && answers[`${layer}/${head}`];
     if (!found)
       throw new Error(`Here the view shows “${prepared}”. For a text of your own, install regard and run: regard view`);
