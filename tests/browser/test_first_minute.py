@@ -44,6 +44,7 @@ def test_the_page_opens_on_a_word_and_what_it_looks_at(page: Page, fresh: Server
 
 
 def test_a_sentence_of_ones_own(page: Page, fresh: Server) -> None:
+    page.set_default_timeout(60_000)  # a model is loaded first
     page.goto(fresh.url)
     drawn(page, "drawn.links.length")
     assert page.locator(".example").count() == 3
@@ -59,6 +60,7 @@ def test_a_sentence_of_ones_own(page: Page, fresh: Server) -> None:
 
 
 def test_a_link_says_which_model_read_what(page: Page, fresh: Server) -> None:
+    page.set_default_timeout(60_000)  # a model is loaded first
     context = page.context
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     look(page, fresh, "drawn.links.length", view="heads")
@@ -136,6 +138,7 @@ def test_figures_say_what_they_show(page: Page, fresh: Server) -> None:
 
 def test_no_view_begins_empty(page: Page, fresh: Server) -> None:
     """Pictures and sounds that ship are there at once; a view that cannot show a trace offers another with a click."""
+    page.set_default_timeout(60_000)  # a model is loaded first
     look(page, fresh, "drawn.grid", view="picture")
     assert page.locator(".strip-word").count() > 3
     assert page.evaluate("regard.state.get().picture.sample") == "scene 1"

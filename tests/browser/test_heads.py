@@ -276,7 +276,7 @@ def test_long_texts(page: Page, server: Server, library: Library) -> None:
     assert (0, 2010) in {(link["head"], link["query"]) for link in to}
     assert not [url for url in asked if "/weights?" in url]
     page.mouse.move(5, 5)
-    assert "of the queries in view" in page.locator("aside p").first.inner_text()
+    assert "of the queries in view" in page.locator("aside p.quietly").first.inner_text()
 
 
 def test_pins_are_tokens_also_between_words(page: Page, server: Server, library: Library) -> None:

@@ -28,6 +28,7 @@ def small() -> Iterator[Server]:
 
 
 def test_a_cell_lights_its_row_and_its_column(page: Page, small: Server) -> None:
+    page.set_default_timeout(60_000)  # a model is loaded first
     drawing = look(page, small, "drawn.boxes.length", view="inside", inside={"text": "My lord"})
     step = drawing["steps"].index("Q Kᵀ")
     page.evaluate("(step) => regard.state.set({ inside: { text: 'My lord', step } })", step)
@@ -65,6 +66,7 @@ def test_large_type_for_a_lecture_hall(page: Page, small: Server) -> None:
 
 
 def test_a_silenced_head_and_the_next_token(page: Page, small: Server) -> None:
+    page.set_default_timeout(60_000)  # a model is loaded first
     look(page, small, "drawn.links.length", view="heads", call="1", heads=[2])
     panel = page.get_by_role("region", name="What if")
     panel.get_by_role("button", name="is silenced").click()
