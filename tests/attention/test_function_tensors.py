@@ -79,6 +79,39 @@ def test_objects_give_what_the_code_names() -> None:
     assert _ids(function_tensors(layer.inner)) == _ids(layer.inner.parameters())
 
 
+class NetAndBias(nn.Module):
+    """A layer and its part both have an attribute `bias`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.bias = nn.Linear(8, 8), nn.Parameter(torch.zeros(8))
+
+    def normalize(self, e):
+        return torch.softmax(self.net(e) + self.bias, -1)
+
+    def in_closure(self):
+        return lambda e: torch.softmax(self.net(e) + self.bias, -1)
+
+
+@pytest.mark.parametrize("kind", ["method", "self", "variable"])
+def test_a_module_that_is_called_counts_as_a_whole(kind: str) -> None:
+    """Its weight is used, though the code names an attribute that it has too."""
+    layer, bias = NetAndBias(), torch.zeros(8)
+    net, owner = layer.net, NetAndBias()
+    function = {
+        "method": layer.normalize,
+        "self": layer.in_closure(),
+        "variable": lambda e: torch.softmax(net(e) + owner.bias + bias, -1),
+    }[kind]
+    assert _ids(net.parameters()) <= _ids(function_tensors(function))
+    q, k, v = (torch.randn(1, 8, 4) for _ in range(3))
+    _, w = r.attend(q, k, v, weights=True, normalize=function)
+    with torch.no_grad():
+        net.weight.mul_(3)
+    with pytest.raises(ChangedInPlaceError, match="changed in place"):
+        w.dense()
+
+
 def test_helpers_that_call_each_other() -> None:
     table = torch.rand(3)
     assert _ids(function_tensors(_mutual(table))) == _ids([table])
