@@ -27,6 +27,15 @@ def first_tensor(x: Any) -> Tensor | None:
     return next((part for part in x if isinstance(part, Tensor)), None) if isinstance(x, tuple | list) else None
 
 
+def all_tensors(x: Any) -> list[Tensor]:
+    """A tensor, or all those in a tuple, list or mapping and what these contain."""
+    if isinstance(x, Tensor):
+        return [x]
+    if isinstance(x, Mapping):
+        x = tuple(x.values())
+    return [tensor for part in x for tensor in all_tensors(part)] if isinstance(x, tuple | list) else []
+
+
 def batch_size(inputs: Inputs) -> int:
     """The first dimension of the first tensor."""
     x = first_tensor(inputs)

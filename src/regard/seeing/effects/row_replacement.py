@@ -58,8 +58,7 @@ class OutputRecorder(ModelIntervention):
         if self.gradients and not out.requires_grad:
             out = out.detach().requires_grad_()  # no parameter needs a gradient: the graph begins here
         self.outputs.append(RecordedOutput(name, out, dim, count))
-        # The identity: the model may change its output in place, and a leaf cannot be.
-        return out.view_as(out)
+        return out.clone()  # the model may change what it gets in place
 
 
 class RowReplacement(ModelIntervention):
@@ -122,7 +121,7 @@ class EmbeddingHook:
             if self.gradients and not output.requires_grad:
                 output = output.detach().requires_grad_()
             self.output = output
-            return output
+            return output.clone()  # the model may change what it gets in place
         output = output.clone()
         for at, site in enumerate(self.sites):
             rows = slice(at * self.batch, (at + 1) * self.batch)
