@@ -251,9 +251,7 @@ class InPlaceModel(nn.Module):
 
 @pytest.mark.parametrize("exact", [None, 2])
 @pytest.mark.parametrize(("of", "by"), [("heads", "zero"), ("heads", "mean"), ("layers", "patch"), ("tokens", "patch")])
-def test_a_model_that_works_in_place_has_the_effects_of_one_that_does_not(
-    of: Any, by: Any, exact: int | None
-) -> None:
+def test_a_model_that_works_in_place_has_the_effects_of_one_that_does_not(of: Any, by: Any, exact: int | None) -> None:
     results = []
     for in_place in (True, False):
         model = InPlaceModel(in_place).requires_grad_(False)
