@@ -108,6 +108,27 @@ def test_an_error_leaves_the_old_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows makes links for administrators alone")
+def test_an_interrupt_while_folders_change_places_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_text(folder / "a", "old")
+    rename = type(folder).rename
+
+    def interrupted_rename(self: Path, target: Path) -> Path:
+        if target == folder and self.name.endswith(".unfinished"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(type(folder), "rename", interrupted_rename)
+    with pytest.raises(KeyboardInterrupt), replacing_folder(folder) as unfinished:
+        write_text(unfinished / "a", "new")
+    remove_unfinished(tmp_path)
+    assert names(tmp_path) == ["model"]
+    assert (folder / "a").read_text() == "old"
+
+
 def test_a_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     write_text(tmp_path / "target", "old")
     (tmp_path / "link").symlink_to(tmp_path / "target")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     AnyPath = str | os.PathLike[str]
 
 SUFFIX = ".unfinished"
+FORMER = ".former"
+"""Of a folder that another one is about to replace: `remove_unfinished` leaves it, since it may be the only one."""
 NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES}
 """Errors of file systems that flush no folder. Any other, such as EIO, means that data may be lost, and is raised."""
 
@@ -95,8 +97,15 @@ def replacing_folder(path: AnyPath) -> Iterator[Path]:
             _settle(part, mode)
         sync(unfinished)
         if path.is_dir() and not path.is_symlink():  # a folder cannot be renamed over one that is not empty
-            former = path.rename(_beside(path))
-            unfinished.rename(path)
+            former = _beside(path, FORMER)
+            try:
+                path.rename(former)
+                unfinished.rename(path)
+            except BaseException:  # Ctrl-C between the two, too
+                if former.is_dir() and not path.exists():
+                    former.rename(path)
+                raise
+            sync(path.parent)
             shutil.rmtree(former)
         else:
             unfinished.replace(path)
@@ -114,8 +123,8 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name[:40]}-{token_hex(4)}{SUFFIX}")
+def _beside(path: Path, suffix: str = SUFFIX) -> Path:
+    return path.with_name(f".{path.name[:40]}-{token_hex(4)}{suffix}")
 
 
 def sync(path: AnyPath) -> None:

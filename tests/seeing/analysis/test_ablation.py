@@ -126,6 +126,8 @@ def test_threads_ablate_for_themselves_and_leave_the_fast_path_as_it_was() -> No
 
 def test_what_cannot_be_ablated_is_reported() -> None:
     model = Two()
+    with pytest.raises(ValueError, match="counted from 0; got -1, -2"), ablate(model, heads={0: [-1]}, tokens=[-2]):
+        pass
     with pytest.raises(ValueError, match="nothing to ablate"), ablate(model):
         pass
     with pytest.raises(ValueError, match="nothing was ablated"), ablate(model, heads={"nowhere": [0]}):

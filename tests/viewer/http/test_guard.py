@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import httpx
 import pytest
@@ -149,25 +153,40 @@ def test_another_user_of_this_machine_needs_the_token() -> None:
             assert set(owner.cookies) == {f"regard-token-{port}", f"regard-session-{port}"}
 
 
-def test_the_link_that_opens_the_browser_works_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others can read it in the list of processes."""
+def test_the_browser_is_opened_without_showing_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others can read the command line of the browser, and not the file that it opens."""
     links: list[str] = []
     monkeypatch.setattr("webbrowser.open", links.append)
     with serving(Library([TraceView.of(seen_of())])) as server:
+        server.open()
+        page = Path(url2pathname(urlsplit(links[0]).path))
+        assert links[0].startswith("file:")
         assert server.token
-        server.open()
-        (link,) = links
-        assert server.token not in link
-        with httpx.Client(base_url=server.address, follow_redirects=True) as first:
-            assert first.get(link.replace("/?", "/api/about?")).status_code == 401, "the page alone takes it"
-            assert first.get(link).status_code == 200
-            assert first.get("/api/about").status_code == 200
-        with httpx.Client(base_url=server.address, follow_redirects=True) as second:
-            assert second.get(link).status_code == 401
-        server.open()
-        monkeypatch.setattr("regard.viewer.http.guard.TICKET", 0.0)
-        with httpx.Client(base_url=server.address, follow_redirects=True) as late:
-            assert late.get(links[1]).status_code == 401
+        assert server.token not in links[0]
+        assert f'url={server.url}"' in page.read_text(encoding="utf-8")
+        assert page.parent.stat().st_mode & 0o077 == 0
+    deadline = time.monotonic() + 10
+    while page.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not page.exists()
+
+
+@pytest.mark.parametrize("foreign", ['theme={"a":1, "b":2}', "consent=yes no", "flag", "a@b=1", "name=é"])
+def test_a_malformed_cookie_of_another_port_changes_nothing(foreign: str) -> None:
+    with serving(Library([TraceView.of(seen_of())])) as server:
+        port = urlsplit(server.address).port
+        cookie = f"{foreign}; regard-token-{port}={server.token}".encode("latin-1")
+        assert httpx.get(f"{server.address}/api/about", headers={"Cookie": cookie}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/", 200), ("GET", "/api/about", 403), ("POST", "/", 403)]
+)
+def test_another_site_may_link_to_the_page_alone(method: str, path: str, status: int) -> None:
+    navigation = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    with serving(Library([TraceView.of(seen_of())])) as server:
+        response = httpx.request(method, server.address + path, headers={**server.headers, **navigation})
+        assert response.status_code == status
 
 
 def test_without_a_token_only_on_this_machine() -> None:

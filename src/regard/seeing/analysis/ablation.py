@@ -35,6 +35,9 @@ def ablate(
     """
     if not heads and not tokens:
         raise ValueError("nothing to ablate: give heads={layer: [head, …]}, tokens=[position, …], or both")
+    negative = [x for numbers in (*(heads or {}).values(), tokens) for x in numbers if x < 0]
+    if negative:
+        raise ValueError(f"heads and tokens are counted from 0; got {', '.join(map(str, negative))}")
     ablation = Ablation(model, dict(heads or {}), list(tokens))
     with applied(ablation):
         yield

@@ -163,7 +163,8 @@ class Library:
 
     def listed(self, session: str) -> list[TraceView]:
         """The traces that a browser lists: those of the server, and of the texts that were read in it."""
-        return [trace for trace in self.traces.values() if trace.owners is None or session in trace.owners]
+        traces = tuple(self.traces.values())  # another thread may add one at any time
+        return [trace for trace in traces if trace.owners is None or session in trace.owners]
 
     def read(
         self, name: str, text: str, second: str | None = None, generate: int = 0, owner: str | None = None

@@ -32,7 +32,6 @@ def create_app(
     hosts: frozenset[str] = LOOPBACK,
     token: str | None = None,
     port: int = 0,
-    tickets: dict[str, float] | None = None,
 ) -> FastAPI:
     """The application; `/api/openapi.json` describes its API. The other parameters are those of `Guard`."""
 
@@ -63,7 +62,7 @@ def create_app(
     app.add_exception_handler(Exception, _server_error)
     app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
     app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
-    app.add_middleware(Guard, hosts=hosts, token=token, port=port, tickets=tickets)
+    app.add_middleware(Guard, hosts=hosts, token=token, port=port)
     return app
 
 

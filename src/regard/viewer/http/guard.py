@@ -15,12 +15,11 @@ import hmac
 import json
 import re
 import secrets
-import time
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
 
 from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
 
 from .. import limits
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::[0-9]{1,5})?")
 """A Host header, in lower case: a name or an address, and a port."""
-TICKET = 60.0
-"""Seconds in which the link that opens the browser can be used."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -58,10 +55,8 @@ class Guard:
         hosts: frozenset[str],
         token: str | None = None,
         port: int = 0,
-        tickets: dict[str, float] | None = None,
     ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
-        self.tickets = {} if tickets is None else tickets
         self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +64,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        cookies = _cookies(headers.get("cookie", ""))
+        cookies = cookie_parser(headers.get("cookie", ""))  # other ports' cookies come too, and may be malformed
         refusal = self._refusal(scope, headers, cookies)
         if refusal is not None:
             await _respond(send, *refusal)
@@ -90,7 +85,9 @@ class Guard:
         name = HOST.fullmatch(host.lower())
         if name is None or (self.hosts and name[1] not in self.hosts):
             return 421, f"this server is not called {host!r:.80}; open the address that regard view printed"
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _is_navigation(headers):
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _opens_page(
+            scope, headers
+        ):
             return 403, "cross-site requests are refused"
         origin = headers.get("origin")
         if origin is not None and origin.split("://", 1)[-1] != host:
@@ -107,17 +104,7 @@ class Guard:
         assert self.token is not None
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         tokens = (cookies.get(self.token_cookie, ""), _query_token(scope), bearer)
-        if any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens):
-            return True
-        made = self.tickets.pop(_query_token(scope), None) if scope["path"] == "/" else None
-        return made is not None and time.monotonic() - made < TICKET
-
-
-def _cookies(header: str) -> dict[str, str]:
-    try:
-        return {name: cookie.value for name, cookie in SimpleCookie(header).items()}
-    except CookieError:
-        return {}
+        return any(hmac.compare_digest(token.encode(), self.token.encode()) for token in tokens)
 
 
 def _cookie(name: str, value: str) -> str:
@@ -126,8 +113,10 @@ def _cookie(name: str, value: str) -> str:
     return f"{name}={value}; Path=/; HttpOnly; SameSite=Lax"
 
 
-def _is_navigation(headers: dict[str, str]) -> bool:
-    """Whether somebody follows a link to the page: allowed from any site."""
+def _opens_page(scope: Scope, headers: dict[str, str]) -> bool:
+    """Whether somebody follows a link to the page: allowed from any site. Links to the API are not."""
+    if scope["method"] != "GET" or scope["path"] != "/":
+        return False
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import ipaddress
 import secrets
 import socket
+import tempfile
 import threading
 import time
 import webbrowser
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 
     from ..data.library import Library
 
+REDIRECT = (
+    '<!doctype html><meta charset="utf-8"><title>regard</title><meta http-equiv="refresh" content="0; url={url}">'
+    '<a href="{url}">Open the viewer</a>\n'
+)
 SHUTDOWN = 2
 """Seconds that open requests get when the server stops."""
 
@@ -37,11 +44,11 @@ class Server:
             raise ValueError(f"without a token everybody who can reach {host} could use it; leave out --no-token")
         self.view = view  # the view that the page opens; "": the page chooses
         self.token = secrets.token_urlsafe(24) if token else None
-        self._tickets: dict[str, float] = {}  # of links that work once, with the times they were made
+        self._opening: tempfile.TemporaryDirectory[str] | None = None
         any_address = host in ("0.0.0.0", "::")
         hosts = frozenset() if any_address else LOOPBACK | {host.lower(), f"[{host.lower()}]"}
         self._socket = _listen(host, port)
-        self.app = create_app(library, hosts, self.token, self._socket.getsockname()[1], self._tickets)
+        self.app = create_app(library, hosts, self.token, self._socket.getsockname()[1])
         name = socket.gethostname() if any_address else host
         name = f"[{name}]" if ":" in name else name  # IPv6
         self.address = f"http://{name}:{self._socket.getsockname()[1]}"
@@ -58,23 +65,24 @@ class Server:
     @property
     def url(self) -> str:
         """The address to open: with the token, where there is one, and the view, where one was chosen."""
-        return self._link(self.token)
+        query = f"?token={quote(self.token)}" if self.token else ""
+        return f"{self.address}/{query}" + (f"#view={self.view}" if self.view else "")
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers that a program sends with its requests."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
-    def _link(self, token: str | None) -> str:
-        query = f"?token={quote(token)}" if token else ""
-        return f"{self.address}/{query}" + (f"#view={self.view}" if self.view else "")
-
     def run(self, ready: Callable[[], None] | None = None) -> None:
         """Serve until interrupted; `ready` is called once requests are accepted."""
         if ready is not None:
             threading.Thread(target=self._call_when_started, args=(ready,), daemon=True).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            self._server.run(sockets=[self._socket])
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._server.run(sockets=[self._socket])
+        finally:
+            if self._opening is not None:
+                self._opening.cleanup()
 
     def _call_when_started(self, ready: Callable[[], None]) -> None:
         while not self._server.started:
@@ -86,12 +94,16 @@ class Server:
     def open(self) -> None:
         """Open the page in the default browser.
 
-        Other users can read the command line of the browser. So this link works once, and only for a minute.
+        Other users can read the command line of the browser. So it opens a file, in a folder that only this user can
+        read, which leads to the page with its token. The file is removed when the server stops.
         """
-        ticket = secrets.token_urlsafe(24) if self.token else None
-        if ticket is not None:
-            self._tickets[ticket] = time.monotonic()
-        webbrowser.open(self._link(ticket))
+        address = self.url
+        if self.token is not None:
+            self._opening = tempfile.TemporaryDirectory(prefix="regard-")
+            page = Path(self._opening.name, "open.html")
+            page.write_text(REDIRECT.format(url=html.escape(self.url)), encoding="utf-8")
+            address = page.as_uri()
+        webbrowser.open(address)
 
     def stop(self) -> None:
         self._server.should_exit = True

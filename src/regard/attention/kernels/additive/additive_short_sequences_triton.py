@@ -64,8 +64,8 @@ def _forward(
     INTERVAL: tl.constexpr, DROPOUT: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, DEEP: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(1).to(tl.int64)
-    i = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    n = tl.program_id(0).to(tl.int64)  # first: the other numbers of a grid stop at 65,535
+    i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     even, wide = 2 * tl.arange(0, DEEP // 2), tl.arange(0, WIDE)
     odd = even + 1
     low = tl.zeros([ROWS], tl.int32)
@@ -145,8 +145,8 @@ def _backward(
     grad_n, grad_i, a_n, a_t, b_n, b_t, v_n, v_j, start_n, start_i, stop_n, stop_i, q, k, d, width, scale, dropout,
     INTERVAL: tl.constexpr, DROPOUT: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    block, n = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    part = n * tl.num_programs(0) + block
+    n, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    part = n * tl.num_programs(1) + block
     j = block * KEYS + tl.arange(0, KEYS)
     real, row = (j < k)[:, None], tl.full([1, 1], True, tl.int1)
     at = 2 * tl.arange(0, WIDE // 2)[None, :]
@@ -241,7 +241,7 @@ def forward(
     if step is None:
         numbers = (*leading_strides(a, b, v, start, stop), q, k, d, width, scale, dropout)
         flags = (start is not None, dropout > 0, ROWS, *_cut(d, width, FORWARD_TILE))
-        step = remember(_forwards, key, Launch(_forward, (ceil(q, ROWS), n, 1), (*numbers, *flags), num_warps=WARPS))
+        step = remember(_forwards, key, Launch(_forward, (n, ceil(q, ROWS), 1), (*numbers, *flags), num_warps=WARPS))
     out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
     step(a, b, w, v, start, stop, seed, out, lse)
     return out, lse
@@ -283,5 +283,5 @@ def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: Kerne
     blocks = ceil(k, keys)
     numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, scale, dropout)
     flags = (start is not None, dropout > 0, keys, max(deep, wide))
-    step = Launch(_backward, (blocks, n, 1), (*numbers, *flags), num_warps=WARPS)
+    step = Launch(_backward, (n, blocks, 1), (*numbers, *flags), num_warps=WARPS)
     return _Backward(step, Launch(add_parts, (ceil(d, 16), 1, 1), (n * blocks, d, 128, 16), num_warps=4), blocks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -37,9 +37,12 @@ class NextRequest(ModelText):
     temperature: float = Field(default=1.0, ge=0.05, le=10.0)
 
 
+Index = Annotated[int, Field(ge=0)]
+
+
 class WhatIfRequest(ModelText):
-    silence: dict[str, list[int]] = Field(default_factory=dict, max_length=64)
-    hide: list[int] = Field(default_factory=list, max_length=64)
+    silence: dict[str, list[Index]] = Field(default_factory=dict, max_length=64)
+    hide: list[Index] = Field(default_factory=list, max_length=64)
 
 
 @router.post("/inside", responses=ERRORS, response_model=dict[str, Any])

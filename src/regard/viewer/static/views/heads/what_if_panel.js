@@ -20,6 +20,7 @@ export class WhatIfPanel {
   /** Whether the model that read this trace can run again. */
   get possible() {
     const { trace, context } = this.view;
+    if (trace.made?.second) return false; // the request has one text
     return Boolean(trace.made && context.about.models.some((model) => model.name === trace.made.model));
   }
 
