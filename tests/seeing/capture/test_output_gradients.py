@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 import regard
 from regard import watch
+from regard.seeing.capture.output_gradients import GraphOutput, OutputGradients
 
 
 def _loss(x: Tensor) -> Tensor:
@@ -134,6 +137,78 @@ def test_multi_head_attention(need_weights: bool) -> None:
     w = (q @ k.mT / 2).softmax(-1).requires_grad_()
     (gradient,) = torch.autograd.grad(_loss(module.out_proj((w @ v).transpose(1, 2).flatten(2))), w)
     torch.testing.assert_close(seen[0].contributions().dense(), w.detach() * gradient)
+
+
+def test_the_graph_of_attention_that_is_written_out_is_freed() -> None:
+    outputs: list[weakref.ref[Tensor]] = []
+
+    def eager(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = (q @ k.mT / 2).softmax(-1) @ v
+        outputs.append(weakref.ref(out))
+        return out
+
+    model = Stack(eager, kv=4)
+    with watch(model, gradients=True) as seen:
+        loss = _loss(model(torch.randn(2, 5, 8)))
+    loss.backward()
+    assert seen[1].gradient.shape == (2, 4, 5, 4)
+    del loss
+    gc.collect()
+    assert [reference() for reference in outputs] == [None, None]
+
+
+def test_multi_head_attention_under_autocast() -> None:
+    torch.manual_seed(0)
+    module, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(3, 5, 8)
+    with watch(module, gradients=True) as whole:
+        loss = _loss(module(x, x, x)[0])
+    loss.backward()
+    with torch.autocast("cpu", torch.bfloat16), watch(module, gradients=True) as seen:
+        loss = _loss(module(x, x, x)[0].float())
+    loss.backward()
+    torch.testing.assert_close(seen[0].gradient.float(), whole[0].gradient, rtol=0.05, atol=0.02)
+    torch.testing.assert_close(
+        seen[0].contributions().dense().float(), whole[0].contributions().dense(), rtol=0.1, atol=0.02
+    )
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.startswith("sdpa")])
+def test_a_frozen_model_may_change_the_output_in_place(case: str) -> None:
+    """The gradient is that of the output before the change."""
+    torch.manual_seed(0)
+    outputs: list[Tensor] = []
+
+    def in_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out: Tensor = CASES[case][0](q, k, v)
+        out *= 2
+        return out
+
+    def out_of_place(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        outputs.append(CASES[case][0](q, k, v))
+        return outputs[-1] * 2
+
+    model, other, x = Layer(in_place).double(), Layer(out_of_place).double(), torch.randn(2, 7, 8).double()
+    other.load_state_dict(model.state_dict())
+    gradients = torch.autograd.grad(_loss(other(x)), outputs)
+    model.requires_grad_(False)
+    with watch(model, gradients=True) as seen:
+        loss = _loss(model(x))
+    loss.backward()
+    torch.testing.assert_close(loss, _loss(other(x)))
+    for call, gradient in zip(seen, gradients, strict=True):
+        torch.testing.assert_close(call.gradient, gradient)
+
+
+def test_a_gradient_that_cannot_be_kept_does_not_stop_the_backward_pass() -> None:
+    def store(x: Tensor) -> Tensor:
+        raise OSError("no space left")
+
+    out = torch.ones(1, 2, 3, requires_grad=True) * 1
+    gradients = OutputGradients("layer", store)
+    gradients.follow(GraphOutput(out))
+    out.sum().backward()
+    with pytest.raises(ValueError, match="layer has no gradient: it could not be kept: no space left"):
+        gradients.joined()
 
 
 CONFIGS = {

@@ -17,6 +17,18 @@ def _same(g: Tensor) -> Tensor:
     return g
 
 
+def _start_graph(x: Tensor) -> None:
+    """Let the graph for gradients begin at x.
+
+    As a leaf, the model could not change it in place afterwards. So it becomes the result of an addition to none of
+    its numbers. A view stays a leaf: PyTorch loses the hooks of a view whose base is changed in place.
+    """
+    if x._is_view():
+        x.requires_grad_()
+    else:
+        x[:0].add_(x.new_zeros(()).requires_grad_())
+
+
 class GraphOutput(NamedTuple):
     """The output of a call as the model goes on to use it, with its graph."""
 
@@ -46,14 +58,17 @@ class OutputGradients:
             return
         tensor, arrange = output
         if torch.is_grad_enabled() and not tensor.requires_grad and not tensor.is_inference():
-            tensor.requires_grad_()  # no parameter needs a gradient: the graph begins here
+            _start_graph(tensor)  # no parameter needs a gradient
         if not tensor.requires_grad:
             self._missing = "the model ran without a graph, under torch.no_grad or torch.inference_mode"
             return
 
         def keep(gradient: Tensor) -> None:
-            with torch.no_grad():
-                self._steps[step] = self._store(arrange(gradient.detach()))
+            try:
+                with torch.no_grad():
+                    self._steps[step] = self._store(arrange(gradient.detach()))
+            except Exception as error:  # an error of ours must not stop the backward pass
+                self._missing = f"it could not be kept: {error}"
 
         tensor.register_hook(keep)
 

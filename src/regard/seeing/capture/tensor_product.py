@@ -44,12 +44,6 @@ class TensorProduct(NamedTuple):
         batch = z.shape[:-2]
         return w.expand(*batch, *w.shape[-2:]), v.expand(*batch, *v.shape[-2:]), z
 
-    def output_matrix(self, side: int, x: Tensor) -> Float[Tensor, "*batch q d"]:
-        """A tensor with the axes of the output as `matrices` arranges the output."""
-        own, other, out = self.axes[side], self.axes[1 - side], self.out_axes
-        lead = [a for a in own if a in other and a in out]
-        return _arranged(x, out, lead, [a for a in own if a not in other], [a for a in other if a not in own])
-
 
 def _arranged(x: Tensor, axes: str, lead: list[str], rows: list[str] | str, columns: list[str] | str) -> Tensor:
     """[*lead, rows, columns], where `rows` and `columns` may each be any number of axes."""
@@ -58,6 +52,15 @@ def _arranged(x: Tensor, axes: str, lead: list[str], rows: list[str] | str, colu
     middle = len(lead) + len(rows)
     shape = (*sizes[: len(lead)], sizes[len(lead) : middle].numel(), sizes[middle:].numel())
     return x if tuple(sizes) == shape else x.reshape(shape)
+
+
+def output_matrix(x: Tensor, own: str, other: str, out: str) -> Float[Tensor, "*batch q d"]:
+    """A tensor with the axes `out` of a product, as `TensorProduct.matrices` arranges the output.
+
+    `own` are the axes of the weights, `other` those of the values.
+    """
+    lead = [a for a in own if a in other and a in out]
+    return _arranged(x, out, lead, [a for a in own if a not in other], [a for a in other if a not in own])
 
 
 def matmul_product(a: Tensor, b: Tensor, out: Tensor) -> TensorProduct | None:

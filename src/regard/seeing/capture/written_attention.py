@@ -10,7 +10,7 @@ import torch
 from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .computed_weights import record_of_weights
 from .output_gradients import GraphOutput
-from .tensor_product import same_values
+from .tensor_product import output_matrix, same_values
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -107,13 +107,15 @@ class OpenSoftmax:
         if len(self.pieces) != 1:
             return None
         (piece,) = self.pieces
-        product, side, lead = piece.product, piece.side, self._lead(piece.weights)
+        own, other, out = piece.product.axes[piece.side], piece.product.axes[1 - piece.side], piece.product.out_axes
+        lead = self._lead(piece.weights)
 
         def arrange(g: Tensor) -> Tensor:
-            g = product.output_matrix(side, g)
+            """Part of a hook of the output's graph: it holds no tensor, which would keep that graph alive for ever."""
+            g = output_matrix(g, own, other, out)
             return g if lead is None else g.unflatten(0, lead)
 
-        return GraphOutput(product.out, arrange)
+        return GraphOutput(piece.product.out, arrange)
 
     def head_axis(self) -> tuple[int, int] | None:
         """Where the heads are in the output of the last product found, and how many; None if it has no such axis.

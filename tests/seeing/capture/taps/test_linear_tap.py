@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -82,6 +83,34 @@ def test_what_was_changed_in_place_is_not_shown() -> None:
     x.mul_(2)
     assert "changed in place" in seen[0].fidelity().remark
     assert not seen.faithful
+
+
+def test_the_graph_of_the_inputs_is_not_kept() -> None:
+    """A tensor that a record holds with its graph would keep the whole model's graph alive."""
+    leaf, model = torch.randn(1, 5, 2, 4, requires_grad=True), Retention()
+    x = leaf * 1
+    with watch(model) as seen:
+        model(x)
+    expected, reference = retention_weights(x.detach(), 2), weakref.ref(x)
+    model.state = x = None
+    assert reference() is None
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), expected)
+
+
+def test_the_graph_of_lightning_attention_is_not_kept() -> None:
+    model, inputs = tiny_architectures.build("minimax")
+    layer = next(part for part in model.modules() if hasattr(part, "slope_rate"))
+    references: list[weakref.ref[Tensor]] = []
+
+    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        references.append(weakref.ref(kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]))
+
+    layer.register_forward_pre_hook(note, with_kwargs=True)
+    with torch.enable_grad(), watch(model) as seen:
+        assert model(**inputs)[0].requires_grad
+    assert "lightning attention" in [call.origin for call in seen]
+    assert [reference() for reference in references] == [None]
+    assert seen.faithful
 
 
 @torch.no_grad()

@@ -70,9 +70,8 @@ def report_lightning(
     if continued:
         call_routing.report_missed(CONTINUES, module)
         return
-    call_routing.try_report(
-        lambda: _deferred(module, hidden_states.detach(), attention_mask, result[0]), module, tensors=(hidden_states,)
-    )
+    hidden = hidden_states.detach()
+    call_routing.try_report(lambda: _deferred(module, hidden, attention_mask, result[0]), module, tensors=(hidden,))
 
 
 def _deferred(module: Any, hidden: Tensor, padding: Tensor | None, out: Tensor) -> Callable[[], Record]:

@@ -77,6 +77,7 @@ def _linear(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     options = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     options.pop("kwargs", None)
     continued = not _is_empty(next((options[name] for name in STATES if options.get(name) is not None), None))
+    options = {name: _without_graph(x) for name, x in options.items() if name not in STATES}
     with call_routing.suspend_reports():
         result = original(*args, **kwargs)
     out, *rest = result if isinstance(result, tuple) else (result,)
@@ -115,7 +116,7 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
                 f"of {format_bytes(size)}; watch a shorter text or fewer entries"
             )
         units = torch.eye(length, device=v.device)[None, :, None].expand(batch, length, heads, length)
-        inputs = {key: _as_float(x) for key, x in options.items() if key not in STATES} | {name: units}
+        inputs = {key: _as_float(x) for key, x in options.items()} | {name: units}
         with torch.no_grad(), call_routing.suspend_reports():
             result = function(**inputs)
         w = result[0] if isinstance(result, tuple) else result
@@ -124,6 +125,10 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
         return record
 
     return make
+
+
+def _without_graph(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) and x.grad_fn is not None else x
 
 
 def _as_float(x: Any) -> Any:

@@ -89,9 +89,12 @@ def _record(
 
 
 def _gradient_before_projection(options: dict[str, Any], g: Tensor) -> Tensor:
-    """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it."""
+    """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it.
+
+    Under autocast the gradient is of the lower precision, and the parameter is not.
+    """
     g = g.transpose(0, 1) if g.dim() == 3 else g[None]
-    before: Tensor = (g @ options["out_proj_weight"]).unflatten(-1, (options["num_heads"], -1))
+    before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
     return before.transpose(1, 2)
 
 
