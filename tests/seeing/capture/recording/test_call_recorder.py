@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,30 @@ class Mixed(nn.Module):
         x = self.fused(x, x, x)[0]
         x = torch.softmax(x @ x.mT, -1) @ x
         return attend(x, x, x)
+
+
+def test_only_one_thread_at_a_time_waits_for_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of copies is not made for two readers."""
+    recorder = call_recorder.CallRecorder()
+    inside, overlaps = threading.Semaphore(1), list[bool]()
+    second = threading.Event()
+
+    def wait() -> None:
+        alone = inside.acquire(blocking=False)
+        overlaps.append(not alone)
+        if alone:
+            second.wait(0.2)  # time for the other to come in
+            inside.release()
+        else:
+            second.set()
+
+    monkeypatch.setattr(recorder.storage, "wait_for_copies", wait)
+    threads = [threading.Thread(target=recorder.settle) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == [False, False]
 
 
 def test_calls_are_listed_in_the_order_they_were_made() -> None:

@@ -157,13 +157,14 @@ class CallRecorder:
 
     def settle(self) -> CallRecorder:
         """Make the calls of what was collected."""
-        self.storage.wait_for_copies()
-        if self._pending or self._advise is not None:
-            with self._lock, call_routing.suspend_reports(), torch.no_grad():
-                self._settle_pending()
-                if self._advise is not None:
-                    advise, self._advise = self._advise, None
-                    self._finish(advise)
+        with self._lock:
+            self.storage.wait_for_copies()
+            if self._pending or self._advise is not None:
+                with call_routing.suspend_reports(), torch.no_grad():
+                    self._settle_pending()
+                    if self._advise is not None:
+                        advise, self._advise = self._advise, None
+                        self._finish(advise)
         return self
 
     def _settle_pending(self) -> None:

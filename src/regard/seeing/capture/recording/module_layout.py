@@ -27,13 +27,16 @@ class ModuleLayout:
         self.plan = patching.plan(parts)
         most = 4 * len(parts) + 64  # more only if a module contains itself: it is then listed every time
         modules, self._keys = _walk(model, most)
+        self.is_fixed = not _has_own_forward(modules)
+        """Whether it is valid as long as the modules stay the same. A `forward` of a module's own is patched in the
+        module: the plan then holds that module, and another `forward` needs another plan."""
         self._types, self._ids = list(map(type, modules)), list(map(id, modules)) if len(modules) <= most else []
 
     def modules(self, model: nn.Module) -> list[nn.Module] | None:
         """All modules of the model if they are those of the layout, under the same names; otherwise None."""
         modules, keys = _walk(model, len(self._ids))
         same = keys == self._keys and list(map(id, modules)) == self._ids and list(map(type, modules)) == self._types
-        return modules if same else None
+        return modules if same and not _has_own_forward(modules) else None
 
     def parts(self, modules: list[nn.Module]) -> Parts:
         """The modules with their names, the model itself first, named ""."""
@@ -49,8 +52,16 @@ def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
         if modules is not None:
             return layout, modules
     layout = ModuleLayout(model)
-    _layouts[key] = weakref.ref(model, lambda _: _layouts.pop(key, None)), layout
+    if layout.is_fixed:
+        _layouts[key] = weakref.ref(model, lambda _: _layouts.pop(key, None)), layout
+    else:
+        _layouts.pop(key, None)
     return layout, [part for _, part in named_parts(model)]
+
+
+def _has_own_forward(modules: list[nn.Module]) -> bool:
+    """Whether a module has a `forward` beside that of its class, as the hooks of accelerate set it."""
+    return any("forward" in module.__dict__ for module in modules)
 
 
 def _walk(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch import nn
+
 from .. import call_routing
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ def install(plan: PatchPlan | None = None) -> None:
             for owner, name, function, is_active in plan.replacements:
                 original = getattr(owner, name)
                 if id(original) not in _tapped:  # a class may be that of two models
-                    _patch(owner, name, _wrap(original, function, is_active))
+                    # A cached function of a module would keep the module alive.
+                    wrap = _wrap.__wrapped__ if isinstance(owner, nn.Module) else _wrap
+                    _patch(owner, name, wrap(original, function, is_active))
                     _tapped.add(id(vars(owner)[name]))
             for module in _python_modules(plan.packages):
                 for name, value in list(vars(module).items()):
