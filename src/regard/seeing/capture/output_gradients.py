@@ -23,7 +23,7 @@ def _start_graph(x: Tensor) -> None:
     As a leaf, the model could not change it in place afterwards. So it becomes the result of an addition to none of
     its numbers. A view stays a leaf: PyTorch loses the hooks of a view whose base is changed in place.
     """
-    if x._base is not None:
+    if x._is_view():
         x.requires_grad_()
     else:
         x[:0].add_(x.new_zeros(()).requires_grad_())

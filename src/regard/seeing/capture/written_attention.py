@@ -65,7 +65,7 @@ class OpenSoftmax:
 
     def may_be(self, x: Tensor) -> bool:
         """Whether x may hold these weights: a view of them, or as many numbers."""
-        return x.numel() == self.weights.numel() or self._is_view(x)
+        return x.numel() == self.weights.numel() or self._shares_weights(x)
 
     @property
     def complete(self) -> bool:
@@ -130,7 +130,7 @@ class OpenSoftmax:
         axis = out.index(lead[-1])
         return axis, piece.product.out.shape[axis] if merged is None else merged[-1]
 
-    def _is_view(self, x: Tensor) -> bool:
+    def _shares_weights(self, x: Tensor) -> bool:
         return bool(x.untyped_storage()._cdata == self.weights.untyped_storage()._cdata)
 
     def _find(self, x: Tensor, axes: str, keys: str) -> tuple[int, Tensor, float] | None:
@@ -139,7 +139,7 @@ class OpenSoftmax:
             return None
         weights, dim, last = self.weights, self.dim, axes.index(keys[-1])
         count = torch.Size(x.shape[axes.index(axis)] for axis in keys).numel()
-        if self._is_view(x):
+        if self._shares_weights(x):
             stride = weights.stride(dim)
             if (x.stride(last) != stride and x.shape[last] > 1) or count > weights.shape[dim]:
                 return None
