@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from .masks.mask import Mask
     from .normalizers.normalizer import Normalizer
 
-    Listener = Callable[[Request, Tensor, Tensor | None], Tensor]
-    """Gets a request, its output and the row state; returns the output that the caller goes on with."""
+    Listener = Callable[[Request, Tensor, Tensor | None, bool], Tensor]
+    """Gets a request, its output, the row state, and whether the caller goes on with the output that it returns."""
 
 listeners: list[Listener] = []
 
 
-def notify(request: Request, output: Tensor, state: Tensor | None) -> Tensor:
+def notify(request: Request, output: Tensor, state: Tensor | None, *, replaceable: bool = True) -> Tensor:
     """Pass a request and its result to every listener; not inside torch.compile and torch.func, which only trace.
 
-    Returns the output, which a listener may have replaced.
+    Returns the output, which a listener may have replaced. A caller that goes on with its own output says
+    `replaceable=False`.
     """
     if listeners and not traced():
         for listener in tuple(listeners):
-            output = listener(request, output, state)
+            output = listener(request, output, state, replaceable)
     return output
 
 
@@ -49,4 +50,4 @@ def notify_step(
 ) -> None:
     """`notify` for one step of a recurrent loop, from projected queries and keys; softmax is the default."""
     energies = EnergyMatrix(a, b, form, tuple(a.shape[:-2]), (), mask)
-    notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state)
+    notify(Request(energies, v, normalize or Softmax(), 0.0, weights=True), output, state, replaceable=False)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import flex_attention as flex
 
 import regard
 from regard.seeing.analysis import ablate, effects
@@ -203,7 +205,7 @@ class InPlaceAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        z = nn.functional.scaled_dot_product_attention(q, k, v)
+        z = F.scaled_dot_product_attention(q, k, v)
         if self.in_place:
             z *= 3
         else:
@@ -292,6 +294,67 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not any("forward" in vars(part) for part in model.modules())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
     assert torch.equal(_metric(model(CLEAN)), before)
+
+
+class CallsAttention(nn.Module):
+    """Two heads through a function of attention; `heads=0` for calls without an axis of heads."""
+
+    def __init__(self, attention: Callable[..., Tensor], heads: int = 2) -> None:
+        super().__init__()
+        self.attention, self.heads = attention, heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.heads:
+            return self.attention(x, x, x)
+        q = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return self.attention(q, q, q).transpose(1, 2).flatten(2)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    out = flex.flex_attention(q, k, v)
+    assert isinstance(out, Tensor)
+    return out
+
+
+def _noted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    w = (q @ k.mT / 2).exp()  # no softmax that another tap would see
+    out = w @ v / w.sum(-1, keepdim=True)
+    regard.note(q, k, v, out)
+    return out
+
+
+@pytest.mark.parametrize("attention", [regard.attend, _flex, _noted])
+def test_tokens_are_refused_where_no_mask_can_be_changed(attention: Callable[..., Tensor]) -> None:
+    model, x = nn.Sequential(CallsAttention(_sdpa), CallsAttention(attention)), torch.randn(3, 5, 8)
+    with pytest.raises(ValueError, match="1 is a call of .*, where tokens cannot be masked"):
+        effects(model, x, lambda out: out.sum((1, 2)), of="tokens")
+    with pytest.raises(ValueError, match="where tokens cannot be masked"), ablate(model, tokens=[1]):  # noqa: PT012
+        with regard.watch(model):
+            model(x)
+
+
+def test_an_output_that_is_only_noted_cannot_be_changed() -> None:
+    model, x = nn.Sequential(CallsAttention(_noted), CallsAttention(_noted)), torch.randn(3, 5, 8)
+    with pytest.raises(ValueError, match="called no attention that could be changed"), regard.watch(model):
+        effects(model, x, lambda out: out.sum((1, 2)))
+    with pytest.raises(ValueError, match="nothing was ablated in 1"), regard.watch(model) as seen:  # noqa: SIM117
+        with ablate(model, heads={"1": [0, 1]}):
+            model(x)
+    assert [call.ablated for call in seen] == ["", ""]
+
+
+@pytest.mark.parametrize("attention", [regard.attend, _sdpa])
+def test_a_batch_is_not_taken_for_heads(attention: Callable[..., Tensor]) -> None:
+    model, x = nn.Sequential(CallsAttention(attention, heads=0)), torch.randn(3, 5, 8)
+    for of in ("heads", "layers"):
+        with pytest.raises(ValueError, match=r"0 calls attention with an output of shape \[3, 5, 8\]"):
+            effects(model, x, lambda out: out.sum((1, 2)), of=of)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"x.unsqueeze\(1\)"), ablate(model, heads={"0": [0]}):
+        model(x)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -30,8 +30,9 @@ def ablate(
     Layers are named by their depth among the attention modules of a stack (`call.layer`), or by whole components of
     their name. `tokens` are keys of self-attention; a query all of whose keys would be masked keeps them. Works for
     calls of scaled_dot_product_attention (nn.MultiheadAttention included, without its fast path) and of Hugging Face's
-    interface, in the thread that opened the block. Attention that a module writes out (a softmax and a product) and
-    linear attention can lose heads, not tokens. A layer or a token that the model never reached is an error.
+    interface, in the thread that opened the block. Attention that a module writes out (a softmax and a product), linear
+    attention, flex_attention and `regard.attend` can lose heads, not tokens. A layer or a token that the model never
+    reached is an error.
     """
     if not heads and not tokens:
         raise ValueError("nothing to ablate: give heads={layer: [head, …]}, tokens=[position, …], or both")
@@ -100,6 +101,10 @@ class Ablation(ModelIntervention):
                 "be ablated"
             )
         super().check_written_out(name, queries, keys, has_heads)
+
+    def check_head_axis(self, name: str, out: Tensor) -> None:
+        if self._layers(name):
+            super().check_head_axis(name, out)
 
     def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
         """The mask without the ablated tokens, for queries that have other keys left."""

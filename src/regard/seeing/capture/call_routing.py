@@ -133,10 +133,11 @@ def try_capture(
     settings: tuple[Any, ...] | None = None,
     details: Any = None,
     output: GraphOutput | None = None,
+    ablated: bool = True,
 ) -> None:
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
-    `output` is the output with its graph, by default `out`.
+    `output` is the output with its graph, by default `out`. `ablated`: whether ablations change this call.
     """
     thread_state.events += 1
     name = watches[0].names.get(id(module)) if len(watches) == 1 else None
@@ -153,7 +154,7 @@ def try_capture(
         thread_state.captured.append(call.record())
     for watch, name, part in matching:
         gradient = None if not watch.recorder.gradients else GraphOutput(out) if output is None else output
-        watch.recorder.add_captured(name, call, _ablated(part) if ablations else "", gradient)
+        watch.recorder.add_captured(name, call, _ablated(part) if ablations and ablated else "", gradient)
 
 
 def _ablated(module: nn.Module) -> str:

@@ -79,7 +79,7 @@ def effects(
 
     Works for scaled_dot_product_attention, Hugging Face's interface, nn.MultiheadAttention (called with
     need_weights=False), flex_attention, regard.attend, and attention that a module writes out. Tokens are masked in the
-    first three, and their embeddings are replaced in models with `get_input_embeddings()`.
+    first three and refused in the others, and their embeddings are replaced in models with `get_input_embeddings()`.
     """
     for name, value, known in (("of", of, get_args(Of)), ("by", by, get_args(By))):
         if value not in known:

@@ -55,8 +55,12 @@ class Intervention(Protocol):
         """Refuse what cannot be changed in attention that a module writes out."""
         ...
 
-    def check_maskless(self, name: str, kind: str) -> None:
-        """Refuse tokens where no mask can be changed."""
+    def check_maskless(self, name: str, kind: str, lengths_differ: bool = False) -> None:
+        """Refuse tokens where no mask can be changed, unless it is cross-attention, whose tokens stay."""
+        ...
+
+    def check_head_axis(self, name: str, out: Tensor) -> None:
+        """Refuse heads of an output that is not [B, heads, T, D]."""
         ...
 
 
@@ -84,9 +88,17 @@ class ModelIntervention:
         if not self.is_cross(name, queries != keys):
             self.check_maskless(name, "attention written out in a module")
 
-    def check_maskless(self, name: str, kind: str) -> None:
-        if self.tokens:
+    def check_maskless(self, name: str, kind: str, lengths_differ: bool = False) -> None:
+        if self.tokens and not self.is_cross(name, lengths_differ):
             raise ValueError(f"{name} is {kind}, where tokens cannot be masked; ablate its heads instead")
+
+    def check_head_axis(self, name: str, out: Tensor) -> None:
+        if out.dim() < 4:
+            raise ValueError(
+                f"{name} calls attention with an output of shape {list(out.shape)}, whose first dimension is either the "
+                "batch or the heads; its heads can be changed in a call of shape [batch, heads, tokens, size] (one "
+                "head: x.unsqueeze(1))"
+            )
 
     def is_cross(self, name: str, lengths_differ: bool) -> bool:
         """Whether this layer is cross-attention, by its attribute `is_cross_attention` or else by its name."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SCALED_DOT, _SOFTMAX = ScaledDot(), Softmax()
 
 
-def _report(request: Request, out: Tensor, state: Tensor | None) -> Tensor:
+def _report(request: Request, out: Tensor, state: Tensor | None, replaceable: bool) -> Tensor:
     """A listener of `attend`: reports what it computed, and changes it where an intervention asks for that."""
     if not call_routing.is_active():
         return out
@@ -40,9 +40,12 @@ def _report(request: Request, out: Tensor, state: Tensor | None) -> Tensor:
     if a.requires_grad or b.requires_grad:
         energies = replace(energies, a=a.detach(), b=b.detach())
     details = energies, normalize, request.dropout
-    call_routing.try_capture(_record, a, b, request.v, out, state=state, learned=tuple(learned), details=details)
+    options = {"state": state, "learned": tuple(learned), "details": details, "ablated": replaceable}
+    call_routing.try_capture(_record, a, b, request.v, out, **options)
     for ablation, name in call_routing.ablations_of(None):
-        if out.dim() > 3:  # [B, heads, T, D]
+        ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < a.shape[-2] != b.shape[-2])
+        if replaceable:
+            ablation.check_head_axis(name, out)
             out = ablation.output(name, out, dim=-3)
     return out
 
@@ -69,10 +72,12 @@ def note(
         out = my_kernel(q, k, v)
         regard.note(q, k, v, out, mask=causal())
 
-    The arguments are those of `attend`. It costs nothing while no watch is open.
+    The arguments are those of `attend`. It costs nothing while no watch is open. `ablate` and `effects` cannot change
+    `out`, with which your code goes on: to them this is no attention that could be changed.
     """
-    if call_routing.watches:
-        notify(make_request(q, k, v, energy, normalize, mask, dropout, weights=True), out, None)
+    if call_routing.watches or call_routing.ablations:
+        request = make_request(q, k, v, energy, normalize, mask, dropout, weights=True)
+        notify(request, out, None, replaceable=False)
 
 
 TAP = Tap("regard.attend", on_install=lambda: listeners.append(_report), on_remove=lambda: listeners.remove(_report))

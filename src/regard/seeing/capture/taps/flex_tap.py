@@ -39,6 +39,9 @@ def _flex_attention(
     call_routing.try_capture(_record, query, key, value, out, details=details)
     ablations = call_routing.ablations_of(None) if call_routing.thread_state.interface_call is None else []
     for ablation, name in ablations:
+        lengths_differ = 1 < query.shape[-2] != key.shape[-2]
+        ablation.check_maskless(name, "a call of flex_attention", lengths_differ)
+        ablation.check_head_axis(name, out)
         out = ablation.output(name, out, dim=-3)
     return (out, *result[1:]) if isinstance(result, tuple) else out
 

@@ -73,6 +73,7 @@ def _scaled_dot_product_attention(
     details = is_causal, dropout_p, kernel, module
     call_routing.try_capture(_record, query, key, value, out, module, attn_mask, state, (), (scale,), details)
     for ablation, name in ablations:
+        ablation.check_head_axis(name, out)
         out = ablation.output(name, out, dim=-3)
     return out
 
