@@ -95,8 +95,8 @@ class ModelIntervention:
     def check_head_axis(self, name: str, out: Tensor) -> None:
         if out.dim() < 4:
             raise ValueError(
-                f"{name} calls attention with an output of shape {list(out.shape)}, whose first dimension is either the "
-                "batch or the heads; its heads can be changed in a call of shape [batch, heads, tokens, size] (one "
+                f"{name} calls attention with an output of shape {list(out.shape)}, whose first dimension is either "
+                "the batch or the heads; its heads can be changed in a call of shape [batch, heads, tokens, size] (one "
                 "head: x.unsqueeze(1))"
             )
 

@@ -40,8 +40,9 @@ def _report(request: Request, out: Tensor, state: Tensor | None, replaceable: bo
     if a.requires_grad or b.requires_grad:
         energies = replace(energies, a=a.detach(), b=b.detach())
     details = energies, normalize, request.dropout
-    options = {"state": state, "learned": tuple(learned), "details": details, "ablated": replaceable}
-    call_routing.try_capture(_record, a, b, request.v, out, **options)
+    call_routing.try_capture(
+        _record, a, b, request.v, out, state=state, learned=tuple(learned), details=details, ablated=replaceable
+    )
     for ablation, name in call_routing.ablations_of(None):
         ablation.check_maskless(name, "a call of regard.attend or regard.note", 1 < a.shape[-2] != b.shape[-2])
         if replaceable:
