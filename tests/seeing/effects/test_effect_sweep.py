@@ -356,6 +356,31 @@ def test_a_batch_is_not_taken_for_heads(attention: Callable[..., Tensor]) -> Non
         model(x)
 
 
+def test_a_model_that_drops_out_in_a_function_is_refused() -> None:
+    class DropsOut(CallsAttention):
+        def forward(self, x: Tensor) -> Tensor:
+            q = x.unflatten(-1, (2, -1)).transpose(1, 2)
+            return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5 if self.training else 0.0)
+
+    model, x = nn.Sequential(DropsOut(_sdpa)), torch.randn(3, 5, 8)
+    for rows in (32, 3):  # with the batch repeated, and not
+        with pytest.raises(ValueError, match=r"same output again .* \(call model.eval\(\)"):
+            effects(model.train(), x, lambda out: out.sum((1, 2, 3)), rows=rows)
+    assert effects(model.eval(), x, lambda out: out.sum((1, 2, 3))).values.isfinite().all()
+
+
+def test_an_input_without_a_batch_that_has_its_size_is_refused() -> None:
+    class Weighted(CallsAttention):
+        def forward(self, x: Tensor, scales: Tensor) -> Tensor:
+            return super().forward(x) * scales.cumsum(0)[-1]  # scales [3], the same for all entries
+
+    model, x = Weighted(_sdpa), torch.randn(3, 5, 8)
+    with pytest.raises(ValueError, match="no batch dimension but the size of the batch, 3"):
+        effects(model, {"x": x, "scales": torch.ones(3)}, lambda out: out.sum((1, 2)))
+    values = effects(model, {"x": x, "scales": torch.ones(4)}, lambda out: out.sum((1, 2))).values
+    torch.testing.assert_close(values.sum(0), 4 * model(x, torch.ones(1)).sum((1, 2)).double())
+
+
 def test_what_cannot_be_is_refused() -> None:
     model, inputs = small_model("gpt2"), {"input_ids": CLEAN}
     with pytest.raises(ValueError, match="expected one of 'heads'"):

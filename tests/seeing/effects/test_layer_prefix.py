@@ -1,5 +1,7 @@
 """Layers below a change are not computed again, and give what they gave."""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,28 @@ def test_a_run_with_skipped_layers_gives_the_same(kind: str) -> None:
             handle.remove()
     assert len(runs) == 1  # of three layers, one
     torch.testing.assert_close(after, before.repeat(3, 1, 1))
+    assert not any("forward" in vars(part) for part in model.modules())
+
+
+def test_other_threads_compute_the_layers_that_one_skips() -> None:
+    model, other = small_model("llama"), (IDS + 1) % 40
+    prefix, outputs = LayerPrefix(model), []
+
+    @torch.no_grad()
+    def run() -> None:
+        outputs.append(model(other).logits)
+
+    with torch.no_grad():
+        expected = model(other).logits
+        with prefix.recorded():
+            own = model(IDS).logits
+        prefix.keep_layers_of([name for name, part in model.named_modules() if name.endswith("self_attn")])
+        with prefix.skipped(2, 2, 1):
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+            torch.testing.assert_close(model(IDS).logits, own)
+    torch.testing.assert_close(outputs[0], expected)
     assert not any("forward" in vars(part) for part in model.modules())
 
 

@@ -20,6 +20,7 @@ TEXTS = torch.randint(40, (3, 9), generator=torch.Generator().manual_seed(5))
         ("llama", torch.float64, 1e-6),  # its norms compute in float32 whatever the type is
         ("llama", torch.float32, 2e-6),
         ("gpt2", torch.float32, 2e-6),
+        ("llama", torch.float16, 5e-3),
     ],
 )
 def test_the_parts_add_up_to_the_logit(kind: str, dtype: torch.dtype, budget: float) -> None:

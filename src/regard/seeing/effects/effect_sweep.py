@@ -27,9 +27,9 @@ import torch
 from torch import nn
 
 from .effect_table import Effects
-from .interventions import applied
+from .interventions import ModelIntervention, applied
 from .layer_prefix import LayerPrefix
-from .model_inputs import batch_rows, batch_size, first_tensor, repeated, run_model
+from .model_inputs import batch_rows, batch_size, first_tensor, outputs_agree, repeated, run_model
 from .row_replacement import EmbeddingHook, OutputRecorder, RowReplacement, Site
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class _Sweep:
             result.estimates = self._estimate(base, recorder, embedding, outputs, embeddings, sites)
             order = result.estimates.mean(1).abs().argsort(descending=True)
             chosen = order[:exact].tolist()
+        if chosen:
+            self._check_repeats(output)
         del output, recorder, base
         chosen.sort(key=lambda at: self.prefix.depth(sites[at].module))
         parts = [chosen[at : at + self.times] for at in range(0, len(chosen), self.times)]
@@ -170,6 +172,21 @@ class _Sweep:
         if not recorder.outputs:
             raise ValueError(f"{type(self.model).__name__} called no attention that could be changed; see regard.watch")
         return output, recorder, hook
+
+    @torch.no_grad()
+    def _check_repeats(self, output: Any) -> None:
+        """Refuse a model that does not give the same again for its inputs repeated along the batch."""
+        times = min(2, self.times)
+        with applied(ModelIntervention(self.model)):
+            again = run_model(self.model, repeated(self.base, self.batch, times))
+        for start in range(0, self.batch * times, self.batch):
+            part = batch_rows(again, self.batch * times, slice(start, start + self.batch))
+            if not outputs_agree(output, part, self.batch):
+                raise ValueError(
+                    f"{type(self.model).__name__} does not give the same output again for the same inputs, repeated "
+                    f"{times} times along the batch: it drops out at random (call model.eval() first), or one of its "
+                    f"inputs has no batch dimension but the size of the batch, {self.batch}, as its first"
+                )
 
     def _embedding(self) -> nn.Module:
         find = getattr(self.model, "get_input_embeddings", None)

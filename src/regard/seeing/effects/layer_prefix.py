@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor, nn
+
+
+_lock = threading.RLock()
+"""Held while layers are skipped: threads that skip layers of one model do so one after the other."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,23 +95,30 @@ class LayerPrefix:
 
     @contextmanager
     def skipped(self, count: int, batch: int, times: int) -> Iterator[None]:
-        """Inside the block, the first `count` layers return what they gave, for the batch repeated `times` times."""
+        """Inside the block, the first `count` layers return what they gave, for the batch repeated `times` times.
+
+        Other threads that run the model meanwhile compute these layers.
+        """
         skipped = self._kept[:count]
-        before = [vars(module).get("forward") for _, module, _ in skipped]
-        try:
-            for _, module, output in skipped:
-                module.forward = _constant(output, batch, times)
-            yield
-        finally:
-            for (_, module, _), forward in zip(skipped, before, strict=True):
-                if forward is None:
-                    vars(module).pop("forward", None)
-                else:
-                    module.forward = forward
+        with _lock:
+            before = [vars(module).get("forward") for _, module, _ in skipped]
+            try:
+                for _, module, output in skipped:
+                    module.forward = _constant(output, batch, times, module.forward)
+                yield
+            finally:
+                for (_, module, _), forward in zip(skipped, before, strict=True):
+                    if forward is None:
+                        vars(module).pop("forward", None)
+                    else:
+                        module.forward = forward
 
 
-def _constant(output: Any, batch: int, times: int) -> Any:
+def _constant(output: Any, batch: int, times: int, computed: Any) -> Any:
+    """A forward that returns a repeated output in this thread, and what `computed` returns in others."""
+    thread = threading.get_ident()
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return repeated(output, batch, times)
+        return repeated(output, batch, times) if threading.get_ident() == thread else computed(*args, **kwargs)
 
     return forward

@@ -34,7 +34,7 @@ class LogitAttribution:
     """The parts of a logit, or of the difference of two, for each entry of the batch."""
 
     logit: Float[Tensor, " b"]
-    """What the model computed."""
+    """What the output layer of the model computed."""
     constant: Float[Tensor, " b"]
     """Biases of the final norm and of the output layer."""
     embedding: Float[Tensor, " b"]
@@ -160,7 +160,7 @@ def _through_norm(norm: nn.Module, x: Tensor, y: Tensor, u: Tensor) -> tuple[Ten
         centred = x - x.mean(-1, keepdim=True)
     else:
         parameter = next(norm.parameters(), y)
-        gain = norm(torch.full_like(beta, 1e6, dtype=parameter.dtype)[None])[0].double()  # of equal numbers: γ
+        gain = norm(torch.full_like(beta, 100, dtype=parameter.dtype)[None])[0].double()  # of equal numbers: γ
         centred = x
     before = gain * centred
     scale = (before * (y - beta)).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)

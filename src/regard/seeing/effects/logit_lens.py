@@ -28,9 +28,18 @@ def logit_lens(
 ) -> Float[Tensor, "layers_1 b v"]:
     """The output layer and the final norm applied to the stream before the first layer and after each.
 
-    The last of the `layers + 1` are the logits of the model.
+    The last of the `layers + 1` are the logits of the model. A model that changes what its output layer gives (by a
+    factor or a cap) is refused.
     """
     stream = record_stream(model, inputs, head=head)
+    own, logits = stream.model_logits, stream.logits
+    if isinstance(own, torch.Tensor) and own.shape == logits.shape:
+        error = float((own.double() - logits.double()).norm() / logits.double().norm())
+        if not error < 0.02:
+            raise ValueError(
+                f"{type(model).__name__} changes the logits after its output layer, by a factor or a cap (relative "
+                f"difference {error:.2g}), so the output layer alone does not give its next tokens"
+            )
     points = [stream.layers[0].before, *(layer.after for layer in stream.layers)]
     return torch.stack([stream.head(stream.norm(x[:, position])) for x in points])
 

@@ -70,6 +70,8 @@ class ResidualStream:
     """norm(x_L), the input of the output layer."""
     logits: Float[Tensor, "b t v"]
     """As the output layer gives them."""
+    model_logits: Any
+    """The attribute `logits` of what the model returned, if it has one: the model may have scaled or capped them."""
 
 
 @torch.no_grad()
@@ -84,8 +86,8 @@ def record_stream(
             f"{type(model).__name__} has no get_output_embeddings(), the layer that gives logits; name it with head=…"
         )
     with watch(model) as seen, _Recorder(model, head, seen).installed() as recorder:
-        run_model(model, inputs)
-    return recorder.stream()
+        output = run_model(model, inputs)
+    return recorder.stream(getattr(output, "logits", None))
 
 
 class _Recorder:
@@ -193,7 +195,7 @@ class _Recorder:
         if x.shape == after.shape and torch.equal(x, after):
             self._final = norm, before, after, output
 
-    def stream(self) -> ResidualStream:
+    def stream(self, model_logits: Any) -> ResidualStream:
         model = type(self.model).__name__
         if not self.layers:
             raise ValueError(
@@ -208,7 +210,7 @@ class _Recorder:
         for layer, following in zip(self.layers, [*(x.before for x in self.layers[1:]), last], strict=True):
             if layer.after.shape != following.shape or not torch.equal(layer.after, following):
                 raise ValueError(f"{layer.name}: its output is not the input of what follows it in the stream")
-        return ResidualStream(self.seen, self.layers, norm, self.head, last, normed, logits)
+        return ResidualStream(self.seen, self.layers, norm, self.head, last, normed, logits, model_logits)
 
 
 def _eps(x: Tensor) -> float:
