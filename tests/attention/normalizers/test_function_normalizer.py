@@ -177,3 +177,13 @@ def test_a_module_is_called_once_per_block_and_checked_once(monkeypatch: pytest.
     with torch.no_grad():
         r.attend(q, q, q, normalize=Counted(), backend="fused")
     assert len(calls) == 3 + 8  # two rows together, one of them twice alone; then 8 blocks of two rows
+
+
+@pytest.mark.parametrize("backend", ["reference", "fused"])
+def test_one_query_that_sees_some_keys(backend) -> None:
+    q, k, v = torch.randn(3), torch.randn(7, 3), torch.randn(7, 2)
+    mask = (torch.arange(7) < 6)[None]
+    z = r.attend(
+        q, k, v, normalize=lambda e, seen: e.masked_fill(~seen, -torch.inf).softmax(-1), mask=mask, backend=backend
+    )
+    torch.testing.assert_close(z, r.attend(q, k[:6], v[:6], backend="reference"))
