@@ -174,6 +174,12 @@ def side(x: Float[Tensor, "n t d"], transposed: bool) -> Side:
     return Side(x, out, bound)
 
 
+def keys_at_once(d: int, width: int, tile: int) -> tuple[int, int, int]:
+    """Keys whose rows of b (or v) are about `tile` numbers, and the powers of two that hold a row of b and of v."""
+    deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
+    return max(2, min(32, tile // max(deep, wide))), deep, wide
+
+
 def padded(w: Float[Tensor, " d"]) -> Float[Tensor, " d_pad"]:
     more = -w.shape[0] % GROUP
     return pad(w.float(), (0, more)) if more else w.float().contiguous()

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from ..energies_to_output_and_back_triton import LN2, LOG2E, kept
 from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
-from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, reciprocal
+from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, keys_at_once, reciprocal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -218,12 +218,6 @@ def applies(a: Tensor, v: Tensor) -> bool:
     return a.shape[1] <= FEW and a.shape[2] <= WIDEST and v.shape[2] <= WIDEST
 
 
-def _cut(d: int, width: int) -> tuple[int, int, int]:
-    """Keys of one step, and the powers of two that hold a row of b and of v."""
-    deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
-    return max(2, min(32, TILE // max(deep, wide))), deep, wide
-
-
 _forwards: dict[Hashable, _Forward] = {}
 _backwards: dict[Hashable, _Backward] = {}
 
@@ -256,7 +250,7 @@ def forward(
 def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Forward:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
-    rows, (keys, deep, wide) = n * q, _cut(d, width)
+    rows, (keys, deep, wide) = n * q, keys_at_once(d, width, TILE)
     splits = max(1, min(PROGRAMS // rows, SPLITS, -(-k // (4 * keys))))
     share = -(-k // splits)
     numbers = (*leading_strides(a, b, v, start, stop), rows, q, k, d, width, share, scale, dropout)
@@ -302,7 +296,7 @@ def backward(
 def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
-    keys, deep, wide = _cut(d, width)
+    keys, deep, wide = keys_at_once(d, width, TILE)
     splits = max(1, min(PROGRAMS // n, SPLITS, -(-k // keys)))
     numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, -(-k // splits), scale, dropout)
     flags = (start is not None, dropout > 0, q == 1, keys, deep, wide, STAGES)

@@ -21,7 +21,7 @@ import triton.language as tl
 from .. import ceil
 from ..energies_to_output_and_back_triton import LN2, LOG2E, WORKSPACE, kept
 from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
-from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, reciprocal
+from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, keys_at_once, reciprocal
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -212,13 +212,7 @@ def applies(a: Tensor, v: Tensor) -> bool:
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     if q > LONGEST or max(d, width) > WIDEST:
         return False
-    return n * q * d * ceil(k, _cut(d, width, BACKWARD_TILE)[0]) <= WORKSPACE
-
-
-def _cut(d: int, width: int, tile: int) -> tuple[int, int, int]:
-    """Keys that a program holds at once, and the powers of two that hold a row of b and of v."""
-    deep, wide = max(2, 1 << (d - 1).bit_length()), 1 << (width - 1).bit_length()
-    return max(2, min(32, tile // max(deep, wide))), deep, wide
+    return n * q * d * ceil(k, keys_at_once(d, width, BACKWARD_TILE)[0]) <= WORKSPACE
 
 
 _forwards: dict[Hashable, Launch] = {}
@@ -240,7 +234,7 @@ def forward(
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     if step is None:
         numbers = (*leading_strides(a, b, v, start, stop), q, k, d, width, scale, dropout)
-        flags = (start is not None, dropout > 0, ROWS, *_cut(d, width, FORWARD_TILE))
+        flags = (start is not None, dropout > 0, ROWS, *keys_at_once(d, width, FORWARD_TILE))
         step = remember(_forwards, key, Launch(_forward, (n, ceil(q, ROWS), 1), (*numbers, *flags), num_warps=WARPS))
     out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
     step(a, b, w, v, start, stop, seed, out, lse)
@@ -279,7 +273,7 @@ def backward(
 def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
-    keys, deep, wide = _cut(d, width, BACKWARD_TILE)
+    keys, deep, wide = keys_at_once(d, width, BACKWARD_TILE)
     blocks = ceil(k, keys)
     numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, scale, dropout)
     flags = (start is not None, dropout > 0, keys, max(deep, wide))
