@@ -108,7 +108,7 @@ results: $(READY)       ## train and evaluate what docs/results.md lacks, then w
 test-gpu:               ## on a machine with CUDA and its own torch: uses that Python, installs nothing
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu
 
-picture: $(READY)       ## redraw the README's picture from the demo itself
+picture: $(READY)       ## draw the demo's sections on boxes and self-attention: docs/demo.svg
 	$(BIN)/regard demo --save docs/demo.svg
 
 site: $(READY) $(MODELS) $(BROWSER) $(NODE) ## the site, static, into build/site: documentation, Python API, viewer with live models

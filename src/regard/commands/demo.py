@@ -16,7 +16,7 @@ def demo(
         Path | None,
         typer.Option(
             metavar="FILE.svg",
-            help="Write the README's picture (boxes and self-attention) to this file instead of printing the demo.",
+            help="Draw the sections on boxes and self-attention into this file instead of printing the demo.",
         ),
     ] = None,
     quick: Annotated[

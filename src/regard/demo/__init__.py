@@ -20,5 +20,5 @@ def show(*, quick: bool = False) -> None:
 
 
 def save(path: Path) -> None:
-    """Write the README's picture as SVG."""
+    """Write the sections on boxes and self-attention as SVG."""
     worked_examples.save(path)

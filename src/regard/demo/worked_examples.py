@@ -50,7 +50,7 @@ EARLY, BIRD = WORDS.index("early"), WORDS.index("bird")
 
 
 def save(path: Path) -> None:
-    """Write the README's picture: the sections on boxes and self-attention."""
+    """Write the sections on boxes and self-attention as SVG."""
     if path.suffix != ".svg":
         raise ValueError(f"the picture is an SVG: give {path} a name that ends in .svg")
     write_text(path, to_svg(Group(boxes(), self_attention()), WIDTH))
