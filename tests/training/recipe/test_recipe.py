@@ -226,6 +226,17 @@ def test_every_mistake_is_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", recipe_loader.architectures())
+def test_an_architecture_and_a_data_section_are_a_recipe(name: str, tmp_path: Path) -> None:
+    """What `regard recipes` says of them."""
+    file = tmp_path / "mine.toml"
+    source = "picture" if name == "captioner" else "sound" if name.startswith(("sound", "spell")) else "text"
+    file.write_text(f'base = ["{name}"]\n[data]\nkind = "files"\ntrain = ["a.csv"]\nvalid = []\nhold_out = 10\n')
+    recipe = recipe_loader.load_recipe(file)
+    assert (recipe.source.kind, recipe.encoder.reads) == (source, source)
+    assert (recipe.head is not None) == (recipe.task == "classify")
+
+
 def test_a_missing_section_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('base = ["bahdanau"]\n')
@@ -295,7 +306,7 @@ def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     assert "* bahdanau-phrasebook " in tasks[0], "it needs no data"
     assert "  bahdanau-multi30k " in tasks[0]
     assert made == "* needs no data: regard makes it"
-    assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "tell", "transformer"))
+    assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "captioner", "transformer"))
     printed = run("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
     assert recipe_loader.load_recipe(tmp_path / "mine.toml") == recipe_loader.load_recipe("luong-local-tatoeba")

@@ -177,6 +177,25 @@ class TestFit:
         assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
 
 
+    def test_a_missing_tokenizer_is_named_before_anything_is_made(self, file: Path, tmp_path: Path) -> None:
+        recipe = recipe_loader.load_recipe(file, ["tokenizer.load=nowhere"])
+        with pytest.raises(ValueError, match=r"tokenizer\.load = 'nowhere': nowhere holds neither"):
+            fit(recipe, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+    def test_a_tied_table_is_stored_once(self, file: Path, tmp_path: Path) -> None:
+        settings = ["tied=all", "training.updates=2", "training.average=2", "training.save_every=1"]
+        run = fit(recipe_loader.load_recipe(file, [*settings, "tokenizer.joint=true"]), tmp_path / "run")
+        snapshots = WeightSnapshots(run.checkpoints, 2)
+        tables = ["encoder.embedding.weight", "decoder.embedding.weight", "decoder.output.weight"]
+        average = snapshots.average()
+        assert all(torch.equal(average[name], average[tables[0]]) for name in tables)
+        model = EncoderDecoder.from_pretrained(run.model)
+        once = sum(parameter.nbytes for parameter in model.parameters())
+        for file in run.checkpoints.glob("update-*.safetensors"):
+            assert once < file.stat().st_size < once + average[tables[0]].nbytes
+
+
 def test_the_demo_trains_and_compares(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 

@@ -110,10 +110,10 @@ def recipe_tasks() -> dict[str, str]:
 
 def architectures() -> list[str]:
     """The parts that hold all of a system but its corpus, as bases for your own recipes."""
-    parts = shipped_parts()
+    parts = {name: _resolve(_find(name, Path()), (), itertools.count(1))[0] for name in shipped_parts()}
     data = tuple(f"-{name}" for name, part in parts.items() if "data" in part)
-    whole = (name for name, part in parts.items() if {"decoder", "head"} & set(part) and "data" not in part)
-    return sorted(name for name in whole if not name.endswith(data))
+    whole = (name for name, part in parts.items() if {"encoder", "decoder"} <= set(part) or "head" in part)
+    return sorted(name for name in whole if "data" not in parts[name] and not name.endswith(data))
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:

@@ -80,22 +80,41 @@ class WeightSnapshots:
     def _write(self, path: Path, weights: Weights) -> None:
         from safetensors.torch import save_file
 
+        # The format does not allow tensors that share memory: the metadata names the one a tied table is equal to.
+        names: dict[object, str] = {}
+        firsts = {name: names.setdefault(_memory(tensor), name) for name, tensor in weights.items()}
+        tied = {name: first for name, first in firsts.items() if name != first}
+        stored = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items() if name not in tied}
         with replacing_file(path) as unfinished:
-            # Tied tables share memory, which the format does not allow: each name gets a copy.
-            save_file({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, unfinished)
+            save_file(stored, unfinished, tied)
             self._digests[path.name] = sha256(unfinished)
 
 
 def _load(path: Path) -> Weights:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load_file(path)
-    except (SafetensorError, OSError, ValueError) as error:
+        with safe_open(path, "pt") as opened:
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return weights | {name: weights[first] for name, first in (opened.metadata() or {}).items()}
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise DamagedFileError(
             f"{path} is damaged: {error}; restore it from a copy, or train anew with --force"
         ) from None
+
+
+def on_cpu(weights: Weights) -> Weights:
+    """The weights on the CPU. Those that share memory share it there too: a tied table is moved once."""
+    moved: dict[object, Tensor] = {}
+    for tensor in weights.values():
+        if _memory(tensor) not in moved:
+            moved[_memory(tensor)] = tensor.detach().cpu()
+    return {name: moved[_memory(tensor)] for name, tensor in weights.items()}
+
+
+def _memory(tensor: Tensor) -> object:
+    """Equal for tensors that are the same numbers in memory. Tensors without numbers are all different."""
+    return (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else id(tensor)
 
 
 def _update(path: Path) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ...atomic_write import make_folder, remove_unfinished, replacing_folder
 from ..run.run_folder import Run, anchored
 from ..tasks.task import recipe_task
-from .recipe_corpus import check
+from .recipe_corpus import check, check_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +42,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
             )
     else:
         check(recipe.data)
+        check_tokenizer(recipe.tokenizer.load)
         run = Run(folder, recipe)
         if first and not folder.exists():
             make_folder(folder)

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...atomic_write import replacing_file
 from ...models import EncoderDecoder
 from ..run.checkpoint_manifest import CheckpointManifest
-from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
+from ..run.checkpoints import WeightSnapshots, on_cpu, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
 from .cuda_graphs import CudaGraphs
 from .learning_rate import rate
@@ -312,7 +312,7 @@ class TrainingModule(lightning.LightningModule):
     def _weights(self) -> dict[str, Tensor]:
         """All weights, on every process. Checked, since a finite loss may have gradients that are not finite."""
         with self._whole():
-            weights = {name: tensor.detach().cpu() for name, tensor in self.model.state_dict().items()}
+            weights = on_cpu(self.model.state_dict())
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
         return weights

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from ...data import Pair, PairReader
+from ...data import Pair, PairReader, TokenizerPair
 from ...data.text_lines import text
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, TextData
 
@@ -81,6 +81,18 @@ def check(data: Data) -> None:
         return
     for split in get_args(Split):
         read(data, split)
+
+
+def check_tokenizer(load: str) -> None:
+    """Raise an error that names the key where `tokenizer.load` is no folder with tokenizers."""
+    try:
+        if load:
+            TokenizerPair.load(load)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"tokenizer.load = {load!r}: {error}; give the folder of a model, or data/ of a run, from where the "
+            "command is run"
+        ) from None
 
 
 def _files(data: FilesData, split: Split) -> Iterator[PairReader]:
