@@ -176,7 +176,6 @@ class TestFit:
         losses = [float(row[2]) for row in measured(run.folder) if row[2]]
         assert [event.value for event in events.Scalars("loss")] == pytest.approx(losses)
 
-
     def test_a_missing_tokenizer_is_named_before_anything_is_made(self, file: Path, tmp_path: Path) -> None:
         recipe = recipe_loader.load_recipe(file, ["tokenizer.load=nowhere"])
         with pytest.raises(ValueError, match=r"tokenizer\.load = 'nowhere': nowhere holds neither"):
