@@ -16,20 +16,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .http_requests import mutated_request, right_request, routes
 from .mutators import VALUES, mutated_bytes, mutated_json, mutated_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from .http_requests import Parts
+
     Target = Callable[[Random, Path], None]
 
 REFUSALS = (ValueError, OSError)
 REMOVED = "<removed>"
+LONGEST_WAIT = 600
+"""Seconds that a case may take on a busy machine; the limit on its processor time is much lower."""
 
 
 @cache
-def _base(name: str) -> Path:
+def base(name: str) -> Path:
     """A folder with the undamaged files of a target; made once."""
     folder = Path(tempfile.mkdtemp(prefix=f"regard-fuzz-{name}-"))
     BASES[name](folder)
@@ -51,7 +56,7 @@ def recipes(chance: Random, folder: Path) -> None:
 
 def traces(chance: Random, folder: Path) -> None:
     trace = folder / "trace"
-    shutil.copytree(_base("traces"), trace)
+    shutil.copytree(base("traces"), trace)
     about = json.loads((trace / "trace.json").read_text(encoding="utf-8"))
     for call in about["calls"]:
         if chance.random() < 0.7:  # a forger writes digests that fit
@@ -126,7 +131,7 @@ def model_folders(chance: Random, folder: Path) -> None:
 def corpora(chance: Random, folder: Path) -> None:
     from regard.data.row_readers import reader
 
-    source = chance.choice(sorted(_base("corpora").iterdir()))
+    source = chance.choice(sorted(base("corpora").iterdir()))
     file = folder / source.name
     file.write_bytes(mutated_bytes(source.read_bytes(), chance))
     named = source.suffix in (".jsonl", ".parquet") or chance.random() < 0.2
@@ -138,7 +143,7 @@ def media(chance: Random, folder: Path) -> None:
     from regard.data.picture_reader import PictureReader
     from regard.data.sound_reader import SoundReader
 
-    source = chance.choice(sorted(_base("media").iterdir()))
+    source = chance.choice(sorted(base("media").iterdir()))
     file = folder / source.name
     file.write_bytes(mutated_bytes(source.read_bytes(), chance))
     reader: Any = SoundReader() if source.suffix in (".wav", ".flac", ".ogg") else PictureReader(16)
@@ -146,58 +151,36 @@ def media(chance: Random, folder: Path) -> None:
 
 
 @cache
-def _application() -> tuple[Any, str]:
-    from tests.support.viewer_client import app_of, seen_of
+def application() -> Any:
+    """The viewer with one trace and the models that ship."""
+    from regard.viewer.data.library import Library, installed_models
+    from regard.viewer.data.trace_view import TraceView
+    from regard.viewer.http.application import create_app
+    from tests.support.viewer_client import seen_of
 
-    return app_of(seen_of())
+    return create_app(Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours]))
 
 
 def http(chance: Random, folder: Path) -> None:
+    send(application(), random_request(chance))
+
+
+def random_request(chance: Random) -> Parts:
+    """A request to any route, mutated."""
+    app = application()
+    right = right_request(app, chance.choice(routes(app)), chance, base("media"))
+    return mutated_request(app, right, chance)
+
+
+def send(app: Any, parts: Parts) -> None:
+    """Send a request. A status of 4xx is a refusal, whose reason is in the body; a 5xx or an exception is a defect."""
     from regard.viewer.http.in_process_client import request
     from tests.support.viewer_client import answered
 
-    app, root = _application()
-    value = chance.choice([str(chance.randrange(-2, 20)), str(chance.choice(VALUES))[:300]])
-    paths = [
-        "",
-        "/thumbs",
-        "/stats",
-        "/patterns",
-        "/calls/0/weights",
-        "/calls/0/tile",
-        "/calls/1/top",
-        "/calls/0/neuron",
-    ]
-    path = chance.choice(
-        [f"{root}{chance.choice(paths)}", "/api/traces", "/api/translate", "/api/about", "/static/x", "/"]
-    )
-    names = [
-        "entry",
-        "head",
-        "heads",
-        "rows",
-        "cols",
-        "type",
-        "size",
-        "pool",
-        "top",
-        "left",
-        "bottom",
-        "right",
-        "height",
-    ]
-    query = "&".join(f"{chance.choice(names)}={_quoted(value)}" for _ in range(chance.randrange(5)))
-    body = mutated_json({"model": "x", "text": "a b", "models": ["x"], "beams": 2, "generate": 1}, chance)
-    content = json.dumps(body).encode() if chance.random() < 0.8 else chance.randbytes(50)
-    method = chance.choice(["GET", "GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"])
-    answer = answered(request(app, method, f"{path}?{query}", content))
-    assert answer.status < 500, (method, path, query, body, answer.status, answer.body[:300])
-
-
-def _quoted(value: str) -> str:
-    from urllib.parse import quote
-
-    return quote(value.encode("utf-8", errors="replace"))
+    answer = answered(request(app, parts.method, parts.url, parts.content), LONGEST_WAIT)
+    assert answer.status < 500, (parts, answer.status, answer.body[:300])
+    if answer.status >= 400:
+        raise ValueError(json.loads(answer.body)["error"])
 
 
 def attend(chance: Random, folder: Path) -> None:
@@ -288,7 +271,7 @@ def edited(value: Any, changes: dict[str, Any]) -> Any:
 
 def read_trace(folder: Path, changes: dict[str, Any]) -> None:
     """Open a trace whose trace.json was changed, as `traces` does."""
-    shutil.copytree(_base("traces"), folder / "trace")
+    shutil.copytree(base("traces"), folder / "trace")
     file = folder / "trace" / "trace.json"
     file.write_text(json.dumps(edited(json.loads(file.read_text(encoding="utf-8")), changes)), encoding="utf-8")
     _open_trace(folder / "trace")
