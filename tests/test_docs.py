@@ -48,14 +48,14 @@ def test_code_runs_and_prints_what_it_says(name: str, least: int) -> None:
 
 
 def test_every_local_link_leads_somewhere() -> None:
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 def test_every_path_of_the_source_that_is_named_exists() -> None:
     """`attention/energies/energies.py` may stand for `src/regard/attention/energies/energies.py`."""
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for path in re.findall(r"`((?:[a-z_0-9]+/)+(?:[a-z_0-9]+\.(?:py|js))?)`", page.read_text(encoding="utf-8")):
             existing = [(ROOT / base / path).exists() for base in BASES]
             assert any(existing) or path.startswith(("runs/", "model/", "photos/")), f"{page.name} names {path}"

@@ -33,6 +33,7 @@ ALLOWED = {
     "training": {"attention", "layers", "models", "data", "decoding", "seeing"},  # evaluating decodes and aligns
     "seeing": {"attention", "__version__"},
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
+    "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
 FILES = {"atomic_write", "checksums", "json_file"}

@@ -41,6 +41,7 @@ TESTED_ELSEWHERE = [
     ("decoding/*", "decoding/test_batched_translation.py", "parts of a search that decodes whole sentences"),
     ("layers/*", "models/test_encoder_decoder.py", "layers of models compared with PyTorch's and the papers'"),
     ("models/*", "models/test_encoder_decoder.py", "every encoder under every decoder"),
+    ("learn/*", "learn/test_check_answer.py", "every exercise, its right answer and its mistakes"),
     ("seeing/capture/*", "seeing/capture/test_watch.py", "every way to attend, watched"),
     ("seeing/drawing/*", "commands/test_see.py", "drawn by the command"),
     ("seeing/effects/*", "seeing/effects/test_effect_sweep.py", "every replacement against hooks written by hand"),

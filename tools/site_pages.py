@@ -23,9 +23,9 @@ import regard
 
 ROOT = Path(__file__).parent.parent
 DOCS, SITE = ROOT / "docs", ROOT / "site"
-ADDRESS = (
-    os.environ.get("SITE_URL") or tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
-)
+COURSE = DOCS / "course"
+HOMEPAGE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Homepage"]
+ADDRESS = os.environ.get("SITE_URL") or HOMEPAGE
 SLUGIFY = "!!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}"
 """The names of headings as GitHub makes them, since the links of the pages follow those."""
 LIVE = "live"
@@ -93,6 +93,8 @@ VIEWS = {
 WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"
 LINKS = {"heads": "", "generation": f"#{html.escape(WRITING)}"}
 """What is opened where the name of a view is not enough: the page's own first view, and a text that a model writes."""
+VIEWER_LINK = re.compile(r"^\[([^\]]+)\]\(" + re.escape(HOMEPAGE + LIVE) + r"/index\.html#(\S+)\)$", re.MULTILINE)
+"""A paragraph that is nothing but a link into the viewer."""
 
 
 def write(folder: Path) -> Path:
@@ -103,8 +105,8 @@ def write(folder: Path) -> Path:
         if path.is_file() and path.suffix != ".md":
             (pages / path.relative_to(DOCS)).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, pages / path.relative_to(DOCS))
-    for path in [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in MOVED)]:
-        _write_page(path, pages / _site_name(path))
+    for path in [*sorted(DOCS.glob("*.md")), *sorted(COURSE.glob("*.md")), *(ROOT / name for name in MOVED)]:
+        _write_page(path, pages, _site_name(path))
     index = (SITE / "index.md").read_text(encoding="utf-8").replace("TILES", tiles(""))
     (pages / "index.md").write_text(index, encoding="utf-8")
     (pages / LIVE).mkdir()
@@ -153,13 +155,16 @@ def build(folder: Path, out: Path) -> None:
 
 
 def _site_name(path: Path) -> str:
-    return MOVED.get(path.relative_to(ROOT).as_posix(), path.name)
+    name = path.relative_to(ROOT).as_posix()
+    return MOVED.get(name, name.removeprefix("docs/"))
 
 
-def _write_page(path: Path, out: Path) -> None:
+def _write_page(path: Path, pages: Path, name: str) -> None:
+    out = pages / name
     if path.suffix != ".md":
         shutil.copy(path, out)
         return
+    out.parent.mkdir(exist_ok=True)
     text = path.read_text(encoding="utf-8")
 
     def changed(target: str) -> str:
@@ -167,9 +172,8 @@ def _write_page(path: Path, out: Path) -> None:
         existing = (path.parent / file).resolve()
         if not file or not existing.exists() or not existing.is_relative_to(ROOT):
             return target
-        name = existing.relative_to(ROOT).as_posix()
-        name = MOVED.get(name, name.removeprefix("docs/"))
-        return f"{name}#{part}" if part else name
+        there = os.path.relpath(_site_name(existing), Path(name).parent)
+        return f"{there}#{part}" if part else there
 
     link = re.compile(r"(\]\(|(?:src|srcset)=\")([^)\"\s:]+)(?=[)\"])")
     text = link.sub(lambda match: match[1] + changed(match[2]), text)
@@ -180,9 +184,17 @@ def _write_page(path: Path, out: Path) -> None:
         r'<img class="dark-only" alt="\2" src="\1" loading="lazy">',
         text,
     )
+    text = VIEWER_LINK.sub(_embedded_viewer, text)
     # Raw HTML is resolved against the page's own address, which is one folder deeper than its file.
     text = re.sub(r'(<img [^>]*src=")(?!https?:|/|\.\./)', r"\1../", text)
     out.write_text(text, encoding="utf-8")
+
+
+def _embedded_viewer(match: re.Match[str]) -> str:
+    """The link, within this site, and the view below it."""
+    title, state = match[1], match[2]
+    frame = f'title="{html.escape(title)}" loading="lazy" src="../../{LIVE}/index.html#{html.escape(state)}"'
+    return f'[{title}](../{LIVE}/index.html#{state})\n\n<iframe class="view" {frame}></iframe>'
 
 
 def tiles(up: str) -> str:
@@ -207,6 +219,9 @@ def navigation(pages: Path, reference: list[tuple[str, str]]) -> list[Any]:
         found = [{"Getting started": name} if name == "readme.md" else name for name in names if name in there]
         if found:
             tabs.append({title: found})
+    tabs.insert(
+        3, {"Course": ["course/README.md", *sorted(f"course/{x.name}" for x in (pages / "course").glob("[0-9s]*.md"))]}
+    )
     entries: list[Any] = ["reference/index.md", *({title: f"reference/{name}"} for name, title in reference)]
     return [*tabs, {"Python API": entries}]
 

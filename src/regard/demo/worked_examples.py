@@ -73,7 +73,7 @@ def sections() -> Iterator[RenderableType]:
 
 
 def dictionary() -> RenderableType:
-    phones = {"Ann Miller": "555-1234", "Bob Smith": "555-5678", "Cy Young": "555-9012"}
+    phones = {"Alice Johnson": "555-1234", "Bob Smith": "555-5678", "Carol Davis": "555-8765"}
     record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
     rows = table("table", "query", "answer")
     rows.add_row("phone directory", "Bob Smith", answer(lookup("Bob Smith", phones)))

@@ -1,0 +1,57 @@
+"""check(): judges an answer to an exercise and explains a wrong one."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .exercise import Choice
+from .exercise_table import exercise
+
+if TYPE_CHECKING:
+    from .exercise import Exercise
+
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """True in an `if` where the answer is right. `text` is the reason, or the explanation of the mistake."""
+
+    right: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    def _ipython_display_(self) -> None:
+        """Nothing: `check` has printed it already."""
+
+
+def check(name: str, answer: Any = ...) -> Verdict:
+    """Print and return whether `answer` is right, and why. Without an answer, print the question.
+
+    check("boxes-350", 35.0)
+    """
+    task = exercise(name)
+    if answer is ... or answer is None:
+        verdict = Verdict(False, question_text(task))
+        print(verdict.text)
+        return verdict
+    mistake = task.explanation(answer)
+    verdict = Verdict(True, task.reason) if mistake is None else Verdict(False, mistake)
+    print(_wrapped(f"{name}: {'right' if verdict.right else 'not yet'}. {verdict.text}"))
+    return verdict
+
+
+def question_text(task: Exercise) -> str:
+    """The name and the question, with the options of a choice below it."""
+    lines = [_wrapped(f"{task.name}: {task.question}")]
+    if isinstance(task, Choice):
+        lines += [_wrapped(f"{letter}) {text}", "   ") for letter, text in zip("abcdefgh", task.options, strict=False)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str = "  ") -> str:
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
