@@ -84,3 +84,29 @@ def test_what_cannot_be_is_refused(folder: str, monkeypatch: pytest.MonkeyPatch)
     assert "needs corrupted" in str(_run(monkeypatch, folder, "the cat", "--by", "patch"))
     assert "layers × heads" in str(_run(monkeypatch, folder, "the cat", "--of", "layers", "--save-plot", "x.png"))
     assert ".csv or .parquet" in str(_run(monkeypatch, folder, "the cat", "--save-table", "x.txt"))
+
+
+def test_mean_effects_over_a_file_and_a_run_that_goes_on(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [("the cat sat on", "mat", "dog"), ("the dog sat on", "mat", "cat")]
+    (tmp_path / "prompts.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    table, state = tmp_path / "mean.csv", str(tmp_path / "sums")
+    words = folder, "--file", str(tmp_path / "prompts.tsv"), "--save-table", str(table)
+    assert _run(monkeypatch, *words, "--state", state) in (0, None)
+    first = table.read_text()
+    assert _run(monkeypatch, *words, "--state", state) in (0, None)  # all texts are in the folder
+    assert table.read_text() == first
+    differences = []
+    for text, answer, instead in rows:
+        one = tmp_path / "one.csv"
+        assert _run(monkeypatch, folder, text, "--answer", answer, "--instead", instead, "--save-table", str(one)) in (
+            0,
+            None,
+        )
+        differences.append([float(line.split(",")[-1]) for line in one.read_text().splitlines()[1:]])
+    mean = [float(line.split(",")[-1]) for line in first.splitlines()[1:]]
+    assert mean == pytest.approx([sum(pair) / 2 for pair in zip(*differences, strict=True)], abs=1e-12)
+    (tmp_path / "prompts.tsv").write_text("the cat sat on\n")
+    assert "text 1: expected a text, an answer" in str(_run(monkeypatch, *words))
+    assert "for the texts of a --file" in str(_run(monkeypatch, folder, "the cat", "--state", state))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .shared_options import Device, ModelName, TrustRemoteCode, find_device
-from .text_input import one_text
+from .shared_options import Device, ModelName, StateFolder, TrustRemoteCode, find_device
+from .text_input import digest, one_text, text_or_lines
 from .typer_app import app
 
 if TYPE_CHECKING:
@@ -16,21 +16,35 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ..seeing.capture.huggingface_text_model import TextModel
+    from ..seeing.corpus.corpus_run import Process
+    from ..seeing.corpus.exact_sums import ExactSums
+    from ..seeing.effects.effect_table import Effects
+
+Of = Literal["heads", "layers", "tokens"]
+By = Literal["zero", "mean", "patch"]
+MAX_TEXTS = 1_000_000
+"""Lines of a --file."""
+
 
 @app.command()
 def effects(
     model: ModelName,
-    texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="What the model reads, in quotes.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="What the model reads, in quotes; or give --file.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.tsv", help="A text, tab, answer [, tab, instead] per line: mean effects over them."),
+    ] = None,
     answer: Annotated[
         str | None, typer.Option(metavar="WORD", help="The next word to explain. [default: the likeliest]")
     ] = None,
     instead: Annotated[
         str | None, typer.Option(metavar="WORD", help="Another word: the difference of the two logits is explained.")
     ] = None,
-    of: Annotated[
-        Literal["heads", "layers", "tokens"], typer.Option(help="What is replaced, one at a time.")
-    ] = "heads",
-    by: Annotated[Literal["zero", "mean", "patch"], typer.Option(help="By what it is replaced.")] = "zero",
+    of: Annotated[Of, typer.Option(help="What is replaced, one at a time.")] = "heads",
+    by: Annotated[By, typer.Option(help="By what it is replaced.")] = "zero",
     corrupted: Annotated[
         str | None, typer.Option(metavar="TEXT", help="For --by patch: a text of as many tokens, which is repaired.")
     ] = None,
@@ -44,6 +58,7 @@ def effects(
     save_plot: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the effects of heads: .png, .svg or .pdf.")
     ] = None,
+    state: StateFolder = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -54,13 +69,11 @@ def effects(
       regard effects smollm2 "When Mary and John went out, John gave a book to" --answer Mary --instead John
       regard effects smollm2 "The capital of France is" --of tokens
       regard effects smollm2 "The capital of France is" --exact 20 --save-table heads.csv
+      torchrun --nproc-per-node 8 -m regard effects smollm2 --file prompts.tsv --state sums
     """
-    import torch
-    from rich.console import Console
-
-    from ..seeing.analysis import effects as sweep
     from ..seeing.capture.huggingface_text_model import load_text_model
-    from ..seeing.drawing.matplotlib_figures import check_figure_path, save_signed_maps
+    from ..seeing.corpus.corpus_run import Process
+    from ..seeing.drawing.matplotlib_figures import check_figure_path
     from ..seeing.result_table import check_table_path
 
     if save_plot is not None:
@@ -69,11 +82,50 @@ def effects(
             raise ValueError(f"--save-plot draws layers × heads; these are effects of {of}")
     if save_table is not None:
         check_table_path(save_table)
-    text_model = load_text_model(model, find_device(device), with_head=True, trust_remote_code=trust_remote_code)
-    tokenizer, where = text_model.tokenizer, next(text_model.model.parameters()).device
-    text = text_model.encode(one_text(texts) or "")
-    inputs = {"input_ids": text.ids[None].to(where)}
-    other = None if corrupted is None else {"input_ids": text_model.encode(corrupted).ids[None].to(where)}
+    text, process = one_text(texts), Process.from_environment()
+    if (text is None) == (file is None):
+        raise ValueError("give one text; or --file, with a text, a tab and its answer on each line")
+    if file is None and (state is not None or process.count > 1):
+        raise ValueError("--state and several processes are for the texts of a --file; one text is one process's work")
+    if file is not None and (of == "tokens" or by == "patch"):
+        raise ValueError(
+            "over a --file there are effects of heads and layers by zero or mean, no --of tokens, --by patch"
+        )
+    if file is not None and any(option is not None for option in (answer, instead, corrupted, exact)):
+        raise ValueError(
+            "the lines of a --file hold the answers; --answer, --instead, --corrupted and --exact are for one text"
+        )
+    text_model = load_text_model(
+        model, find_device(device, process.local), with_head=True, trust_remote_code=trust_remote_code
+    )
+    if file is None:
+        title, result, tokens = _of_text(text_model, text or "", answer, instead, of, by, corrupted, exact)
+    else:
+        mean = _over_file(text_model, file, of, by, state, process)
+        if mean is None:  # another process prints the result
+            return
+        title, result, tokens = f"logit of the answer, mean over {file}", mean, []
+    _report(title, result, tokens, save_table, save_plot)
+
+
+def _of_text(
+    text_model: TextModel,
+    text: str,
+    answer: str | None,
+    instead: str | None,
+    of: Of,
+    by: By,
+    corrupted: str | None,
+    exact: int | None,
+) -> tuple[str, Effects, list[str]]:
+    """What is explained, the effects, and the text's tokens."""
+    import torch
+
+    from ..seeing.analysis import effects as sweep
+
+    tokenizer, read = text_model.tokenizer, text_model.encode(text)
+    inputs = _inputs(text_model, text)
+    other = None if corrupted is None else _inputs(text_model, corrupted)
     if answer is None:
         with torch.no_grad():
             chosen = int(text_model.model(**inputs).logits[0, -1].argmax())
@@ -81,19 +133,67 @@ def effects(
         chosen = _token(tokenizer, answer)
     metric = _metric(chosen, None if instead is None else _token(tokenizer, instead))
     result = sweep(text_model.model, inputs, metric, of=of, by=by, corrupted=other, exact=exact)
-    console = Console()
     words = [tokenizer.decode([chosen]).strip(), *([] if instead is None else [instead])]
-    console.print(f"logit of {' less that of '.join(repr(word) for word in words)}", markup=False)
+    return f"logit of {' less that of '.join(repr(word) for word in words)}", result, read.tokens
+
+
+def _over_file(
+    text_model: TextModel, file: Path, of: Of, by: By, state: Path | None, process: Process
+) -> Effects | None:
+    """The mean effects over the lines of a file; None in all processes but the first."""
+    from ..seeing.analysis import effects as sweep
+    from ..seeing.corpus.corpus_run import progress_bar, run_corpus, weights_digest
+    from ..seeing.corpus.mean_effects import add_effects, mean_effects
+
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}")
+    lines = text_or_lines(str(file), MAX_TEXTS)
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows, 1):
+        if len(row) not in (2, 3):
+            raise ValueError(
+                f"{file}, text {number}: expected a text, an answer and perhaps another, got {len(row)} cells"
+            )
+
+    def add(sums: ExactSums, number: int) -> None:
+        text, *answers = rows[number]
+        tokens = [_token(text_model.tokenizer, word) for word in answers]
+        metric = _metric(tokens[0], tokens[1] if len(tokens) > 1 else None)
+        inputs = _inputs(text_model, text)
+        add_effects(sums, sweep(text_model.model, inputs, metric, of=of, by=by, progress=False))
+
+    settings = {
+        "analysis": f"effects of {of} by {by}",
+        "model": text_model.name,
+        "weights": weights_digest(text_model.model),
+        "texts": digest(lines),
+    }
+    sums = run_corpus(len(rows), add, state, settings, process=process, progress=progress_bar("texts", process))
+    return None if sums is None else mean_effects(sums, by)
+
+
+def _report(title: str, result: Effects, tokens: list[str], save_table: Path | None, save_plot: Path | None) -> None:
+    from rich.console import Console
+
+    from ..seeing.drawing.matplotlib_figures import save_signed_maps
+
+    console = Console()
+    console.print(title, markup=False)
     console.print(repr(result), markup=False)
-    if of == "tokens":
-        lines = [f"  token {site.token}: {text.tokens[site.token or 0]!r}" for site, _ in result.strongest(10)]
+    if result.of == "tokens":
+        lines = [f"  token {site.token}: {tokens[site.token or 0]!r}" for site, _ in result.strongest(10)]
         console.print("\n".join(lines), markup=False)
     if save_table is not None:
         result.save(save_table)
         console.print(f"wrote {save_table}", markup=False)
     if save_plot is not None:
-        save_signed_maps(save_plot, {f"effect by {by}": result.matrix()})
+        save_signed_maps(save_plot, {f"effect by {result.by}": result.matrix()})
         console.print(f"wrote {save_plot}", markup=False)
+
+
+def _inputs(text_model: TextModel, text: str) -> dict[str, Tensor]:
+    device = next(text_model.model.parameters()).device
+    return {"input_ids": text_model.encode(text).ids[None].to(device)}
 
 
 def _token(tokenizer: Any, word: str) -> int:

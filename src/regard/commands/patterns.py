@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .shared_options import Device, ModelName, TrustRemoteCode, find_device
-from .text_input import text_or_lines
+from .shared_options import Device, ModelName, StateFolder, TrustRemoteCode, find_device
+from .text_input import digest, text_or_lines
 from .typer_app import app
+
+if TYPE_CHECKING:
+    from ..seeing.corpus.exact_sums import ExactSums
 
 MAX_LENGTH = 512
 """Default of --length."""
@@ -33,6 +36,7 @@ def patterns(
     save_table: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Write the scores of all heads: .csv or .parquet.")
     ] = None,
+    state: StateFolder = None,
     device: Device = "auto",
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -45,12 +49,14 @@ def patterns(
     Examples:
       regard patterns minilm "The early bird catches the worm, and the late worm lives."
       regard patterns smollm2 article.txt --length 2048 --save-plot heads.png
+      torchrun --nproc-per-node 8 -m regard patterns smollm2 corpus.txt.xz --texts 1000000 --state sums
     """
     from rich.console import Console
 
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
+    from ..seeing.corpus.corpus_run import Process, progress_bar, run_corpus, weights_digest
     from ..seeing.drawing.head_report import best_heads_table, label_table
     from ..seeing.drawing.matplotlib_figures import check_figure_path, save_head_maps
     from ..seeing.result_table import check_table_path
@@ -61,23 +67,37 @@ def patterns(
         check_table_path(save_table)
     if is_own_model(model):
         raise ValueError(f"{model} translates; patterns are about models that read one text. See it with: regard see")
-    text_model = load_text_model(model, find_device(device), trust_remote_code=trust_remote_code)
+    process = Process.from_environment()
+    text_model = load_text_model(model, find_device(device, process.local), trust_remote_code=trust_remote_code)
     if text_model.is_encoder_decoder:
         raise ValueError(f"{model} is an encoder-decoder; patterns are about models that read one text")
     text_model.max_length = min(text_model.max_length, length)
-    console, all_patterns = Console(), Patterns()
-    for line in text_or_lines(text, texts):
-        read = text_model.encode(line)
+    console, lines = Console(), text_or_lines(text, texts)
+
+    def add(sums: ExactSums, number: int) -> None:
+        read = text_model.encode(lines[number])
         seen = text_model.read(read)
         if not len(seen):
             raise ValueError(f"{model}: {seen.advice}")
-        if seen.unproven and not all_patterns.texts:
+        if seen.unproven and number == 0:
             reasons = ", ".join(dict.fromkeys(call.fidelity().remark for call in seen.unproven))
             console.print(f"{len(seen.unproven)} of {len(seen)} calls are shown without a measured fidelity: {reasons}")
         if seen.faithful is False:
             console.print(seen)
             raise ValueError("the weights are not what the model computed (see the table), so patterns are not scored")
-        all_patterns.add(seen, read)
+        Patterns(sums=sums).add(seen, read, number=number)
+
+    settings = {
+        "analysis": "patterns",
+        "model": model,
+        "weights": weights_digest(text_model.model),
+        "length": length,
+        "texts": digest(lines),
+    }
+    sums = run_corpus(len(lines), add, state, settings, process=process, progress=progress_bar("texts", process))
+    if sums is None:  # another process prints the result
+        return
+    all_patterns = Patterns(sums=sums)
     console.print(label_table(all_patterns))
     console.print("")
     console.print(best_heads_table(all_patterns))

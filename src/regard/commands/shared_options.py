@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -41,18 +42,29 @@ TrustRemoteCode = Annotated[
         help="Run the Python code that the model brings along. It can do all that you can: for trusted authors.",
     ),
 ]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="FOLDER",
+        help="Save sums here every half minute. The same command continues a run that was killed, and under torchrun "
+        "every process adds its share.",
+    ),
+]
 Tokens = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Source tokens per batch. [default: 2048, on a GPU 16384]"),
 ]
 
 
-def find_device(name: str) -> str:
-    """The name of a device that PyTorch can use here; "auto" is a GPU if there is one."""
+def find_device(name: str, local_rank: int = 0) -> str:
+    """The name of a device that PyTorch can use here; "auto" is a GPU if there is one, of several that of the rank."""
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        if not torch.cuda.is_available():
+            return "cpu"
+        return f"cuda:{local_rank % torch.cuda.device_count()}" if local_rank else "cuda"
     try:
         torch.zeros(1, device=name).item()  # `item` fails on the device `meta`
     except (RuntimeError, AssertionError) as error:

@@ -235,6 +235,17 @@ def text_or_lines(argument: str, limit: int) -> list[str]:
     return result
 
 
+def digest(texts: list[str]) -> str:
+    """SHA-256 of texts and their order."""
+    from hashlib import sha256
+
+    total = sha256()
+    for text in texts:
+        encoded = text.encode("utf-8", "surrogatepass")
+        total.update(len(encoded).to_bytes(8, "big") + encoded)
+    return total.hexdigest()
+
+
 def _is_file(argument: str) -> bool:
     try:
         return len(argument) < 4096 and Path(argument).is_file()

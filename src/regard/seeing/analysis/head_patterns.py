@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..capture.call_inputs_and_output import evenly_spaced
+from ..corpus.exact_sums import ExactSums
 from ..result_table import ResultTable
 from .equal_tokens import KINDS, PairSums, TokenPairs
 from .layer_stack import entry_weights, layer_stack
@@ -59,6 +60,8 @@ THRESHOLDS = {
 }
 """A head gets the label if its score is above this (for "positional": at least this)."""
 PATTERNS = (*THRESHOLDS, "confidence")
+SCORE, DRAW = "score", "draw"
+"""Kinds of sums: of a pattern's score, [heads]; of the weights of its keys and of random keys, [heads, 1 + draws]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +89,22 @@ class HeadScores:
 class Patterns:
     """Scores of every head, text by text: `patterns.add(seen, text)`, then `patterns.heads()`."""
 
-    def __init__(self, seed: int = 0, rows: int | None = None) -> None:
+    def __init__(self, seed: int = 0, rows: int | None = None, sums: ExactSums | None = None) -> None:
         """`rows`: estimate the patterns of equal tokens from this many queries, evenly spaced, instead of from all.
 
-        A token of a long text may occur thousands of times, and a GPU computes every pair.
+        A token of a long text may occur thousands of times, and a GPU computes every pair. `sums`: those of texts that
+        were added before, of any part of a corpus.
         """
-        self.rows = rows
-        self.names: list[str] = []
-        self.texts = 0
-        self._sums: dict[str, dict[str, Tensor]] = {}  # layer's name → pattern → Σ over texts of the score, [heads]
-        self._draws: dict[str, dict[str, Tensor]] = {}
-        self._counts: dict[str, int] = {}  # texts in which a pattern could occur
-        self._generator = torch.Generator().manual_seed(seed)
+        self.rows, self.seed = rows, seed
+        self.sums = ExactSums() if sums is None else sums
 
-    def add(self, seen: Seen, text: TokenizedText, entry: int = 0, top: int = 1) -> dict[str, Stats]:
+    def add(
+        self, seen: Seen, text: TokenizedText, entry: int = 0, top: int = 1, number: int | None = None
+    ) -> dict[str, Stats]:
         """Add the self-attention of one text, which the model read as this entry of the batch.
+
+        `number` is the text's place in a corpus, by default the number of texts so far. The random keys of the p values
+        depend on it, so that they are the same for any division of the corpus.
 
         Returns the statistics of each layer: entropies, the `top` keys of every row, what each key received, and the
         weights on the next, the previous and the same position.
@@ -114,6 +118,7 @@ class Patterns:
         token_pairs, queries = TokenPairs(text), evenly_spaced(len(text), ROWS)
         pattern_keys = _pattern_keys(text, queries, token_pairs)
         stats_by_layer: dict[str, Stats] = {}
+        generator = torch.Generator().manual_seed((self.seed << 32) + (self.texts if number is None else number))
         for call in calls:
             weights = entry_weights(call, entry).rows(slice(0, len(text)))
             _check_padding(call.name, weights)
@@ -131,37 +136,45 @@ class Patterns:
                 pairs.add_pairwise(weights, None if self.rows is None else evenly_spaced(len(text), self.rows))
             # A module called as several layers (ALBERT) gets one name per call.
             layer = call.name if call.name not in stats_by_layer else f"{call.name}, again {len(stats_by_layer)}"
-            scores, stats_by_layer[layer] = _scores(stats, pairs, text), stats
-            score_sums = self._sums.setdefault(layer, {})
-            draw_sums = self._draws.setdefault(layer, {})
-            for name, score in scores.items():
-                score_sums[name] = score_sums.get(name, 0) + score
-            for name, sums in random_key_sums(weights, queries, pattern_keys, self._generator).items():
-                draw_sums[name] = draw_sums.get(name, 0) + sums
+            depth = f"{len(stats_by_layer):06d}"  # names are sorted by it
+            for name, score in _scores(stats, pairs, text).items():
+                self.sums.add((SCORE, depth, layer, name), score)
+            for name, draws in random_key_sums(weights, queries, pattern_keys, generator).items():
+                self.sums.add((DRAW, depth, layer, name), draws)
+            stats_by_layer[layer] = stats
             call.forget()
-        self.names = list(self._sums)
-        self.texts += 1
-        for name in PATTERNS:
-            self._counts[name] = self._counts.get(name, 0) + (name in scores)
         return stats_by_layer
+
+    def _names(self, kind: str, pattern: str) -> list[tuple[str, ...]]:
+        """The names of a pattern's sums, one per layer, in the order of the layers."""
+        return sorted(name for name in self.sums.names if name[0] == kind and name[-1] == pattern)
+
+    @property
+    def names(self) -> list[str]:
+        """The modules' names, layer by layer."""
+        return [name[2] for name in self._names(SCORE, "self")]
+
+    @property
+    def texts(self) -> int:
+        return max((self.sums.count(name) for name in self._names(SCORE, "self")), default=0)
 
     def scores(self, pattern: str) -> Float[Tensor, "layers heads"]:
         """The mean over texts of one pattern's score, every head of every layer."""
         _check(pattern)
-        if not self._counts.get(pattern):
+        names = self._names(SCORE, pattern)
+        if not names:
             raise ValueError("no text was a pair of sentences" if self.texts else "no text was added yet")
-        return torch.stack([self._sums[name][pattern] for name in self.names]) / self._counts[pattern]
+        return torch.stack([self.sums.mean(name) for name in names]).float()
 
     def p(self, pattern: str) -> Float[Tensor, "layers heads"] | None:
         """The p values of the randomization test; None for patterns that do not name keys."""
         key = "first" if pattern == "sink" else pattern
-        if any(key not in self._draws[name] for name in self.names):
-            return None
-        return torch.stack([p_values(self._draws[name][key]) for name in self.names])
+        names = self._names(DRAW, key)
+        return torch.stack([p_values(self.sums.sum(name)) for name in names]) if names else None
 
     def heads(self) -> list[HeadScores]:
         """All heads, ordered by layer, then head."""
-        known = [name for name in PATTERNS if self._counts.get(name)]
+        known = [name for name in PATTERNS if self._names(SCORE, name)]
         scores = {name: self.scores(name).tolist() for name in known}
         p_by_name = {name: p.tolist() for name in known if (p := self.p(name)) is not None}
         return [
@@ -182,11 +195,11 @@ class Patterns:
 
     def table(self) -> ResultTable:
         """One row per head: its scores, its labels, and p of patterns that name keys."""
-        heads = self.heads()
+        heads, names = self.heads(), self.names
         columns: dict[str, list[object]] = {
             "layer": [head.layer for head in heads],
             "head": [head.head for head in heads],
-            "module": [self.names[head.layer] for head in heads],
+            "module": [names[head.layer] for head in heads],
         }
         columns |= {name: [head.scores[name] for head in heads] for name in heads[0].scores}
         columns |= {f"p of {name}": [head.p[name] for head in heads] for name in heads[0].p}

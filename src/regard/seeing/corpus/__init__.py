@@ -1,0 +1,1 @@
+"""Analyses over many texts: divided among processes, resumed after a kill, merged to the last digit."""

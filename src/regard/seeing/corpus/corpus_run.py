@@ -1,0 +1,204 @@
+"""A run over a corpus: each process adds its share of the texts, and saves sums and the numbers of finished texts.
+
+    FOLDER/settings.json         what is summed over what; a run with other settings is refused
+    FOLDER/part-*.safetensors    sums of one process, and the texts they hold, replaced every half minute
+
+A run that was killed is started again by the same command, with any number of processes: texts in a saved part are not
+read again. Sums are exact (`ExactSums`), so the result does not depend on how texts were divided. Under torchrun every
+process has its part; the folder must be one that all of them can reach.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...atomic_write import make_folder, replacing_file, write_text
+from .exact_sums import ExactSums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import nn
+
+SAVE_SECONDS = 30.0
+SAMPLE = 1024
+"""Elements of each parameter that `weights_digest` reads."""
+DONE = "done"
+"""Name of the tensor with the numbers of finished texts, in a part."""
+LONGEST_WAIT = timedelta(days=30)
+"""How long the first process waits for the last one. torchrun ends all of them if one fails."""
+VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+"""The environment variables that torchrun sets, and their values without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Which of several processes this is."""
+
+    rank: int = 0
+    count: int = 1
+    local: int = 0
+
+    @classmethod
+    def from_environment(cls) -> Process:
+        rank, count, local = (int(os.environ.get(name, x)) for name, x in VARIABLES.items())
+        if not 0 <= rank < count:
+            raise ValueError(f"RANK={rank} and WORLD_SIZE={count} do not fit; start several processes with torchrun")
+        return cls(rank, count, local)
+
+
+def run_corpus(
+    texts: int,
+    add: Callable[[ExactSums, int], None],
+    folder: Path | None,
+    settings: dict[str, Any],
+    *,
+    process: Process | None = None,
+    progress: Callable[[list[int]], Iterable[int]] = iter,
+) -> ExactSums | None:
+    """Call `add(sums, number)` for each of the texts that no saved part holds; the sums over all of them.
+
+    Of several processes, the first one waits for the others and gets the result; the others get None. Without a folder
+    there is nothing to resume, and only one process.
+    """
+    process = process or Process.from_environment()
+    if folder is None:
+        if process.count > 1:
+            raise ValueError(f"{process.count} processes merge their results in a folder: give --state FOLDER")
+        sums = ExactSums()
+        for number in progress(list(range(texts))):
+            add(sums, number)
+        return sums
+    if process.rank == 0:
+        make_folder(folder)
+        _check_settings(folder, settings)
+    _wait(process)  # settings.json is written
+    _check_settings(folder, settings)
+    done = set().union(*(numbers for _, numbers in _parts(folder).values()))
+    _wait(process)  # everybody has the same list of finished texts
+    rest = [number for number in range(texts) if number not in done]
+    _add_share(rest[process.rank :: process.count], add, folder, process, progress)
+    _wait(process)
+    return _merged(folder, texts) if process.rank == 0 else None
+
+
+def _add_share(
+    share: list[int],
+    add: Callable[[ExactSums, int], None],
+    folder: Path,
+    process: Process,
+    progress: Callable[[list[int]], Iterable[int]],
+) -> None:
+    sums, finished = ExactSums(), list[int]()
+    path = folder / f"part-{process.rank}-{token_hex(4)}.safetensors"
+    saved = time.monotonic()
+    for number in progress(share):
+        add(sums, number)
+        finished.append(number)
+        if time.monotonic() - saved > SAVE_SECONDS:
+            _save(path, sums, finished)
+            saved = time.monotonic()
+    if finished:
+        _save(path, sums, finished)
+
+
+def _save(path: Path, sums: ExactSums, finished: list[int]) -> None:
+    from safetensors.torch import save_file
+
+    with replacing_file(path) as unfinished:
+        save_file(sums.state() | {DONE: torch.tensor(finished)}, unfinished)
+
+
+def _parts(folder: Path) -> dict[Path, tuple[ExactSums, list[int]]]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    parts = {}
+    for path in sorted(folder.glob("part-*.safetensors")):
+        try:
+            state = load_file(path)
+            numbers = state.pop(DONE).tolist()
+        except (SafetensorError, KeyError) as error:
+            raise ValueError(f"{path} is damaged ({error}); delete it, and its texts are read again") from None
+        parts[path] = ExactSums.from_state(state), numbers
+    return parts
+
+
+def _merged(folder: Path, texts: int) -> ExactSums:
+    total, holder = ExactSums(), dict[int, Path]()
+    for path, (sums, numbers) in _parts(folder).items():
+        for number in numbers:
+            if number in holder:
+                raise ValueError(
+                    f"text {number} is in both {holder[number].name} and {path.name} of {folder}: two runs used the "
+                    "folder at a time. Delete one of the files and start again"
+                )
+            holder[number] = path
+        total.merge(sums)
+    if len(holder) != texts:
+        raise ValueError(f"{folder} holds {len(holder)} of {texts} texts; start again to add the others")
+    return total
+
+
+def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Refuse a folder of another run; write the settings into an empty one."""
+    path = folder / "settings.json"
+    if path.exists():
+        former = json.loads(path.read_text(encoding="utf-8"))
+        different = sorted(name for name in former | settings if former.get(name) != settings.get(name))
+        if different:
+            name = different[0]
+            raise ValueError(
+                f"{folder} holds another run: {name} was {former.get(name)!r} and is {settings.get(name)!r}. Give "
+                "another --state folder, or delete this one"
+            )
+    elif any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty, and no run over a corpus (it has no settings.json)")
+    else:
+        write_text(path, json.dumps(settings, indent=1, sort_keys=True) + "\n")
+
+
+def _wait(process: Process) -> None:
+    """Wait until every process has come here."""
+    if process.count == 1:
+        return
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+    distributed.barrier()
+
+
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 of the parameters' names and shapes, and of some of their elements: another checkpoint has another."""
+    total = sha256()
+    for name, parameter in model.named_parameters():
+        flat = parameter.detach().flatten()
+        some = flat[:: max(1, flat.numel() // SAMPLE)].float().cpu()
+        total.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + some.numpy().tobytes())
+    return total.hexdigest()
+
+
+def progress_bar(title: str, process: Process) -> Callable[[list[int]], Iterator[int]]:
+    """A bar on stderr for the first process, which shows its own share."""
+
+    def bar(numbers: list[int]) -> Iterator[int]:
+        if process.rank or len(numbers) < 2:
+            return iter(numbers)
+        from rich.console import Console
+        from rich.progress import track
+
+        name = title if process.count == 1 else f"{title} (process 0 of {process.count})"
+        return iter(track(numbers, name, console=Console(stderr=True)))
+
+    return bar
