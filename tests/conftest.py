@@ -1,12 +1,15 @@
-"""Shared by all tests: one thread per test process (two run side by side), a fixed seed before each test."""
+"""Shared by all tests: each starts from the same state of its process."""
+
+from __future__ import annotations
 
 import os
+import re
 from importlib.util import find_spec
 
 import pytest
-import torch
 
 from tests.support.paths import SHARED
+from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
 
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
@@ -25,6 +28,13 @@ if find_spec("pydantic") is None or find_spec("pytorch_lightning") is None:
 
 
 @pytest.fixture(autouse=True)
-def _repeatable() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+def _independent() -> None:
+    """The same result whatever ran before in this process."""
+    reset_process_state()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An id that differs from process to process, such as one with an address, stops pytest-xdist."""
+    differing = [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+", item.nodeid)]
+    if differing:
+        raise pytest.UsageError(f"ids of tests must not name addresses; pass ids= to parametrize: {differing[:3]}")

@@ -230,3 +230,24 @@ def test_an_empty_batch_has_an_empty_answer() -> None:
     assert r.attend(x, x, x, mask=r.causal()).shape == (0, 2, 5, 4)
     with pytest.raises(ValueError, match="the batch is empty"):
         r.attend(x, x, x, mask=r.causal(), backend="flex")
+
+
+def test_flex_takes_one_tensor_as_queries_keys_and_values_after_functions_that_hold_tensors() -> None:
+    """PyTorch 2.13 fails if a tensor occurs twice in a call after one with other functions was compiled."""
+    x, (a, b) = torch.randn(1, 2, 6, 4, dtype=torch.float64), torch.randn(2, 6, 6, dtype=torch.float64)
+    triangle = torch.ones(6, 6, dtype=torch.bool).tril()
+    biased = r.Modified(r.ScaledDot(), r.Bias(a), r.Bias(b))
+    twice = r.Modified(r.ScaledDot(), r.Bias(a), r.Bias(a))
+    calls: list[tuple[torch.Tensor, dict]] = [
+        (x.clone(), {"energy": biased, "mask": triangle}),
+        (x, {}),
+        (x, {"energy": twice}),
+        (x, {"energy": twice, "mask": triangle}),
+        (x[0, 0], {"mask": r.causal()}),
+        (a, {"energy": twice, "mask": r.dense(triangle) & r.dense(triangle)}),
+    ]
+    for gradients in (False, True):
+        for tensor, options in calls:
+            with torch.set_grad_enabled(gradients):
+                out = attend(tensor, tensor, tensor, **options, backend="flex")
+            torch.testing.assert_close(out, attend(tensor, tensor, tensor, **options, backend="reference"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from ..block_indices import Batch
     from ..energies.lazy_energy_matrix import EnergyMatrix
+    from ..part import Part
     from ..request import Request
+
+    _AnyPart = TypeVar("_AnyPart", bound=Part)
 
 
 def refusal(request: Request) -> str | None:
@@ -124,9 +127,18 @@ def _indices(energies: EnergyMatrix, n: Tensor, h: Tensor) -> Batch:
     return (*digits(n, energies.batch[:-1]), h) if energies.batch else ()
 
 
+def _with_views(part: _AnyPart, energies: EnergyMatrix) -> _AnyPart:
+    """The same part with a view of each of its tensors, where the kernel is called without compilation.
+
+    PyTorch 2.13 keeps one cache for all these calls. If a tensor occurs twice in a call, it looks up the functions of
+    earlier calls in this one, and fails where they differ. So no tensor occurs twice.
+    """
+    return part if traced() or energies.a.device.type != "cpu" else part.map_tensors(lambda x: x.view_as(x))
+
+
 def _score_mod(energies: EnergyMatrix, temperature: float) -> Callable[..., Tensor]:
     # The kernel is traced, and cannot copy from the CPU.
-    modifiers = [modifier.to_device(energies.a.device) for modifier in energies.modifiers]
+    modifiers = [_with_views(x.to_device(energies.a.device), energies) for x in energies.modifiers]
 
     def score_mod(e: Tensor, n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         for modifier in modifiers:
@@ -138,7 +150,7 @@ def _score_mod(energies: EnergyMatrix, temperature: float) -> Callable[..., Tens
 
 def _block_mask(energies: EnergyMatrix, device: torch.device) -> Any:
     assert energies.mask is not None
-    mask = energies.mask.to_device(device)  # as in `_score_mod`
+    mask = _with_views(energies.mask.to_device(device), energies)  # as in `_score_mod`
 
     def mask_mod(n: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return mask(_indices(energies, n, h), i, j)
