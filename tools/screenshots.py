@@ -1,15 +1,17 @@
 """Pictures of every view for docs/viewer.md, light and dark: `python -m tools.screenshots [VIEW …]`.
 
+`--widths FOLDER` writes them into a folder instead, at the widths of a phone, a tablet and a desktop, for looking at.
+
 They are of real traces: MiniLM, SmolLM2 reading docs/tour.md and writing on, the translators, the captioner and the
 classifier that ship, and a small listener that learns tones here. It takes a few minutes on two cores.
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "viewer"
-SIZE = {"width": 1280, "height": 800}
+SIZES = {"": (1280, 800)}
+"""What is added to the name of a picture, and its width and height: those of docs/viewer.md."""
+WIDTHS = {"-390": (390, 844), "-1024": (1024, 768), "-1440": (1440, 900)}
+"""Those of `--widths`."""
 LARGEST = 150_000
 """Bytes of a picture."""
 SENTENCE = "The cat sat on the mat because it was tired, and the dog let it sleep."
@@ -43,26 +48,34 @@ POINTS = {
 
 
 def main() -> None:
-    wanted = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("views", nargs="*", metavar="VIEW")
+    parser.add_argument("--widths", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    folder, sizes = (arguments.widths, WIDTHS) if arguments.widths else (FOLDER, SIZES)
     torch.set_num_threads(2)
-    FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
-        place = Path(made)
+    folder.mkdir(exist_ok=True, parents=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        place = Path(temporary)
         library, traces = library_for(place)
         scenes = views(traces, place)
-        unknown = sorted(set(wanted) - {name for name, _, _ in scenes})
+        unknown = sorted(set(arguments.views) - {name for name, _, _ in scenes})
         if unknown:
             raise SystemExit(f"there is no view {', '.join(unknown)}; there are {', '.join(x for x, _, _ in scenes)}")
-        take([scene for scene in scenes if not wanted or scene[0] in wanted], library)
+        chosen = [scene for scene in scenes if not arguments.views or scene[0] in arguments.views]
+        for suffix, size in sizes.items():
+            take(chosen, library, folder, suffix, size)
 
 
 def library_for(place: Path) -> tuple[Library, dict[str, str]]:
     """What there is to look at, and the ids of the traces."""
+    from regard.viewer.data.first_trace import STATE, first_trace
     from regard.viewer.data.library import Library, installed_models, model_at
 
     listener(place / "tones")
     models = [model for model in installed_models() if model.task != "listen"]  # digits are other people's voices
-    library = Library(models=[*models, model_at(str(place / "tones"))])
+    library = Library([first_trace()], [*models, model_at(str(place / "tones"))])
+    library.opening = dict(STATE)
     page = (DOCS / "tour.md").read_text(encoding="utf-8")[:9000]
     read = {
         "short": library.read("minilm", SENTENCE),
@@ -120,17 +133,17 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         page.wait_for_function("() => regard.drawn()?.length === 2", timeout=60_000)
         page.locator(".sentence.target .word").nth(5).hover()
 
-    def told(page: Page) -> None:
+    def captioned(page: Page) -> None:
         page.set_input_files("input[type=file]", place / "scene.png")
         page.wait_for_selector(".strip-word canvas")
         page.locator(".strip-word").nth(2).click()
         page.mouse.move(2, 2)
 
-    def heard(page: Page) -> None:
+    def classified(page: Page) -> None:
         page.set_input_files("input[type=file]", place / "tone.wav")
         page.wait_for_selector(".heard")
 
-    def pointed(page: Page) -> None:
+    def pointing(page: Page) -> None:
         tiles(page)
         page.mouse.move(560, 480)
 
@@ -138,39 +151,48 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
     close = {"x": 1500, "y": 1508, "scale": 17}
     two = {"other": {"trace": long, "call": "18", "head": 6}}
     return [
+        ("first", {}, wait),
         ("lookup", {"view": "lookup", "lookup": POINTS}, wait),
         ("translate", {"view": "translate"}, translated),
         ("heads", {"view": "heads", "trace": short, "call": "4", "pins": ["q9"]}, wait),
         ("model", {"view": "model", "trace": short}, wait),
         ("neuron", {"view": "neuron", "trace": short, "call": "2", "query": 8}, wait),
         ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before
-        ("map-close", {"view": "map", "trace": long, "call": "0", "head": 4, "map": close}, pointed),
+        ("map-close", {"view": "map", "trace": long, "call": "0", "head": 4, "map": close}, pointing),
         ("map-two", {"view": "map", "trace": long, "call": "17", "head": 3, "map": two}, tiles),
         ("generation", {"view": "generation", "trace": written, "call": "17", "step": 20}, wait),
-        ("picture", {"view": "picture"}, told),
-        ("sound", {"view": "sound"}, heard),
+        ("picture", {"view": "picture"}, captioned),
+        ("sound", {"view": "sound"}, classified),
         ("read", {"view": "read"}, wait),
+        ("inside", {"view": "inside"}, wait),
     ]
 
 
-def take(scenes: list[tuple[str, dict[str, Any], Callable[[Page], None]]], library: Library) -> None:
+def take(
+    scenes: list[tuple[str, dict[str, Any], Callable[[Page], None]]],
+    library: Library,
+    folder: Path,
+    suffix: str,
+    size: tuple[int, int],
+) -> None:
     from playwright.sync_api import sync_playwright
 
     from regard.viewer.http.server import serving
 
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    viewport: Any = dict(zip(("width", "height"), size, strict=True))
     with sync_playwright() as playwright, serving(library) as server:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for scheme in ("light", "dark"):
-            context = browser.new_context(viewport=SIZE, color_scheme=scheme)
+            context = browser.new_context(viewport=viewport, color_scheme=scheme, has_touch=size[0] < 600)
             for name, state, act in scenes:
                 page = context.new_page()
                 link = "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items())
-                page.goto(f"{server.url}#{link}")
+                page.goto(f"{server.url}#{link}" if link else server.url)
                 page.wait_for_selector("[aria-selected=true]")
                 act(page)
                 page.wait_for_timeout(600)
-                save(page.screenshot(), FOLDER / f"{name}-{scheme}.png")
+                save(page.screenshot(), folder / f"{name}{suffix}-{scheme}.png")
                 page.close()
         browser.close()
 
@@ -187,7 +209,7 @@ def save(screenshot: bytes, path: Path) -> None:
         if packed.tell() <= LARGEST:
             break
     path.write_bytes(packed.getvalue())
-    print(f"{path.relative_to(DOCS.parent)}: {packed.tell():,} bytes, {colours} colours")
+    print(f"{path.name}: {packed.tell():,} bytes, {colours} colours")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,8 @@ declare global {
     post(path: string, body: object | Blob, signal?: AbortSignal): Promise<any>;
     /** Whether a path can be answered; a source without it answers all. */
     holds?(path: string): boolean;
+    /** Whether a model can be run for a path and any text; a source without it can run all. */
+    runs?(path: string): boolean;
     close?(): void;
   }
 
@@ -150,6 +152,14 @@ declare global {
   }
 
   /** A view as its module describes it; views/index.js lists them. */
+  /** What a step of the tour acts on. `pause` takes no time under reduced motion, and throws when the tour goes on. */
+  interface TourStage {
+    root: HTMLElement;
+    state: StateStore;
+    trace: Trace;
+    pause(milliseconds: number): Promise<void>;
+  }
+
   interface View {
     /** The name in links, and of the exported constant. */
     name: string;
@@ -167,8 +177,8 @@ declare global {
     tokensOnly?: boolean;
     /** It can show one head: other views offer to open it. */
     showsHead?: boolean;
-    /** Its card in the tour. */
-    tour?: { title: string; text: string };
+    /** Its card in the tour, and what the tour does there. */
+    tour?: { title: string; text: string; act(stage: TourStage): Promise<void> };
     mount(root: HTMLElement, context: Context): MountedView;
   }
 

@@ -187,6 +187,11 @@ def test_next_tokens_and_the_inside_view(viewer: Page, models: Library) -> None:
     viewer.get_by_role("tab", name="Inside", exact=True).click()
     viewer.wait_for_function("() => regard.drawn()")
     assert not viewer.get_by_role("alert").is_visible()
+    assert not viewer.get_by_role("textbox", name="Text").is_editable()
+    viewer.get_by_role("tab", name="Heads", exact=True).click()  # what takes an installation is not offered as a button
+    panel = viewer.get_by_role("region", name="What if")
+    panel.get_by_text("regard view").wait_for()
+    assert panel.get_by_role("button").count() == 0
 
 
 def test_samples_and_the_neuron_view(viewer: Page) -> None:

@@ -1,4 +1,4 @@
-"""The tour: offered to who comes the first time, begun when asked for, not offered to who follows a link."""
+"""The tour: offered to who comes the first time, begun when asked for, and it does what it is about."""
 
 from __future__ import annotations
 
@@ -12,29 +12,39 @@ if TYPE_CHECKING:
     from regard.viewer.http.server import Server
 
 
-def first_time(browser: Browser) -> Page:
-    page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+def first_time(browser: Browser, motion: str = "reduce") -> Page:
+    page = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion=motion).new_page()  # type: ignore[arg-type]
     page.set_default_timeout(15_000)
     return page
 
 
-def test_first_use_shows_every_view_it_names(browser: Browser, server: Server) -> None:
+def test_it_acts_in_every_view_it_names(browser: Browser, server: Server) -> None:
     page = first_time(browser)
+    page.set_default_timeout(60_000)  # a model reads the sentence that the tour types
     page.goto(server.url)
     drawn(page, "drawn.links.length")  # what is there to look at is what opens
     assert page.evaluate("regard.state.get().view") == "heads"
     assert not page.locator(".tour").is_visible()
+    before = page.evaluate("regard.state.get()")
+    assert "trace" not in before
     page.get_by_role("button", name="Take the tour").press("Enter")
     assert page.locator(".offer").count() == 0
-    seen = []
-    for step in range(8):
-        page.wait_for_selector(f".tour:has-text('{step + 1} of 8')")
-        seen.append((page.inner_text(".tour h2"), page.evaluate("regard.state.get().view")))
+    deeds = {  # what each step does to the page
+        "Who looks at whom": "() => regard.state.get().pins && regard.drawn().focus.length === 1",
+        "All heads at once": "() => regard.state.get().call === '5' && regard.state.get().head === 11",
+        "Two layers side by side": "() => regard.state.get().map?.other?.call === '5'",
+        "A sentence of your own": "() => regard.state.get().trace",
+        "Take it along": "() => document.querySelector('.tools.toured')",
+    }
+    for step, (title, done) in enumerate(deeds.items()):
+        page.wait_for_selector(f".tour:has-text('{step + 1} of {len(deeds)}')")
+        assert page.inner_text(".tour h2") == title
+        page.wait_for_function(done)
+        assert page.evaluate("document.querySelector('.tour').contains(document.activeElement)")
         page.locator(".tour .primary").press("Enter")
     page.wait_for_selector(".tour", state="hidden")
-    assert [view for _, view in seen] == ["lookup", "translate", "heads", "model", "map", "inside", "inside", "inside"]
-    assert len({title for title, _ in seen}) == len(seen)
-    assert page.evaluate("regard.state.get().view") == "heads"  # where it began
+    assert page.evaluate("regard.state.get()") == before  # where it began
+    assert page.evaluate("document.querySelector('.stage').getAnimations().length") == 0  # reduced motion
     page.goto("about:blank")
     page.goto(server.url)
     page.wait_for_selector(".tools")
@@ -69,12 +79,19 @@ def test_the_offer_is_declined_by_keyboard_once(browser: Browser, server: Server
 
 
 def test_a_link_is_not_interrupted_and_the_page_stays_usable(browser: Browser, server: Server) -> None:
-    page = first_time(browser)
+    page = first_time(browser, "no-preference")
     page.goto(f"{server.url}#view=lookup")
     page.wait_for_selector(".lookup-table")
     assert page.locator(".offer").count() == 0
     assert not page.locator(".tour").is_visible()
     page.get_by_role("button", name="Tour").click()
-    page.get_by_role("button", name="Phone book").click()  # under the tour
+    page.wait_for_function("() => regard.state.get().pins")  # it chooses one word after another
+    motion = "(view) => { regard.state.set({ view }); return regard.state.get().view }"
+    assert page.evaluate(motion, "lookup") == "lookup"
+    page.wait_for_function("() => document.querySelector('.stage').getAnimations().length")  # it moves
+    page.get_by_role("button", name="Phone book").click()  # under the tour, which stops
     assert page.inner_text(".result") == "z = 555-5678"
+    pins = page.evaluate("regard.state.get().pins")
+    page.wait_for_timeout(1500)
+    assert page.evaluate("regard.state.get().pins") == pins
     page.context.close()

@@ -45,6 +45,11 @@ export class FileSource {
     throw new Error(`this file holds a long text as maps of so many cells, no finer; ${ELSEWHERE}`);
   }
 
+  /** Whether a request that runs a model can be answered: a file has none. */
+  runs() {
+    return false;
+  }
+
   async post() {
     throw new Error(`a file cannot run a model; ${ELSEWHERE}`);
   }

@@ -1,5 +1,5 @@
 // The static site as a source of data (source.js): prepared traces from files, models in the browser, no server.
-import { LiveModels } from "../live/live_models.js";
+import { LIVE_PATHS, LiveModels } from "../live/live_models.js";
 import { FileSource } from "./file_source.js";
 
 /** `base` is the folder of about.json, traces/ and models/; `runtime()` resolves to onnxruntime-web. */
@@ -53,6 +53,11 @@ export class SiteSource {
   holds(path) {
     const file = this.opened.get(idOf(path));
     return Boolean(file?.holds(path.endsWith("/neuron") ? `${path}/queries` : path));
+  }
+
+  /** Whether a model in the browser answers this for any text; Inside has one text that was prepared. */
+  runs(path) {
+    return path === "/api/traces" || LIVE_PATHS.includes(path);
   }
 
   /** @param {string} path @param {QueryParameters} params @returns {Promise<ArrayAnswer>} */

@@ -9,6 +9,22 @@ import { samplesOf } from "./sound_file.js";
 
 const RATE = 8000; // samples per second of the shipped classifier of sounds
 
+/** The requests that run a model, by path. @type {Record<string, (live: LiveModels, body: any, signal?: AbortSignal) => Promise<any>>} */
+const ANSWERS = {
+  "/api/translate": async (live, { models, text, beams = 5 }, signal) => ({
+    translations: await live.each(models, (model, title) => translation(model, title, text, beams, signal)),
+  }),
+  "/api/classify": async (live, { models, text }) => ({
+    classifications: await live.each(models, (model, title) => textClass(model, title, text)),
+  }),
+  "/api/caption": (live, file, signal) => live.captionOf(file, signal),
+  "/api/listen": async (live, file) => soundClass(await live.first("listen"), await samplesOf(file, RATE), RATE),
+  "/api/next": async (live, { model, text, temperature = 1 }) => ({
+    next: await nextTokens(await live.model(model), text, temperature),
+  }),
+};
+export const LIVE_PATHS = Object.keys(ANSWERS);
+
 /** Models by name; each is fetched when it is first needed. */
 export class LiveModels {
   /** `base` is the folder of the models; `runtime()` resolves to onnxruntime-web; `progress(name, share)` is told. */
@@ -53,27 +69,12 @@ export class LiveModels {
   }
 
   async answer(path, body, signal) {
-    if (path === "/api/translate")
-      return {
-        translations: await this.each(body, (model, title) =>
-          translation(model, title, body.text, body.beams ?? 5, signal),
-        ),
-      };
-    if (path === "/api/classify")
-      return { classifications: await this.each(body, (model, title) => textClass(model, title, body.text)) };
-    if (path === "/api/caption") return this.captionOf(body, signal);
-    if (path === "/api/listen") {
-      const model = await this.first("listen");
-      return soundClass(model, await samplesOf(body, RATE), RATE);
-    }
-    if (path === "/api/next") {
-      const model = await this.model(body.model);
-      return { next: await nextTokens(model, body.text, body.temperature ?? 1) };
-    }
-    throw new Error("This page runs without a server, and cannot do that. Install regard and run: regard view");
+    if (!Object.hasOwn(ANSWERS, path))
+      throw new Error("This page runs without a server, and cannot do that. Install regard and run: regard view");
+    return ANSWERS[path](this, body, signal);
   }
 
-  async each({ models }, run) {
+  async each(models, run) {
     const answers = [];
     for (const name of new Set(models)) answers.push(await run(await this.model(name), this.title(name)));
     return answers;

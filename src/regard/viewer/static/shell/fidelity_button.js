@@ -33,7 +33,7 @@ export function proofButton() {
     const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace), word: commonWord(trace) };
     const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
     button.dataset.kept = String(faith.kept ?? null);
-    button.textContent = `Weights ${verdict(faith)}${error}`;
+    button.replaceChildren(`Weights ${verdict(faith)}`, el("span.badge-error", {}, error));
     button.title = MEANINGS[String(faith.kept ?? null)];
     dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   };

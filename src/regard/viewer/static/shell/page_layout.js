@@ -3,6 +3,7 @@ import { el, segments } from "../draw/dom.js";
 import { keyOfView, views } from "../views/index.js";
 import { proofButton } from "./fidelity_button.js";
 import { menu } from "./menu.js";
+import { rove } from "./page_shortcuts.js";
 
 /** Build them into the shell's root; what they do is asked of `shell`. */
 export function pageLayout(shell) {
@@ -21,7 +22,7 @@ export function pageLayout(shell) {
     ),
   );
   const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...tabs);
-  list.addEventListener("keydown", (event) => shell.rove(event));
+  list.addEventListener("keydown", (event) => rove(tabs, event));
   const themeButton = el("button.quiet", { type: "button", onclick: () => shell.theme.next() });
   const exportMenu = menu("Export", [
     ["Picture as SVG", () => shell.export("svg")],

@@ -1,21 +1,24 @@
 // The shell: tabs, the trace that is looked at, its proof, and one view at a time. What a view is: types/viewer.d.ts (View).
-import { callOf, callPath } from "../data/calls.js";
-import { choice, el } from "../draw/dom.js";
+import { el } from "../draw/dom.js";
 import { makePalette } from "../draw/palette.js";
-import { keyOfView, views } from "../views/index.js";
+import { views } from "../views/index.js";
+import { showBar, showTheme } from "./bar.js";
 import { copyLink, exportView } from "./figure_export.js";
 import { makeKeyboard } from "./keyboard.js";
 import { makeAnnouncer } from "./live_region.js";
-import { noTrace } from "./no_trace.js";
+import { missingView } from "./missing_view.js";
 import { makeNotice } from "./notice.js";
 import { pageLayout } from "./page_layout.js";
+import { pageShortcuts } from "./page_shortcuts.js";
 import { readDialog } from "./read_dialog.js";
 import { sentenceForm } from "./sentence_form.js";
 import { watchServer } from "./server_watch.js";
 import { testHooks } from "./test_hooks.js";
 import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
+import { ofTrace } from "./trace_state.js";
 import { makeState } from "./url_state.js";
+import { makeViewMotion } from "./view_motion.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
 export async function start(root, source, { page = false } = {}) {
@@ -46,12 +49,21 @@ class Shell {
     this.palettes = { light: makePalette("light"), dark: makePalette("dark") };
     this.theme = makeTheme(root, () => this.restyle());
     this.parts = pageLayout(this);
-    this.showTheme();
+    showTheme(this);
+    this.comeIn = makeViewMotion(this.parts.stage);
     this.announce = makeAnnouncer(root);
     this.notice = makeNotice(root, this.announce);
     this.keyboard = makeKeyboard(page ? document : root, root);
-    this.keyboard.add("Everywhere", this.shortcuts());
-    this.tour = makeTour(root, this.state, (name) => !this.missing(viewOf(name)));
+    this.keyboard.add("Everywhere", pageShortcuts(this));
+    this.tour = makeTour({
+      root,
+      state: this.state,
+      shows: (name) => !missingView(this, /** @type {View} */ (viewOf(name))),
+      ready: async () => {
+        await this.mounting;
+        return this.trace;
+      },
+    });
     this.welcome = page && firstUse();
     this.stop = this.state.on((now, before) => this.changed(now, before));
     this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
@@ -90,7 +102,7 @@ class Shell {
   /** The view that opens where a link names none: of a trace the lines, or the map where a file holds no more. */
   get first() {
     if (!this.about.traces.length) return "translate";
-    return this.trace && this.missing(viewOf("heads")) ? "map" : "heads";
+    return this.trace && missingView(this, /** @type {View} */ (viewOf("heads"))) ? "map" : "heads";
   }
 
   listTraces() {
@@ -160,62 +172,14 @@ class Shell {
     if (!this.about) return; // `begin` mounts what the state says once the server has answered
     if (["view", "trace", "entry"].some((key) => now[key] !== before[key])) this.mounting = this.mount();
     else {
-      this.showBar();
+      showBar(this);
       this.view?.update(now);
     }
   }
 
   restyle() {
-    this.showTheme();
+    if (this.theme) showTheme(this);
     this.view?.update(this.state.get());
-  }
-
-  showTheme() {
-    if (!this.theme) return;
-    const name = { auto: "as the system", light: "light", dark: "dark" }[this.theme.choice];
-    this.parts.themeButton.textContent = { auto: "◐", light: "☀", dark: "☾" }[this.theme.choice];
-    this.parts.themeButton.title = `Colours: ${name} (t)`;
-    this.parts.themeButton.setAttribute("aria-label", `Colours: ${name}`);
-  }
-
-  showBar() {
-    const { known } = this;
-    views.forEach((view, at) => {
-      const chosen = view === known;
-      this.parts.tabs[at].setAttribute("aria-selected", String(chosen));
-      this.parts.tabs[at].tabIndex = chosen ? 0 : -1;
-    });
-    if (this.tabbed !== known) this.showTab(known);
-    this.parts.stage.setAttribute("aria-labelledby", `tab-${known.name}`);
-    this.parts.hint.textContent = known.hint;
-    this.parts.bar.classList.toggle("bare", known.needs !== "trace");
-    this.parts.levels.hidden = Boolean(known.tokensOnly);
-    this.parts.levels.show(this.level);
-    this.parts.picker.value = this.traceId() ?? "";
-    this.showEntries();
-    this.sentence.hidden = known.needs !== "trace" || !this.reading.possible;
-    this.parts.proof.show(this.trace, this.state.get().call);
-    document.title = `${known.title} – regard`;
-  }
-
-  /** On a narrow page the tabs scroll: the open one is brought into sight. */
-  showTab(known) {
-    this.tabbed = known;
-    const tab = this.parts.tabs[views.indexOf(known)];
-    const list = /** @type {HTMLElement} */ (tab.parentElement);
-    const [left, right] = [tab.offsetLeft - list.offsetLeft, tab.offsetLeft - list.offsetLeft + tab.offsetWidth];
-    if (left < list.scrollLeft) list.scrollLeft = left - 24;
-    else if (right > list.scrollLeft + list.clientWidth) list.scrollLeft = right - list.clientWidth + 24;
-  }
-
-  /** Which text of the batch. */
-  showEntries() {
-    const count = this.trace?.batch ?? 1;
-    const options = Array.from({ length: count }, (_, i) => [i, `${i + 1} of ${count}`]);
-    const changed = (entry) => this.state.set({ ...ofTrace(this.traceId()), entry: Number(entry) || null });
-    this.parts.entryBox.replaceChildren(
-      ...(count > 1 ? [choice("Text", options, this.state.get().entry ?? 0, changed)] : []),
-    );
   }
 
   async mount() {
@@ -243,13 +207,14 @@ class Shell {
       this.trace = null;
       if (known.needs === "trace" && this.listed(this.traceId())) this.fail(error);
     }
-    this.showBar();
-    const missing = this.missing(known);
+    showBar(this);
+    const missing = missingView(this, known);
     if (missing) this.parts.stage.replaceChildren(missing);
     else {
       this.view = known.mount(this.parts.stage, this.context());
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
+    this.comeIn();
     this.announce(`${known.title}: ${known.hint}`);
   }
 
@@ -267,34 +232,6 @@ class Shell {
 
   listed(id) {
     return this.about.traces.some((trace) => trace.id === id);
-  }
-
-  /** What stands instead of a view that has nothing to show. */
-  missing(view) {
-    if (view.needs === "trace" && !this.trace) {
-      const id = this.traceId();
-      return noTrace({
-        unknown: id != null && !this.listed(id),
-        linked: this.state.get(),
-        traces: this.about.traces,
-        pick: (trace) => this.pick(trace),
-        type: this.reading.possible ? () => this.sentence.focus() : null,
-      });
-    }
-    if (view.asks && !this.holds(view.asks)) return el("div.empty", {}, el("p", {}, view.unheld));
-    const task = !["trace", "nothing"].includes(view.needs) && view.needs;
-    if (task && !this.about.models.some((model) => model.task === task)) {
-      const words = view.without ?? `No model for this is here: ${view.title} needs one that can “${task}”.`;
-      const file = this.source.holds && "A single file runs no model. Those that ship are shown by: regard view.";
-      return el("div.empty", {}, el("p", {}, file || words));
-    }
-    return null;
-  }
-
-  /** Whether the source can tell this of the call that is looked at; all but a file can tell everything. */
-  holds(part) {
-    const path = callPath(this.trace, callOf(this.trace, this.state.get()));
-    return this.source.holds?.(`${path}/${part}`) ?? true;
   }
 
   /** @returns {Context} */
@@ -340,37 +277,6 @@ class Shell {
 
   // What can be done
 
-  shortcuts() {
-    const digits = views.map((view, at) => ({
-      key: keyOfView(at),
-      text: view.title,
-      run: () => this.state.set({ view: view.name }),
-    }));
-    return [
-      ...digits,
-      {
-        key: "w",
-        text: "words or tokens",
-        run: () => this.state.set({ level: this.level === "word" ? null : "word" }),
-      },
-      { key: "t", text: "light, dark, or as the system", run: () => this.theme.next() },
-      { key: "r", text: "another text", run: () => this.reading.open() },
-      { key: "/", text: "type a sentence", run: () => this.sentence.focus() },
-      { key: "e", text: "export", run: () => this.parts.exportMenu.open() },
-      { key: "b", text: "large type, for a lecture hall", run: () => this.present() },
-      { key: "?", text: "this list", run: () => this.keyboard.help() },
-    ];
-  }
-
-  rove(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
-    event.preventDefault();
-    const at = (this.parts.tabs.indexOf(event.target) + step + views.length) % views.length;
-    this.parts.tabs[at].focus();
-    this.parts.tabs[at].click();
-  }
-
   /** Everything larger, for the back of a lecture hall; again, as before. */
   present() {
     this.root.classList.toggle("large");
@@ -402,11 +308,4 @@ class Shell {
 
 function viewOf(name) {
   return views.find((view) => view.name === name);
-}
-
-/** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
-function ofTrace(id) {
-  const chosen = ["call", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part"];
-  const linked = ["model", "sentence", "second", "generate"]; // of the link that the page was opened with
-  return { trace: id, ...Object.fromEntries([...chosen, ...linked].map((key) => [key, null])) };
 }

@@ -1,40 +1,23 @@
-// The tour: a card beside each thing worth knowing, offered on first use. The page stays usable under it.
+// The tour: a card beside each thing worth knowing, while the page shows it. The page stays usable under it: who presses
+// something goes on alone, and the card waits.
 import { el } from "../draw/dom.js";
-import { views } from "../views/index.js";
+import { tourSteps } from "./tour_steps.js";
 
 const KEY = "regard-tour";
-/** @typedef {{view?: string, at: string, title: string, text: string}} Step */
 
-/** @type {Step[]} */
-const LAST = [
-  {
-    at: ".badge",
-    title: "Is it true?",
-    text: "Weights times values must give what the model computed. This says whether they do, and by how much they are off.",
-  },
-  {
-    at: ".tools",
-    title: "Take it along",
-    text: "Export what you see as SVG, PNG or CSV, or copy a link that restores it. The key ? lists every shortcut.",
-  },
-];
-
-/** A step for each view that has one, then for the parts of the page. @returns {Step[]} */
-function everyStep() {
-  return [...views.flatMap(({ name, tour }) => (tour ? [{ view: name, at: ".stage", ...tour }] : [])), ...LAST];
-}
-
-/** `shows(view)` says whether a view has something to show; `state` is the page's. */
-export function makeTour(root, state, shows) {
+/** `page` has root, state, `shows(view)`, and `ready()`, which resolves to the trace once the view is on the page. */
+export function makeTour(page) {
+  const { root, state } = page;
   let at = 0;
   /** @type {Element | null} */
   let marked = null;
-  /** @type {string | null} */
-  let before = null;
-  /** @type {Step[]} */
+  /** @type {State} */
+  let before = {};
+  /** @type {import("./tour_steps.js").Step[]} */
   let steps = [];
   /** @type {HTMLElement | null} */
   let offered = null;
+  let acting = new AbortController();
   const card = el("section.tour", { role: "dialog", "aria-label": "Tour", hidden: true, tabIndex: -1 });
   root.append(card);
 
@@ -46,6 +29,13 @@ export function makeTour(root, state, shows) {
     event.preventDefault();
     event.stopPropagation();
   });
+  root.addEventListener(
+    "pointerdown",
+    (event) => {
+      if (!card.contains(event.target)) acting.abort(); // the visitor does it alone
+    },
+    true,
+  );
 
   /** A line above `node` that asks who comes the first time; it covers nothing and takes no focus. */
   function offer(node) {
@@ -57,7 +47,7 @@ export function makeTour(root, state, shows) {
     offered = el(
       "section.offer",
       { "aria-label": "Offer of a tour", onkeydown: (event) => event.key === "Escape" && decline() },
-      el("span", {}, "New here? A short tour shows what is where."),
+      el("span", {}, "New here? In half a minute the page shows what it can do."),
       el("button", { type: "button", onclick: start }, "Take the tour"),
       el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
     );
@@ -66,17 +56,20 @@ export function makeTour(root, state, shows) {
 
   function start() {
     offered?.remove();
-    steps = everyStep().filter((step) => !step.view || shows(step.view));
-    before = state.get().view;
+    steps = tourSteps(root, page.shows);
+    before = state.get();
     card.hidden = false;
     go(0);
   }
 
+  /** Everything as it was before the tour. */
   function end() {
+    acting.abort();
     card.hidden = true;
     marked?.classList.remove("toured");
     remember();
-    state.set({ view: before });
+    state.set({ ...Object.fromEntries(Object.keys(state.get()).map((key) => [key, null])), ...before });
+    root.querySelector(".stage").focus();
   }
 
   function go(to) {
@@ -100,6 +93,28 @@ export function makeTour(root, state, shows) {
     );
     mark();
     next.focus();
+    act(steps[at]);
+  }
+
+  /** Do what the step is about, until the next one or until the visitor takes over. */
+  async function act(step) {
+    acting.abort();
+    acting = new AbortController();
+    const { signal } = acting;
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const pause = (milliseconds) =>
+      new Promise((resolve, reject) => {
+        const stop = () => reject(new DOMException("the tour went on", "AbortError"));
+        if (signal.aborted) stop();
+        signal.addEventListener("abort", stop);
+        setTimeout(resolve, still ? 0 : milliseconds);
+      });
+    try {
+      const trace = await page.ready();
+      if (!signal.aborted && trace) await step.act?.({ root, state, trace, pause });
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
   }
 
   /** The card stands under what it is about; over the corner of a view, which is as large as the page. */
@@ -109,13 +124,13 @@ export function makeTour(root, state, shows) {
     const node = place?.getClientRects().length ? place : root.querySelector(".tools");
     marked = node;
     node.classList.add("toured");
-    const [page, box] = [root.getBoundingClientRect(), node.getBoundingClientRect()];
-    const large = box.height > page.height / 2;
+    const [outer, box] = [root.getBoundingClientRect(), node.getBoundingClientRect()];
+    const large = box.height > outer.height / 2;
     const [wide, high] = [card.offsetWidth, card.offsetHeight];
-    const left = large ? page.width - wide - 24 : Math.min(box.left - page.left, page.width - wide - 12);
-    const top = large ? page.height - high - 24 : box.bottom - page.top + 10;
+    const left = large ? outer.width - wide - 24 : Math.min(box.left - outer.left, outer.width - wide - 12);
+    const top = large ? outer.height - high - 24 : box.bottom - outer.top + 10;
     card.style.left = `${Math.max(12, left)}px`;
-    card.style.top = `${Math.max(12, top)}px`;
+    card.style.top = `${Math.max(12, Math.min(top, outer.height - high - 12))}px`;
   }
 
   return { offer, start };

@@ -54,6 +54,7 @@ export class NextTokenPanel {
     this.running?.abort();
     const control = new AbortController();
     this.running = control;
+    if (!this.next) this.body.replaceChildren(el("p.quietly", {}, "Computing …"));
     try {
       const body = { model: this.model, text: this.text, temperature: this.temperature };
       const { next } = await this.context.source.post("/api/next", body, control.signal);

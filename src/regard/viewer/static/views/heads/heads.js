@@ -5,17 +5,22 @@ import { Links } from "../../data/links.js";
 import { labelAt, sideOf } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { fit, inks, onPaper, place } from "../../draw/canvas.js";
-import { choice, el } from "../../draw/dom.js";
+import { fit, inks } from "../../draw/canvas.js";
+import { el } from "../../draw/dom.js";
 import { bounded } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
-import { headsControls, headsKeys, LEAST } from "./heads_controls.js";
-import { pinNames, pinsNamed, toggled, unique, withRange } from "./heads_pins.js";
+import { headsControls, headsKeys, LEAST, showPartChoice } from "./heads_controls.js";
+import { headsPicture, headsTable } from "./heads_export.js";
+import { pinNames, pinsNamed, toggled, unique } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
+import { chooseWords } from "./heads_tour.js";
 import { drawLines, drawTokens, linksFrom, linksTo, muted, PAD, rowHeight, visible } from "./link_lines.js";
+import { TokenPointer } from "./token_pointer.js";
 import { WhatIfPanel } from "./what_if_panel.js";
 
 /** @typedef {import("./heads_pins.js").Pin} Pin */
+
+const NARROW = 520; // pixels: a phone
 
 /** @type {View} */
 export const heads = {
@@ -30,7 +35,8 @@ export const heads = {
   showsHead: true,
   tour: {
     title: "Who looks at whom",
-    text: "One colour per head. Point at a token on either side, click to pin it, double-click a head to see it alone.",
+    text: "A line leads from a word to a word it looks at, in the colour of a head. The page now chooses one word after another; click any word to choose it yourself.",
+    act: chooseWords,
   },
   mount: (root, context) => new Heads(root, context),
 };
@@ -56,10 +62,6 @@ class Heads {
   muted;
   /** @type {Pin[]} */
   pins;
-  /** @type {Pin | null} */
-  last;
-  /** @type {Pin | null} */
-  hover;
   /** @type {string[]} */
   pairs;
   /** @type {State} */
@@ -68,8 +70,6 @@ class Heads {
   constructor(root, context) {
     this.context = context;
     this.trace = context.trace;
-    this.hover = null;
-    this.dragged = null;
     this.ending = new AbortController();
     const { state } = this.context;
     this.controls = headsControls(state, (name, on) => this.mute(name, on));
@@ -88,11 +88,7 @@ class Heads {
     this.whatIf = new WhatIfPanel(this);
     this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" }, this.words, this.whatIf.root);
     root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
-    this.pane.addEventListener("pointermove", (event) => this.moved(event));
-    this.pane.addEventListener("pointerleave", () => this.point(null));
-    this.pane.addEventListener("pointerdown", (event) => this.pressed(event));
-    this.pane.addEventListener("pointerup", () => (this.dragged = null));
-    this.box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
+    this.pointer = new TokenPointer(this);
     this.patterns = null;
     this.update(context.state.get());
     this.findPatterns();
@@ -116,10 +112,9 @@ class Heads {
       const before = { query: this.querySide, key: this.keySide };
       this.querySide = sideOf(this.trace, call, "query", this.level);
       this.keySide = sideOf(this.trace, call, "key", this.level);
-      const moved = (one) => one && { ...one, at: labelAt(this.sideOf(one), before[one.side].groups[one.at][0]) };
-      [this.hover, this.last] = [moved(this.hover), moved(this.last)];
+      this.pointer.follow((pin) => ({ ...pin, at: labelAt(this.sideOf(pin), before[pin.side].groups[pin.at][0]) }));
       this.links = new Links(this.rows, this.querySide, this.keySide);
-      this.showParts();
+      this.pairs = showPartChoice(this.controls.partBox, this);
     }
     const all = Array.from({ length: call.heads }, (_, i) => i);
     this.active = Array.isArray(state.heads) ? all.filter((head) => state.heads.includes(head)) : all;
@@ -158,57 +153,7 @@ class Heads {
     this.context.state.set({ mute: next.length ? next : null });
   }
 
-  showParts() {
-    const parts = [...new Set([...this.querySide.parts, ...this.keySide.parts])].filter((part) => part >= 0);
-    const name = (part) => "AB"[part] ?? String(part);
-    const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
-    this.pairs = parts.length < 2 ? [] : pairs.map(([pair]) => pair);
-    if (parts.length < 2) {
-      this.controls.partBox.replaceChildren();
-      return;
-    }
-    const options = [["", "all sentences"], ...pairs];
-    const changed = (part) => this.context.state.set({ part: part || null });
-    this.controls.partBox.replaceChildren(choice("Part", options, this.state.part ?? "", changed));
-  }
-
-  // Pointing
-
-  /** The label under the pointer. @returns {Pin | null} */
-  under(event) {
-    const { x, y } = place(event, this.pane);
-    const { left, right } = this.columns();
-    const side = x <= left + 24 ? "query" : x >= right - 24 ? "key" : null;
-    if (!side) return null;
-    const at = Math.floor((y + this.box.scrollTop - PAD) / this.row) + (side === "key" ? this.shift : 0);
-    const labels = side === "query" ? this.querySide.labels : this.keySide.labels;
-    return at >= 0 && at < labels.length ? { side, at } : null;
-  }
-
-  moved(event) {
-    const found = this.under(event);
-    if (this.dragged && found && found.side === this.dragged.side)
-      this.keep(withRange(this.dragged.before, this.dragged, found));
-    this.point(found);
-  }
-
-  point(found) {
-    if (found?.side === this.hover?.side && found?.at === this.hover?.at) return;
-    this.hover = found;
-    this.paint();
-  }
-
-  pressed(event) {
-    const found = this.under(event);
-    if (!found) return;
-    this.box.focus({ preventScroll: true });
-    if (event.shiftKey && this.last?.side === found.side) this.keep(withRange(this.pins, this.last, found));
-    else {
-      this.toggle(found);
-      this.dragged = { ...found, before: this.pins };
-    }
-    this.last = found;
-  }
+  // Pins
 
   toggle(pin) {
     this.keep(toggled(this.pins, pin));
@@ -223,53 +168,17 @@ class Heads {
     return side === "query" ? this.querySide : this.keySide;
   }
 
+  unpin() {
+    this.pointer.point(null);
+    this.context.state.set({ pins: null });
+  }
+
+  // Moving on
+
   scrolled() {
     const at = Math.round(this.box.scrollTop / this.row);
     if (at !== (this.state.at ?? 0)) this.context.state.set({ at: at || null });
     this.paint();
-  }
-
-  /** Shift and the wheel move the keys alone. */
-  wheeled(event) {
-    if (!event.shiftKey) return;
-    event.preventDefault();
-    this.moveKeys(Math.sign(event.deltaY || event.deltaX) * 3);
-  }
-
-  moveKeys(by) {
-    const most = this.keySide.labels.length - 1;
-    this.context.state.set({ shift: bounded(this.shift + by, -most, most) || null });
-  }
-
-  // Keys
-
-  get keys() {
-    return headsKeys(this);
-  }
-
-  unpin() {
-    this.point(null);
-    this.context.state.set({ pins: null });
-  }
-
-  step(by) {
-    const { side, at } = this.hover ?? this.last ?? { side: "query", at: by > 0 ? -1 : 1 };
-    const labels = side === "query" ? this.querySide.labels : this.keySide.labels;
-    this.reveal({ side, at: Math.min(labels.length - 1, Math.max(0, at + by)) });
-  }
-
-  cross(side) {
-    const labels = side === "query" ? this.querySide.labels : this.keySide.labels;
-    this.reveal({ side, at: Math.min(labels.length - 1, this.hover?.at ?? 0) });
-  }
-
-  reveal(found) {
-    const y = (found.at - (found.side === "key" ? this.shift : 0)) * this.row;
-    const height = this.box.clientHeight - 2 * this.row;
-    if (y < this.box.scrollTop) this.box.scrollTop = y;
-    else if (y > this.box.scrollTop + height) this.box.scrollTop = y - height;
-    this.last = found;
-    this.point(found);
   }
 
   layer(by) {
@@ -282,9 +191,14 @@ class Heads {
     this.context.state.set({ heads: [(now + by + this.call.heads) % this.call.heads] });
   }
 
+  get keys() {
+    return headsKeys(this);
+  }
+
   // Drawing
 
   columns(width = this.box.clientWidth) {
+    if (width < NARROW) return { left: width * 0.24, right: width * 0.62, width }; // room for the weights of each head
     const column = Math.max(90, Math.min(280, width * 0.28));
     return { left: column, right: width - column, width };
   }
@@ -312,8 +226,8 @@ class Heads {
 
   /** The labels whose links are shown; none means those of every query in view. */
   focus() {
-    const { hover } = this;
-    return hover && !this.dragged ? [...this.pins.filter((pin) => pin.side === hover.side), hover] : this.pins;
+    const { hover, dragged } = this.pointer;
+    return hover && !dragged ? [...this.pins.filter((pin) => pin.side === hover.side), hover] : this.pins;
   }
 
   shown(scene) {
@@ -340,7 +254,7 @@ class Heads {
       under.clearRect(0, 0, width, height);
       drawLines(under, scene, shown.links);
     } else drawLines(ctx, scene, shown.links);
-    drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, inks(this.box));
+    drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.pointer.hover, inks(this.box));
     this.list(shown);
   }
 
@@ -371,7 +285,8 @@ class Heads {
       ? summary(this, focus, links, (found) => this.bring(found))
       : legend(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
     this.words.replaceChildren(...parts);
-    if (this.hover) this.context.announce(said(this, this.hover, links));
+    const { hover } = this.pointer;
+    if (hover) this.context.announce(said(this, hover, links));
   }
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */
@@ -379,22 +294,13 @@ class Heads {
     if (side === "key" && this.keySide.labels.length * this.row > this.box.clientHeight) {
       const middle = Math.round((this.box.scrollTop + this.box.clientHeight / 2) / this.row);
       this.context.state.set({ shift: at - middle || null });
-    } else this.reveal({ side, at });
+    } else this.pointer.reveal({ side, at });
   }
 
   // Export and tests
 
   picture() {
-    const content =
-      Math.max(this.querySide.labels.length, this.keySide.labels.length - this.shift) * this.row + 2 * PAD;
-    const [width, height] = [this.box.clientWidth, Math.min(this.box.clientHeight, content)];
-    const colors = inks(this.box);
-    return onPaper(width, height, colors.paper, (ctx) => {
-      const scene = this.scene(width, height);
-      const shown = this.shown(scene);
-      drawLines(ctx, scene, shown.links);
-      drawTokens(ctx, scene, shown.focus, shown.links, this.pins, this.hover, colors);
-    });
+    return headsPicture(this);
   }
 
   legend() {
@@ -406,17 +312,7 @@ class Heads {
   }
 
   table() {
-    const scene = this.scene(this.box.clientWidth, this.box.clientHeight);
-    const rows = this.shown(scene).links.map((link) => [
-      this.call.name,
-      link.head,
-      link.query,
-      this.querySide.labels[link.query],
-      link.key,
-      this.keySide.labels[link.key],
-      link.weight,
-    ]);
-    return [["layer", "head", "query", "query token", "key", "key token", "weight"], ...rows];
+    return headsTable(this);
   }
 
   drawn() {

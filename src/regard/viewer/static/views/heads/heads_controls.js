@@ -1,5 +1,5 @@
 // The controls of the Heads view, and its keys.
-import { el, slider, tick } from "../../draw/dom.js";
+import { choice, el, slider, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
 
 export const LEAST = 0.05; // of the weight
@@ -28,15 +28,29 @@ export function headsControls(state, mute) {
   return { root, callBox, buttons, mass, sink, special, partBox };
 }
 
+/** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */
+export function showPartChoice(box, { querySide, keySide, state, context }) {
+  const parts = [...new Set([...querySide.parts, ...keySide.parts])].filter((part) => part >= 0);
+  if (parts.length < 2) {
+    box.replaceChildren();
+    return [];
+  }
+  const name = (part) => "AB"[part] ?? String(part);
+  const pairs = parts.flatMap((a) => parts.map((b) => [`${a}-${b}`, `${name(a)} → ${name(b)}`]));
+  const changed = (part) => context.state.set({ part: part || null });
+  box.replaceChildren(choice("Part", [["", "all sentences"], ...pairs], state.part ?? "", changed));
+  return pairs.map(([pair]) => pair);
+}
+
 /** @returns {KeyBinding[]} */
 export function headsKeys(view) {
   const set = (patch) => view.context.state.set(patch);
   return [
-    { key: "ArrowDown", text: "next token", run: () => view.step(1) },
-    { key: "ArrowUp", text: "previous token", run: () => view.step(-1) },
-    { key: "ArrowLeft", text: "the queries’ column", run: () => view.cross("query") },
-    { key: "ArrowRight", text: "the keys’ column", run: () => view.cross("key") },
-    { key: "Enter", text: "pin the token", run: () => view.hover && view.toggle(view.hover) },
+    { key: "ArrowDown", text: "next token", run: () => view.pointer.step(1) },
+    { key: "ArrowUp", text: "previous token", run: () => view.pointer.step(-1) },
+    { key: "ArrowLeft", text: "the queries’ column", run: () => view.pointer.cross("query") },
+    { key: "ArrowRight", text: "the keys’ column", run: () => view.pointer.cross("key") },
+    { key: "Enter", text: "pin the token", run: () => view.pointer.hover && view.toggle(view.pointer.hover) },
     { key: "Escape", text: "unpin all", run: () => view.unpin() },
     { key: "]", text: "next layer", run: () => view.layer(1) },
     { key: "[", text: "previous layer", run: () => view.layer(-1) },
@@ -53,7 +67,7 @@ export function headsKeys(view) {
       text: "hide special tokens",
       run: () => view.mute("special", !view.mutes.includes("special")),
     },
-    { key: "ArrowDown", shift: true, text: "keys down", run: () => view.moveKeys(3) },
-    { key: "ArrowUp", shift: true, text: "keys up", run: () => view.moveKeys(-3) },
+    { key: "ArrowDown", shift: true, text: "keys down", run: () => view.pointer.moveKeys(3) },
+    { key: "ArrowUp", shift: true, text: "keys up", run: () => view.pointer.moveKeys(-3) },
   ];
 }

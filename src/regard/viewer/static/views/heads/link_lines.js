@@ -11,6 +11,7 @@ const FOG = 0.03; // fainter than this, thousands of lines together hide the oth
 const SPREAD = 14; // pixels over which the lines of different heads lie side by side
 const BEYOND = 60; // pixels
 const LABELS = 0.62; // of a column's width at most, for its labels; the rest is for the weights of each head
+const EDGE = 6; // pixels left free at the edge of the picture
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Pixels of one token where `count` of them stand in a window of this height. */
@@ -154,8 +155,8 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   const weighed = focus.some((one) => one.side !== side);
   const room = weighed ? Math.min(widest + 12, width * LABELS) : width - 8;
   if (weighed) {
-    const from = side === "query" ? x : x + room + 4;
-    drawWeights(ctx, scene, side, links, first, last, [from, width - room - 4], colors);
+    const from = side === "query" ? x + EDGE : x + room + 4;
+    drawWeights(ctx, scene, side, links, first, last, [from, width - room - 4 - EDGE], colors);
   }
   ctx.textAlign = side === "query" ? "right" : "left";
   ctx.textBaseline = "middle";
@@ -201,7 +202,8 @@ function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
     );
   }
   ctx.globalAlpha = 1;
-  if (w < 9 || scene.top > 0) return;
+  const digits = String(Math.max(...scene.active)).length;
+  if (w < 3 + 6 * digits || scene.top > 0) return; // the numbers of all heads fit, or none is written
   Object.assign(ctx, {
     font: `9px ${colors.font}`,
     fillStyle: colors.soft,

@@ -6,6 +6,10 @@ import { choice, el } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
 
 const LISTED = 5;
+const ELSEWHERE = () => [
+  el("p", {}, "a head is silenced, or a word is hidden? With regard on your computer, this page runs the model again:"),
+  el("p", {}, el("code", {}, "regard view")),
+];
 
 /** A panel below the sidebar of the Heads view; `view` has context, trace, call, querySide, active and pins. */
 export class WhatIfPanel {
@@ -21,13 +25,23 @@ export class WhatIfPanel {
   get possible() {
     const { trace, context } = this.view;
     if (trace.made?.second) return false; // the request has one text
+    if (this.elsewhere) return false;
     return Boolean(trace.made && context.about.models.some((model) => model.name === trace.made.model));
+  }
+
+  /** Whether it takes an installation: a page without a server runs no model with heads silenced. */
+  get elsewhere() {
+    const { trace, context } = this.view;
+    return Boolean(trace.made && context.source.runs?.("/api/what-if") === false);
   }
 
   /** The controls: a head, and the word that is chosen. */
   show() {
-    this.root.hidden = !this.possible;
-    if (!this.possible) return;
+    this.root.hidden = !this.possible && !this.elsewhere;
+    if (!this.possible) {
+      if (this.elsewhere) this.root.replaceChildren(el("h3", {}, "What if …"), ...ELSEWHERE());
+      return;
+    }
     const { call, pins, querySide, active, trace } = this.view;
     const word = pins.find((pin) => pin.side === "query") ?? pins[0] ?? null;
     const own = trace.made.generate ? null : word; // of a text that was written, positions move

@@ -15,10 +15,6 @@ export const inside = {
   title: "Inside",
   hint: "One layer, step by step: from what it reads to what it writes",
   needs: "nothing",
-  tour: {
-    title: "Inside a layer",
-    text: "Every matrix of one head, from X to the output. Point at a number: its row and its column light up.",
-  },
   mount: (root, context) => {
     const models = context.about.models.filter((model) => model.layers > 0);
     return models.length ? new Inside(root, context, models) : nothing(root);
@@ -56,6 +52,10 @@ class Inside {
       maxlength: 200,
       onchange: () => this.set({ text: this.input.value, step: this.settings.step }),
     });
+    if (this.context.source.runs?.("/api/inside") === false) {
+      this.input.readOnly = true;
+      this.input.title = "A text that was prepared. For one of your own, install regard and run: regard view";
+    }
     this.chosers = el("span.samples");
     this.controls = el("div.controls", {}, this.input, this.chosers);
     this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");

@@ -14,10 +14,6 @@ export const lookup = {
   title: "Look-up",
   hint: "A query meets keys that carry values: energies become weights, weights an average",
   needs: "nothing",
-  tour: {
-    title: "Attention is a look-up",
-    text: "A query meets keys; how well they match becomes weights; the answer is the weighted average of the values. Drag the query and watch.",
-  },
   mount,
 };
 

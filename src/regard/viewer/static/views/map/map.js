@@ -23,11 +23,22 @@ export const map = {
   needs: "trace",
   showsHead: true,
   tour: {
-    title: "Read it like a map",
-    text: "The whole of one head. Zoom with the wheel or + and −, from the whole context down to single weights.",
+    title: "Two layers side by side",
+    text: "A square is one weight: the darker, the larger. Compare sets a second layer beside the first, and the page now goes through the layers. Zoom with the wheel, + and −.",
+    act: compareLayers,
   },
   mount: (root, context) => new MapView(root, context),
 };
+
+/** What the tour does here: later layers beside the first. @param {TourStage} stage */
+async function compareLayers({ state, trace: { id: trace, calls }, pause }) {
+  state.set({ call: calls[0].id, head: 0, map: {} });
+  for (const share of [0.5, 1]) {
+    await pause(1300);
+    const { id } = calls[Math.floor(share * (calls.length - 1))];
+    state.set({ map: { other: { trace, call: id, head: 0 } } });
+  }
+}
 
 class MapView {
   constructor(root, context) {

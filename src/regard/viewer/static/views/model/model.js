@@ -22,10 +22,20 @@ export const model = {
   tokensOnly: true,
   tour: {
     title: "All heads at once",
-    text: "Every head as a small map, sorted by what it does. Click one to look closer.",
+    text: "Every head of every layer as a small map, with what it does below. The page now opens one after another; click any to see it large.",
+    act: openHeads,
   },
   mount: (root, context) => new Model(root, context),
 };
+
+/** What the tour does here: a head of the first, the middle and the last layer. @param {TourStage} stage */
+async function openHeads({ state, trace: { calls }, pause }) {
+  for (const share of [0, 0.5, 1]) {
+    const { id, heads } = calls[Math.floor(share * (calls.length - 1))];
+    state.set({ call: id, head: Math.floor(share * (heads - 1)) });
+    await pause(1300);
+  }
+}
 
 class Model {
   /** @type {State} */

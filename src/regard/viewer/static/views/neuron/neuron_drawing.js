@@ -40,7 +40,7 @@ export function drawTop(ctx, view, at, colors) {
   ctx.textAlign = "left";
   const { peaks } = view;
   const titles = at.narrow
-    ? { k: "key kⱼ", product: "product", energy: "energy", weight: "weight" }
+    ? { k: "kⱼ", product: "q · k", energy: "energy", weight: "weight" }
     : {
         k: `key kⱼ (±${number(peaks.k)})`,
         product: `product (±${number(peaks.product)})`,

@@ -12,7 +12,7 @@ import { choice, el, tick } from "../../draw/dom.js";
 import { makeDrop } from "../../draw/file_drop.js";
 import { drawOver, within } from "../../draw/image_overlay.js";
 import { textLines } from "../../draw/line_breaks.js";
-import { bounded, exact } from "../../draw/numbers.js";
+import { bounded, number } from "../../draw/numbers.js";
 import { captionPicture, captionTable } from "./picture_export.js";
 
 /** @type {View} */
@@ -322,8 +322,8 @@ class PictureView {
     const most = Math.max(...shown.weights);
     const cell =
       this.hovered === null
-        ? `brightest ${exact(most)}`
-        : `this cell ${exact(shown.weights[this.hovered])}, brightest ${exact(most)}`;
+        ? `brightest ${number(most)}`
+        : `this cell ${number(shown.weights[this.hovered])}, brightest ${number(most)}`;
     this.reading.textContent = `“${shown.name}”: ${cell}. ${shown.grid[0]} × ${shown.grid[1]} cells.`;
   }
 

@@ -11,10 +11,6 @@ export const translate = {
   title: "Translate",
   hint: "Point at a word on either side to see where the model looked for it",
   needs: "translate",
-  tour: {
-    title: "Where a translator looks",
-    text: "Type a sentence. Point at a word on either side: the words it was made from light up. Below, the search step by step.",
-  },
   mount: (root, context) => new TranslateView(root, context),
 };
 

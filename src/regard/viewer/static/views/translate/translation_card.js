@@ -56,9 +56,10 @@ export class TranslationCard {
     this.answer = answer;
     this.table = gathered(answer, level);
     const { rows, columns, weights } = this.table;
-    const maps = answer.maps > 1 ? ` · mean of ${answer.maps} heads` : "";
-    const faith = answer.fidelity ? ` · weights checked, error ${number(answer.fidelity.error)}` : "";
-    this.title.replaceChildren(answer.title, el("span.quietly", {}, weights ? maps + faith : " · without attention"));
+    const maps = answer.maps > 1 ? [`mean of ${answer.maps} heads`] : [];
+    const faith = answer.fidelity ? [`weights checked, error ${number(answer.fidelity.error)}`] : [];
+    const remark = weights ? [...maps, ...faith].join(" · ") : "without attention";
+    this.title.replaceChildren(answer.title, el("span.quietly", {}, remark || " "));
     this.words("source", columns);
     this.words("target", rows);
     this.stage.hidden = !weights;
