@@ -155,3 +155,16 @@ def test_bad_requests(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train("word", 50, TEXTS)
     with pytest.raises(ValueError, match="id 50 is not in this vocabulary of 50"):
         tokenizer.pieces([7, 50])
+
+
+def test_words_with_punctuation_split_off() -> None:
+    """Text as people write it gives the tokens of the tokenised text that the vocabulary comes from."""
+    tokenised = "l' accord sur le teacher 's est-ce qu' il <2fr> aujourd'hui 1992 , . ?"
+    tokenizer = Tokenizer.train("word", 100, [tokenised], lowercase=True, punctuation=True)
+    typed = "L'accord sur le teacher's est-ce qu'il <2fr> aujourd'hui 1992, .?"
+    assert tokenizer.pieces(tokenizer.encode(typed)) == tokenised.split()
+    assert tokenizer.pieces(tokenizer.encode(tokenised)) == tokenised.split()
+    plain = Tokenizer.train("word", 100, [tokenised])
+    assert plain.encode("l'accord") == [3], "without `punctuation`, spaces alone separate words"
+    with pytest.raises(ValueError, match="punctuation = true is for the tokenizer"):
+        Tokenizer.train("bpe", 100, [tokenised], punctuation=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,17 +17,42 @@ def phrasebook(
     links: Annotated[
         bool, typer.Option("--links", help="Add two columns of gold alignment links: sure, and possible only.")
     ] = False,
+    language: Annotated[
+        Literal["french", "spanish", "both"],
+        typer.Option(help="Translate into French or Spanish; both: every sentence into each, after <2fr> and <2es>."),
+    ] = "french",
+    lectures: Annotated[
+        bool,
+        typer.Option(
+            "--lectures", help="Half of the French pairs are like the sentences of the lectures; all Spanish."
+        ),
+    ] = False,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="Print the sentences that the lectures show, and nothing else.")
+    ] = False,
 ) -> None:
-    """Print generated English–French sentence pairs, one pair per line, separated by a tab.
+    """Print generated English–French or English–Spanish sentence pairs, one pair per line, separated by a tab.
 
     \b
     Examples:
       regard phrasebook 5
+      regard phrasebook 5 --language spanish
+      regard phrasebook --examples --links
       regard phrasebook 20000 --links > train.tsv
       regard phrasebook 1000 --links --test > test.tsv
     """
     from ..data.corpora import phrasebook as corpus
 
-    for pair in corpus.pairs(count, seed=seed, split="test" if test else "train"):
+    split: Literal["train", "test"] = "test" if test else "train"
+    if examples and language == "both":
+        raise ValueError("--examples prints the sentences of one language: --language french or spanish")
+    if examples and (test or lectures):
+        raise ValueError("--examples prints a fixed list; leave out --test and --lectures")
+    printed = (
+        corpus.examples(language)
+        if examples and language != "both"
+        else corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures)
+    )
+    for pair in printed:
         columns = [pair.source, pair.target, pair.alignment or "", pair.possible or ""]
         typer.echo("\t".join(columns if links else columns[:2]))

@@ -24,6 +24,13 @@ ALPHABET = 1000  # rarer characters of the training text are <unk>
 # Moses' tokenizer (&apos;), a run of anything else; each with the space before it.
 _BOUNDS = r"▁?(?:[\p{L}\p{M}]+['’]?|\p{N}+|&(?:[a-z]+|#[0-9]+);|[^\p{L}\p{M}\p{N}▁]+)|▁"
 
+# The words of kind "word" with `punctuation`, in this order: a tag (<2fr>), an elided word (l', qu'), a word with its
+# hyphens and apostrophes (est-ce, aujourd'hui) but without 's, a number, 's, any other character.
+_WORDS = (
+    r"<2\p{L}+>|(?:[cdjlmnst]|qu)['’]|[\p{L}\p{M}]+(?:[-'’](?!s(?![\p{L}\p{M}]))[\p{L}\p{M}]+)*"
+    r"|\p{N}+|['’]s(?![\p{L}\p{M}])|[^\p{L}\p{M}\p{N}]"
+)
+
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
@@ -33,7 +40,8 @@ class Tokenizer:
     - `bpe`: byte-pair encoding over characters (Sennrich et al. 2016, arXiv 1508.07909);
     - `unigram`: the pieces that make the text likeliest (Kudo 2018, arXiv 1804.10959); training again gives the same
       pieces, but the library numbers the rarest characters in any order;
-    - `word`: what spaces separate, for text that is tokenised already;
+    - `word`: what spaces separate, for text that is tokenised already; with `punctuation`, text as people write it is
+      split too: l'accord., the teacher's and est-ce are l' accord . the teacher 's est-ce;
     - `character`.
 
     `decode(encode(text)) == text` for text in Unicode's normal form C whose characters (for `word`: words) were seen in
@@ -54,13 +62,17 @@ class Tokenizer:
         backend.encode_special_tokens = True
 
     @classmethod
-    def train(cls, kind: Kind, size: int, texts: Iterable[str], *, lowercase: bool = False) -> Tokenizer:
+    def train(
+        cls, kind: Kind, size: int, texts: Iterable[str], *, lowercase: bool = False, punctuation: bool = False
+    ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries, the four special ones among them."""
         if kind not in get_args(Kind):
             raise ValueError(f"no tokenizer is called {kind!r}; known kinds are {', '.join(get_args(Kind))}")
         if size <= len(SPECIALS):
             raise ValueError(f"a vocabulary holds {len(SPECIALS)} special entries and at least one more, got {size}")
-        backend, trainer = _untrained(kind, size, lowercase)
+        if punctuation and kind != "word":
+            raise ValueError(f'punctuation = true is for the tokenizer "word"; "{kind}" splits punctuation anyway')
+        backend, trainer = _untrained(kind, size, lowercase, punctuation)
         backend.train_from_iterator(_some(texts), trainer)
         if backend.get_vocab_size() > size:
             raise ValueError(
@@ -158,7 +170,7 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
     yield text[begin:]
 
 
-def _untrained(kind: Kind, size: int, lowercase: bool) -> tuple[Any, Any]:
+def _untrained(kind: Kind, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
     """A tokenizer of the library with its parts in place, and what trains it."""
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
     from tokenizers import Tokenizer as Backend
@@ -177,8 +189,10 @@ def _untrained(kind: Kind, size: int, lowercase: bool) -> tuple[Any, Any]:
         backend = Backend(models.WordLevel(unk_token=unknown))
         trainer = trainers.WordLevelTrainer(**settings)
     marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
+    spaces = pre_tokenizers.WhitespaceSplit()
+    split_words = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(_WORDS), "isolated")])
     backend.pre_tokenizer = {
-        "word": pre_tokenizers.WhitespaceSplit(),
+        "word": split_words if punctuation else spaces,
         "character": pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex("(?m)."), "isolated")]),
     }.get(kind, pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(_BOUNDS), "isolated")]))
     if kind != "word":

@@ -42,6 +42,7 @@ class TokenizerPair:
         *,
         joint: bool = True,
         lowercase: bool = False,
+        punctuation: bool = False,
         source: Any = None,
         labels: bool = False,
     ) -> TokenizerPair:
@@ -49,7 +50,7 @@ class TokenizerPair:
 
         With `source`, a reader of what is no text, only the target is learned; with `labels` it is a set of them.
         """
-        how = {"lowercase": lowercase}
+        how = {"lowercase": lowercase, "punctuation": punctuation}
         if joint and source is None and not labels:
             both = chain.from_iterable((pair.source, pair.target) for pair in pairs)
             shared = Tokenizer.train(kind, size, both, **how)

@@ -80,11 +80,26 @@ class GeneratedData(DataSection):
     seed: Count = Field(default=0, description="of what is made; the same pairs for every training seed")
     tokenised: bool = True
 
+    @property
+    def options(self) -> dict[str, object]:
+        """Keywords of the generator's `pairs`."""
+        return {}
+
 
 class PhrasebookData(GeneratedData):
-    """Pairs with gold alignments from regard's own English–French grammar."""
+    """Pairs with gold alignments from regard's own grammar of English and French, or Spanish."""
 
     kind: Literal["phrasebook"] = "phrasebook"
+    language: Literal["french", "spanish", "both"] = Field(
+        default="french", description='both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
+    )
+    lectures: bool = Field(
+        default=False, description="half of the French pairs are like the sentences of the lectures; all Spanish are"
+    )
+
+    @property
+    def options(self) -> dict[str, object]:
+        return {"language": self.language, "lectures": self.lectures}
 
 
 class OpinionsData(GeneratedData):
@@ -140,6 +155,7 @@ class PhrasesData(DataSection):
 
     kind: Literal["phrases"] = "phrases"
     sentences: Positive = 20_000
+    lectures: bool = Field(default=False, description="half of the sentences are like those of the lectures")
     seed: Count = 0
     held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
     longest: Positive = Field(default=64, description="tokens of a window")

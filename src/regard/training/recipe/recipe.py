@@ -27,6 +27,10 @@ class TokenizerSection(StrictSection):
     size: Positive = Field(default=10_000, description="of the vocabulary, at most; of each, where there are two")
     joint: bool = Field(default=True, description="one vocabulary for both languages, or one each")
     lowercase: bool = False
+    punctuation: bool = Field(
+        default=False,
+        description="word: split off punctuation marks and elided words (l'), for text as people write it",
+    )
     load: str = Field(
         default="", description="a folder with tokenizers to use as they are, instead of training new ones"
     )

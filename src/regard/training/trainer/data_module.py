@@ -104,7 +104,14 @@ class DataModule(lightning.LightningDataModule):
             source = None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump())
             labels = recipe.task == "classify"
             tokenizers = TokenizerPair.train(
-                how.kind, how.size, train, joint=how.joint, lowercase=how.lowercase, source=source, labels=labels
+                how.kind,
+                how.size,
+                train,
+                joint=how.joint,
+                lowercase=how.lowercase,
+                punctuation=how.punctuation,
+                source=source,
+                labels=labels,
             )
         with replacing_folder(self.run.data) as unfinished:
             tokenizers.save(unfinished)

@@ -133,7 +133,7 @@ def _running(data: TextData | PhrasesData, split: Split) -> Pair:
     if isinstance(data, PhrasesData):
         from ...data.corpora.phrasebook import pairs
 
-        whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed))
+        whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed, lectures=data.lectures))
     else:
         root = folder(data.root)
         whole = "".join(text(_found(root / name, "files", data.root)) for name in data.files)
@@ -160,7 +160,7 @@ def folder(root: str) -> Path:
 def _generated(data: GeneratedData, split: Split) -> PairReader:
     module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
-        return PairReader(list(module.pairs(data.train, seed=data.seed)))
+        return PairReader(list(module.pairs(data.train, seed=data.seed, **data.options)))
     # From the held-out part of the generator; the first pairs test, the others validate.
-    held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test"))
+    held_out = list(module.pairs(data.test + data.valid, seed=data.seed, split="test", **data.options))
     return PairReader(held_out[: data.test] if split == "test" else held_out[data.test :])

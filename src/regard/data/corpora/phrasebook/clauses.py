@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words
+from .bilingual_phrase import EnglishWord, Phrase, TargetWord, target_words
 from .french import Person, agree, feminine, present
 from .lexicon import ALL, GIVING, MOVING, VERBS, Verb
 from .noun_phrases import NounPhrase, noun_phrase, object_pronoun
@@ -39,8 +39,8 @@ class VerbGroup:
     auxiliaries: list[EnglishWord] = field(default_factory=list)  # at most one; before the subject in a question
     middle: list[EnglishWord] = field(default_factory=list)  # not, never, often
     lexical: list[EnglishWord] = field(default_factory=list)  # the verb, with the "to" before it
-    finite: FrenchWord = field(default_factory=lambda: FrenchWord("", []))
-    rest: list[FrenchWord] = field(default_factory=list)  # participle or infinitive
+    finite: TargetWord = field(default_factory=lambda: TargetWord("", []))
+    rest: list[TargetWord] = field(default_factory=list)  # participle or infinitive
     infinitive: bool = False
 
     def english(self) -> list[EnglishWord]:
@@ -57,19 +57,19 @@ def group(verb: Verb, who: NounPhrase, tense: str, middle: str, asked: bool, fem
     support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")] if supported else []
     if tense == "present":
         lexical.text, made.auxiliaries = verb.third if who.third and not support else verb.en, support
-        made.finite = FrenchWord(french.present[person], [lexical], list(support))
+        made.finite = TargetWord(french.present[person], [lexical], list(support))
     elif tense == "progressive":
         lexical.text, made.auxiliaries = verb.ing, [EnglishWord(BE[person])]
-        made.finite = FrenchWord(french.present[person], [lexical], list(made.auxiliaries))
+        made.finite = TargetWord(french.present[person], [lexical], list(made.auxiliaries))
     elif tense == "future":
         made.auxiliaries = [EnglishWord("will")]
-        made.finite = FrenchWord(french.future[person], [lexical], list(made.auxiliaries))
+        made.finite = TargetWord(french.future[person], [lexical], list(made.auxiliaries))
     elif tense == "past":
         lexical.text, made.auxiliaries = verb.en if support else verb.past, support
         if french.etre:
             female, several = who.female, who.several
-        made.finite = FrenchWord((ETRE if french.etre else AVOIR)[person], list(support or [lexical]))
-        made.rest = french_words(agree(french.participle, feminine(french.participle), female, several), lexical)
+        made.finite = TargetWord((ETRE if french.etre else AVOIR)[person], list(support or [lexical]))
+        made.rest = target_words(agree(french.participle, feminine(french.participle), female, several), lexical)
     else:
         _infinitive(made, who, tense, lexical, french.infinitive, support)
     return made
@@ -80,37 +80,37 @@ def _infinitive(
 ) -> None:
     """is going to eat: va manger; can eat: peut manger; wants to eat: veut manger."""
     to = EnglishWord("to")
-    made.rest, made.infinitive = [FrenchWord(infinitive, [lexical])], True
+    made.rest, made.infinitive = [TargetWord(infinitive, [lexical])], True
     if tense == "going":
         be, going = EnglishWord(BE[who.person]), EnglishWord("going")
         made.auxiliaries, made.lexical = [be], [going, to, lexical]
-        made.finite = FrenchWord(_ALLER[who.person], [going], [be])
+        made.finite = TargetWord(_ALLER[who.person], [going], [be])
         made.rest[0].possible = [to]
     elif tense == "want":
         want = EnglishWord("wants" if who.third and not support else "want")
         made.auxiliaries, made.lexical = support, [want, to, lexical]
-        made.finite = FrenchWord(_MODALS[tense][who.person], [want], list(support))
+        made.finite = TargetWord(_MODALS[tense][who.person], [want], list(support))
         made.rest[0].possible = [to]
     else:
         modal = EnglishWord(tense)
         made.auxiliaries = [modal]
-        made.finite = FrenchWord(_MODALS[tense][who.person], [modal])
+        made.finite = TargetWord(_MODALS[tense][who.person], [modal])
 
 
-def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[FrenchWord, FrenchWord]:
+def denied(word: EnglishWord, auxiliaries: list[EnglishWord]) -> tuple[TargetWord, TargetWord]:
     """ne and pas, or ne and jamais. "does" is there because of "not", so it is a possible link of both."""
     support = [auxiliary for auxiliary in auxiliaries if auxiliary.text in ("do", "does", "did")]
     pas = "jamais" if word.text == "never" else "pas"
-    return FrenchWord("ne", [word], support), FrenchWord(pas, [word], list(support))
+    return TargetWord("ne", [word], support), TargetWord(pas, [word], list(support))
 
 
-def predicate(made: VerbGroup, clitic: FrenchWord | None = None) -> list[FrenchWord]:
+def predicate(made: VerbGroup, clitic: TargetWord | None = None) -> list[TargetWord]:
     """The French verb with ne … pas around it and a pronoun before the verb it belongs to."""
-    before: list[FrenchWord] = []
-    after: list[FrenchWord] = []
+    before: list[TargetWord] = []
+    after: list[TargetWord] = []
     for word in made.middle:
         if word.text in _ADVERBS:
-            after += french_words(_ADVERBS[word.text], word)
+            after += target_words(_ADVERBS[word.text], word)
         else:
             ne, pas = denied(word, made.auxiliaries)
             before.append(ne)
@@ -127,7 +127,7 @@ class Clause:
 
     who: NounPhrase
     verb: VerbGroup
-    french: list[FrenchWord]  # the whole French predicate
+    french: list[TargetWord]  # the whole French predicate
     english: list[EnglishWord]  # what follows the English verb: its preposition, object and particle
     tense: str
     moving: bool  # the verb has a place already
@@ -142,9 +142,9 @@ class Clause:
         """does he sleep ?: est-ce qu' il dort ?, where "est-ce que" is linked to "does" and to "?"."""
         [first], mark = self.verb.auxiliaries, EnglishWord("?")
         modal = first.text in _MODALS
-        ask = [FrenchWord("est-ce", [] if modal else [first], [first, mark]), FrenchWord("que", [], [first, mark])]
+        ask = [TargetWord("est-ce", [] if modal else [first], [first, mark]), TargetWord("que", [], [first, mark])]
         english = [first, *self.who.phrase.en, *self.verb.lexical, *self.english, mark]
-        return Phrase(english, [*ask, *self.who.phrase.fr, *self.french, FrenchWord("?", [mark])])
+        return Phrase(english, [*ask, *self.who.phrase.target, *self.french, TargetWord("?", [mark])])
 
 
 def clause(r: Random, who: NounPhrase, *, tenses: tuple[str, ...] = ALL, asked: bool = False) -> Clause:
@@ -171,21 +171,21 @@ def _tenses(verb: Verb, who: NounPhrase, tenses: tuple[str, ...]) -> list[str]:
 def _with_object(r: Random, who: NounPhrase, verb: Verb, tense: str, middle: str, asked: bool) -> Clause:
     clitic, female, several = None, False, False
     english: list[EnglishWord] = []
-    behind: list[FrenchWord] = []
+    behind: list[TargetWord] = []
     if "person" in verb.objects and verb not in GIVING and r.random() < 0.5:
         word, clitic, female, several = object_pronoun(r, who)
         english.append(word)
     elif verb.objects and verb not in MOVING:
         what = noun_phrase(r, verb.objects, negated=middle in ("not", "never")).phrase
         english += what.en
-        behind += what.fr
+        behind += what.target
     made = group(verb, who, tense, middle, asked, female, several)
     main = (made.rest or [made.finite])[-1]
     if verb in MOVING or verb in GIVING:
         to = EnglishWord(verb.to or "to")
         whom = noun_phrase(r, verb.objects if verb in MOVING else {"person"}, determiners="definite").phrase
         english += [to, *whom.en]
-        behind += [*french_words("de" if verb.to == "from" else "à", to), *whom.fr]
+        behind += [*target_words("de" if verb.to == "from" else "à", to), *whom.target]
     elif verb.to:
         english.insert(0, EnglishWord(verb.to))
         main.possible.append(english[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words
+from .bilingual_phrase import EnglishWord, Phrase, TargetWord, target_words
 from .clauses import AVOIR, BE, ETRE, denied
 from .french import Person, agree, present
 from .lexicon import adjectives, nouns
@@ -34,24 +34,24 @@ def state(r: Random) -> tuple[Phrase, str]:
 
 def _is(
     who: NounPhrase, tense: str, negative: bool, forms: dict[str, dict[Person, str]]
-) -> tuple[list[EnglishWord], list[FrenchWord]]:
+) -> tuple[list[EnglishWord], list[TargetWord]]:
     """ "is not", "ne … pas" around the French verb, which may be être or avoir."""
     will = [EnglishWord("will")] if tense == "future" else []
     no = [EnglishWord("not")] if negative else []
     be = EnglishWord({"present": BE, "past": _WAS}[tense][who.person] if not will else "be")
-    verb = FrenchWord(forms[tense][who.person], [be], list(will))
+    verb = TargetWord(forms[tense][who.person], [be], list(will))
     english = [*will, *no, be] if will else [be, *no]
     return english, _denied(verb, no, [])
 
 
-def _denied(verb: FrenchWord, no: list[EnglishWord], auxiliaries: list[EnglishWord]) -> list[FrenchWord]:
+def _denied(verb: TargetWord, no: list[EnglishWord], auxiliaries: list[EnglishWord]) -> list[TargetWord]:
     if not no:
         return [verb]
     ne, pas = denied(no[0], auxiliaries)
     return [ne, verb, pas]
 
 
-def _joined(who: NounPhrase, english: list[EnglishWord], french: list[FrenchWord]) -> Phrase:
+def _joined(who: NounPhrase, english: list[EnglishWord], french: list[TargetWord]) -> Phrase:
     return who.phrase + Phrase(english, french)
 
 
@@ -62,7 +62,7 @@ def _is_how(r: Random, tense: str, negative: bool) -> Phrase:
     adjective = r.choice([adjective for adjective in adjectives(who.tags) if adjective.en != "new"])
     english, french = _is(who, tense, negative, _IS)
     word = EnglishWord(adjective.en)
-    how = french_words(agree(adjective.fr, adjective.frf, who.female, who.several), word)
+    how = target_words(agree(adjective.fr, adjective.frf, who.female, who.several), word)
     return _joined(who, [*english, word], [*french, *how])
 
 
@@ -75,11 +75,13 @@ def _is_more(r: Random, tense: str, negative: bool) -> Phrase:
     adjective = r.choice(graded)
     english, french = _is(who, tense, negative, _IS)
     more = [EnglishWord(text) for text in (("more", adjective.en) if adjective.more == "more" else (adjective.more,))]
-    how = french_words(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
+    how = target_words(agree(adjective.fr, adjective.frf, who.female, who.several), more[-1])
     than = EnglishWord("than")
     other = noun_phrase(r, adjective.tags & who.tags, determiners="definite", plain=True).phrase
     words = [*english, *more, than, *other.en]
-    return _joined(who, words, [*french, *french_words("plus", more[0]), *how, *french_words("que", than), *other.fr])
+    return _joined(
+        who, words, [*french, *target_words("plus", more[0]), *how, *target_words("que", than), *other.target]
+    )
 
 
 def _feels(r: Random, tense: str, negative: bool) -> Phrase:
@@ -88,10 +90,10 @@ def _feels(r: Random, tense: str, negative: bool) -> Phrase:
     english, french = _is(who, tense, negative, _HAS)
     feeling, noun = r.choice(list(_FEELINGS.items()))
     word = EnglishWord(feeling)
-    phrase = _joined(who, [*english, word], [*french, *french_words(noun, word)])
+    phrase = _joined(who, [*english, word], [*french, *target_words(noun, word)])
     if feeling == "afraid":
         of, what = EnglishWord("of"), noun_phrase(r, {"animal", "person"}, determiners="definite").phrase
-        phrase += Phrase([of, *what.en], [*french_words("de", of), *what.fr])
+        phrase += Phrase([of, *what.en], [*target_words("de", of), *what.target])
     return phrase
 
 
@@ -104,7 +106,7 @@ def _is_what(r: Random, tense: str, negative: bool) -> Phrase:
     english, french = _is(who, tense, negative, _IS)
     article = [] if who.several else [EnglishWord("a")]
     word = EnglishWord(noun.ens if who.several else noun.en)
-    trade = FrenchWord(noun.frs if who.several else noun.fr, [word], list(article))
+    trade = TargetWord(noun.frs if who.several else noun.fr, [word], list(article))
     return _joined(who, [*english, *article, word], [*french, trade])
 
 
@@ -118,8 +120,8 @@ def _has(r: Random, tense: str, negative: bool) -> Phrase:
         support = [EnglishWord("did" if tense == "past" else "does" if who.third else "do")]
     if not support:
         have.text = "had" if tense == "past" else "has" if who.third else "have"
-    verb = FrenchWord(_HAS[tense][who.person], [have], list(support))
-    return _joined(who, [*support, *no, have, *what.en], [*_denied(verb, no, support), *what.fr])
+    verb = TargetWord(_HAS[tense][who.person], [have], list(support))
+    return _joined(who, [*support, *no, have, *what.en], [*_denied(verb, no, support), *what.target])
 
 
 def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
@@ -130,9 +132,9 @@ def _there_is(r: Random, tense: str, negative: bool) -> Phrase:
     there, (english, french) = EnglishWord("there"), _is(what, tense, negative, _HAS)
     verb = 1 if negative else 0
     french[verb].text = _HAS[tense]["il"]  # the subject is "il" in the plural too
-    french = [*french_words("il", there), *french[:verb], *french_words("y", there), *french[verb:]]
+    french = [*target_words("il", there), *french[:verb], *target_words("y", there), *french[verb:]]
     inside, place = EnglishWord("in"), noun_phrase(r, {"inside"}, determiners="definite").phrase
-    where = Phrase([inside, *place.en], [*french_words("dans", inside), *place.fr])
+    where = Phrase([inside, *place.en], [*target_words("dans", inside), *place.target])
     return Phrase([there, *english], french) + what.phrase + where
 
 

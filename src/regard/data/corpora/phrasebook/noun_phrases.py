@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from .bilingual_phrase import EnglishWord, FrenchWord, Phrase, french_words, phrase_pair
+from .bilingual_phrase import EnglishWord, Phrase, TargetWord, phrase_pair, target_words
 from .french import Person, agree, vowel
 from .lexicon import NAMES, Adjective, Noun, adjectives, nouns
 
@@ -81,13 +81,13 @@ def subject(r: Random, *, plain: bool = False, human: bool = False) -> NounPhras
     return noun_phrase(r, {"person"} if human or chance < 0.88 else {"animal"}, plain=plain)
 
 
-def object_pronoun(r: Random, of: NounPhrase) -> tuple[EnglishWord, FrenchWord, bool, bool]:
+def object_pronoun(r: Random, of: NounPhrase) -> tuple[EnglishWord, TargetWord, bool, bool]:
     """me, him, …: the English word, the French one, female, several; never the subject itself."""
     ours = ("je", "nous") if of.person in ("je", "nous") else ("vous",) if of.person == "vous" else ()
     others = [row for row in _PRONOUNS if row[4] not in ours]  # "he sees him" is possible, "I see us" is not
     _, en, _, fr, _, female, several = r.choice(others)
     word = EnglishWord(en)
-    return word, FrenchWord(fr, [word]), female, several
+    return word, TargetWord(fr, [word]), female, several
 
 
 def noun_phrase(
@@ -123,7 +123,7 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
     body = _body(noun, several, described)
     if determiner == "all":
         every, the = EnglishWord("all"), EnglishWord("the")
-        french = [*french_words("toutes" if noun.female else "tous", every), *french_words("les", the)]
+        french = [*target_words("toutes" if noun.female else "tous", every), *target_words("les", the)]
         return Phrase([every, the], french) + body
     if determiner == "some":
         word = EnglishWord("any" if negated else "some")
@@ -133,14 +133,14 @@ def _determined(determiner: str, noun: Noun, several: bool, described: list[Adje
             article = "des"
         else:
             article = "de la" if noun.female else "de le"
-        return Phrase([word], french_words(article, word)) + body
+        return Phrase([word], target_words(article, word)) + body
     word = EnglishWord(determiner)
     if negated and determiner == "a":
-        return Phrase([word], french_words("de", word)) + body
+        return Phrase([word], target_words("de", word)) + body
     if determiner in _COUNTED:
-        return Phrase([word], french_words(_COUNTED[determiner], word)) + body
-    form = 2 if several else int(noun.female) + (3 if vowel(body.fr[0].text) else 0)
-    return Phrase([word], french_words(_DETERMINERS[determiner][form], word)) + body
+        return Phrase([word], target_words(_COUNTED[determiner], word)) + body
+    form = 2 if several else int(noun.female) + (3 if vowel(body.target[0].text) else 0)
+    return Phrase([word], target_words(_DETERMINERS[determiner][form], word)) + body
 
 
 def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
@@ -154,13 +154,13 @@ def _adjectives(r: Random, noun: Noun) -> list[Adjective]:
 def _body(noun: Noun, several: bool, described: list[Adjective]) -> Phrase:
     """The noun with its adjectives; in English all of them come first."""
     word = EnglishWord(noun.ens if several else noun.en)
-    french = french_words(noun.frs if several else noun.fr, word)
+    french = target_words(noun.frs if several else noun.fr, word)
     words = [EnglishWord(adjective.en) for adjective in described]
     for english, adjective in zip(words, described, strict=True):
         form = agree(adjective.fr, adjective.frf, noun.female, several)
         if not several and not noun.female and adjective.before and vowel(french[0].text):
             form = adjective.liaison  # un vieil ami
-        mots = french_words(form, english)
+        mots = target_words(form, english)
         french = [*mots, *french] if adjective.before else [*french, *mots]
     return Phrase([*words, word], french)
 
@@ -169,6 +169,6 @@ def _owned(r: Random, noun: Noun, described: list[Adjective]) -> NounPhrase:
     """ "the teacher 's red car": "la voiture rouge du professeur", in reverse order."""
     owner, s = noun_phrase(r, {"person"}, determiners="definite").phrase, EnglishWord("'s")
     body = _body(noun, False, described)
-    article = FrenchWord("la" if noun.female else "le", [], [s, body.en[-1]])
-    phrase = Phrase([*owner.en, s, *body.en], [article, *body.fr, *french_words("de", s), *owner.fr])
+    article = TargetWord("la" if noun.female else "le", [], [s, body.en[-1]])
+    phrase = Phrase([*owner.en, s, *body.en], [article, *body.target, *target_words("de", s), *owner.target])
     return NounPhrase(phrase, "il", noun.female, False, noun.tags)

@@ -8,9 +8,11 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...pair import Pair
-from .bilingual_phrase import EMPTY, EnglishWord, Phrase, french_words, phrase_pair, rendered
+from .bilingual_phrase import EMPTY, EnglishWord, Language, Phrase, phrase_pair, rendered, target_words
 from .clauses import Clause, clause
 from .copula_clauses import state
+from .lecture_grammar import LectureGrammar
+from .lecture_sentences import lecture_sentences
 from .lexicon import THINKING
 from .noun_phrases import NounPhrase, noun_phrase, subject
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Split = Literal["train", "test"]
+Languages = Literal["french", "spanish", "both"]
+TAGS = ("<2fr>", "<2es>")  # before an English sentence: the language to translate it into (Johnson et al. 2017)
 
 LONGEST = 40  # words
 
@@ -140,7 +144,7 @@ def _that(r: Random) -> Phrase:
     """He thinks that she sleeps: il pense qu' elle dort."""
     who, verb = subject(r, human=True), r.choice(THINKING)
     word = EnglishWord(verb.third if who.third else verb.en)
-    thinks = who.phrase + Phrase([word], french_words(verb.fr.present[who.person], word)) + phrase_pair("that", "que")
+    thinks = who.phrase + Phrase([word], target_words(verb.fr.present[who.person], word)) + phrase_pair("that", "que")
     return thinks + (_around(r, clause(r, subject(r))) if r.random() < 0.75 else state(r)[0])
 
 
@@ -182,27 +186,71 @@ class PhrasebookPairs:
     n: int
     seed: int
     split: Split
+    language: Languages = "french"
+    lectures: bool = False
 
     def __len__(self) -> int:
         return self.n
 
     def __iter__(self) -> Iterator[Pair]:
-        r, row, known = Random(f"{self.seed} {self.split}"), 0, set()
-        while row < self.n:
-            source, target, sure, possible = rendered(sentence(r))
-            # By the French side: an English sentence has one translation here, so neither side is in both splits.
-            tested = zlib.crc32(target.encode()) % 10 == 0
+        row, known = 0, set()
+        for columns in self._sentences():
+            source, target, _, _ = columns[0]
+            # By the target: an English sentence has one translation here, so neither side is in both splits. Pairs in
+            # two languages belong to the split of their English side.
+            tested = zlib.crc32((target if len(columns) == 1 else source).encode()) % 10 == 0
             if tested != (self.split == "test") or source in known or source.count(" ") >= LONGEST:
                 continue
             known.add(source)
-            yield Pair(source, target, row, f"phrasebook:{row + 1}", sure, possible)
-            row += 1
+            for tag, pair in zip(TAGS, columns, strict=False):
+                if row < self.n:
+                    pair = pair if len(columns) == 1 else _tagged(tag, pair)
+                    yield Pair(pair[0], pair[1], row, f"phrasebook:{row + 1}", pair[2], pair[3])
+                row += 1
+            if row >= self.n:
+                return
+
+    def _sentences(self) -> Iterator[list[tuple[str, str, str, str]]]:
+        """Random sentences without end: English, target, sure and possible links; of "both", in French and Spanish."""
+        plain = self.language == "french" and not self.lectures
+        r = Random(f"{self.seed} {self.split}" + ("" if plain else f" {self.language} {self.lectures}"))
+        while self.n:
+            if plain or (self.language == "french" and r.random() < 0.5):
+                yield [rendered(sentence(r))]
+            elif self.language == "both":
+                seed = r.random()  # the same choices in both languages
+                yield [rendered(LectureGrammar(Random(seed), each).sentence(), each) for each in get_args(Language)]
+            else:
+                yield [rendered(LectureGrammar(r, self.language).sentence(), self.language)]
 
 
-def pairs(n: int, seed: int = 0, split: Split = "train") -> PhrasebookPairs:
-    """n different English–French pairs of the phrase book, tokenised, in lower case, with gold alignments."""
+def _tagged(tag: str, pair: tuple[str, str, str, str]) -> tuple[str, str, str, str]:
+    """The English sentence behind a tag that names the target language; links are moved by that word."""
+    source, target, *links = pair
+    moved = [" ".join(f"{int(i) + 1}-{j}" for i, j in (link.split("-") for link in side.split())) for side in links]
+    return f"{tag} {source}", target, moved[0], moved[1]
+
+
+def pairs(
+    n: int, seed: int = 0, split: Split = "train", *, language: Languages = "french", lectures: bool = False
+) -> PhrasebookPairs:
+    """n different pairs of the phrase book, tokenised, in lower case, with gold alignments.
+
+    `lectures`: half of the sentences are like those that lectures on attention show; Spanish has only these. "both"
+    gives each English sentence in French and in Spanish, after the tags <2fr> and <2es>.
+    """
     if n < 0:
         raise ValueError(f"the phrase book gives 0 or more pairs, not {n}")
     if split not in get_args(Split):
         raise ValueError(f"split is 'train' or 'test', got {split!r}")
-    return PhrasebookPairs(n, seed, split)
+    if language not in get_args(Languages):
+        raise ValueError(f"language is 'french', 'spanish' or 'both', got {language!r}")
+    return PhrasebookPairs(n, seed, split, language, lectures)
+
+
+def examples(language: Language = "french") -> list[Pair]:
+    """The sentences that the lectures themselves show."""
+    return [
+        Pair(source, target, row, f"lectures:{row + 1}", sure, possible)
+        for row, (source, target, sure, possible) in enumerate(lecture_sentences(language))
+    ]
