@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (  # noqa: F401  each registers its command
+    align,
     caption,
     classify,
     compare,

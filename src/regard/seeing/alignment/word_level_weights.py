@@ -110,7 +110,7 @@ def caption_word_weights(caption: DecodedWeights) -> tuple[Float[Tensor, "words 
         raise ValueError(f"these weights are over {cells} cells, which do not form a square grid")
     words = caption.tokenizers.target.words(tokens)
     maps = merge_pieces(weights, words, range(cells))
-    return maps.unflatten(-1, (side, side)), _join(words, caption.tokenizers.target.pieces(tokens))
+    return maps.unflatten(-1, (side, side)), join_pieces(words, caption.tokenizers.target.pieces(tokens))
 
 
 def _mean_weights(decoded: DecodedWeights) -> Float[Tensor, "target places"]:
@@ -122,10 +122,10 @@ def _mean_weights(decoded: DecodedWeights) -> Float[Tensor, "target places"]:
 def _words_with_end(tokenizer: _WordTokenizer, tokens: list[int]) -> tuple[list[int], list[str]]:
     words = tokenizer.words(tokens[:-1])
     words.append(words[-1] + 1 if words else 0)  # </s> is a word of its own
-    return words, _join(words, tokenizer.pieces(tokens))
+    return words, join_pieces(words, tokenizer.pieces(tokens))
 
 
-def _join(words: Sequence[int], pieces: Sequence[str]) -> list[str]:
+def join_pieces(words: Sequence[int], pieces: Sequence[str]) -> list[str]:
     """The text of each word; `words` gives the word of each piece."""
     texts = [""] * (words[-1] + 1)
     for word, piece in zip(words, pieces, strict=True):

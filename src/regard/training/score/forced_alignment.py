@@ -1,0 +1,87 @@
+"""The alignment of given pairs: attention weights while the reference is decoded, links, and their error rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...data.batch import UNKNOWN
+from ...seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links
+from ...seeing.alignment.word_level_weights import join_pieces
+from .translation_evaluation import alignments
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+    from ...data import Pair, TokenizerPair
+    from ...data.tokenizer import Tokenizer
+    from ...models import EncoderDecoder
+    from ...seeing.alignment.word_alignment import Links
+
+
+@dataclass(frozen=True)
+class ForcedAlignment:
+    """The words of a pair and the weights between them; `sure` and `possible` are gold links, None if not given."""
+
+    source: list[str]
+    target: list[str]
+    weights: Float[Tensor, "target source"]
+    unknown: list[str]
+    """Words that the model's vocabularies do not have."""
+    sure: Links | None
+    possible: Links
+
+    @property
+    def links(self) -> Links:
+        """Each target word with the source word of its largest weight."""
+        return best_links(self.weights)
+
+
+def force_align(
+    model: EncoderDecoder, tokenizers: TokenizerPair, pairs: list[Pair], layer: int | None = None
+) -> list[ForcedAlignment]:
+    """The alignment of each pair. `layer` counts attention layers from 0; None takes their mean."""
+    for pair in pairs:
+        if not pair.source.strip() or not pair.target.strip():
+            raise ValueError(f"{pair.where or 'the pair'} has an empty side; an alignment needs a source and a target")
+    made = []
+    for pair, weights in zip(pairs, alignments(model, tokenizers, pairs), strict=False):
+        if layer is not None and layer >= len(weights):
+            raise ValueError(f"layer is {layer}, and this model has {len(weights)} layers of attention, from 0")
+        source, unknown_source = _words(tokenizers.source, pair.source)
+        target, unknown_target = _words(tokenizers.target, pair.target)
+        sure = None if pair.alignment is None else parse_links(pair.alignment)
+        possible = parse_links(pair.possible)
+        for i, j in sorted((sure or set()) | possible):
+            if i >= len(source) or j >= len(target):
+                raise ValueError(
+                    f"link {i}-{j} is outside the pair, which has {len(source)} and {len(target)} words: "
+                    f"{' '.join(source)} / {' '.join(target)}"
+                )
+        mean = weights.mean(0) if layer is None else weights[layer]
+        made.append(ForcedAlignment(source, target, mean, unknown_source + unknown_target, sure, possible))
+    if not made:
+        raise ValueError("this model has no attention, so it aligns nothing; give one that attends to the source")
+    return made
+
+
+def error_rate(made: list[ForcedAlignment]) -> float | None:
+    """The alignment error rate over the pairs with gold links; None where there are none."""
+    gold = [alignment for alignment in made if alignment.sure is not None]
+    if not gold:
+        return None
+    links = [alignment.links for alignment in gold]
+    return alignment_error_rate(links, [x.sure or set() for x in gold], [x.possible for x in gold])
+
+
+def _words(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[str]]:
+    """The words of a text as the tokenizer splits them, and those it does not know."""
+    ids = tokenizer.encode(text)
+    numbers = tokenizer.words(ids)
+    words = join_pieces(numbers, tokenizer.pieces(ids))
+    spaced = text.split()
+    unknown = sorted({number for number, id in zip(numbers, ids, strict=True) if id == UNKNOWN})
+    if len(spaced) == len(words):  # an unknown word is shown as it was written
+        words = [spaced[n] if n in unknown else word for n, word in enumerate(words)]
+    return words, [words[n] for n in unknown]

@@ -1,0 +1,73 @@
+"""`regard align`: a table, a picture, gold links, pairs of a file, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("typer")
+pytest.importorskip("pytorch_lightning")
+
+from regard import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE, TARGET = "Where is the library?", "Où est la bibliothèque ?"
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[str | int | None, str]:
+    """The exit code or error message, and what was printed."""
+    monkeypatch.setattr(sys, "argv", ["regard", "align", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return left.value.code, capsys.readouterr().out
+
+
+def test_a_pair_with_gold_links_and_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plot = tmp_path / "alignment.png"
+    links = ["--links", "0-0 1-1 2-2 3-3", "--possible", "3-4"]
+    code, out = run(monkeypatch, capsys, SOURCE, TARGET, *links, "--save-plot", str(plot))
+    assert code in (0, None), code
+    rows = [line.split() for line in out.splitlines()]
+    assert ["est", "is"] in [row[:2] for row in rows]
+    assert ["bibliothèque", "library?"] in [row[:2] for row in rows]
+    # Of five links four are right (Où is linked to "library?"): 1 - (3 + 4) / (5 + 4).
+    assert ["Où", "library?"] in [row[:2] for row in rows]
+    assert "alignment error rate 0.222, of 1 pairs" in out
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "pairs.tsv"
+    file.write_text(f"{SOURCE}\t{TARGET}\t0-0 1-1\nI sleep.\tJe dors.\t0-0 1-1\n", encoding="utf-8")
+    code, out = run(monkeypatch, capsys, "--file", str(file), "--columns", "0,1,2")
+    assert code in (0, None), code
+    assert "of 2 pairs" in out
+    assert ["Je", "I"] in [line.split()[:2] for line in out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((SOURCE,), "1 texts are given"),
+        ((SOURCE, TARGET, "--links", "9-0"), "link 9-0 is outside the pair"),
+        ((SOURCE, TARGET, "--possible", "0-0"), "give --links too"),
+        ((SOURCE, " "), "has an empty side"),
+        ((SOURCE, TARGET, "--layer", "3"), "layer is 3, and this model has 1 layers"),
+        ((SOURCE, TARGET, "--columns", "0,1"), "--columns describes a --file"),
+        ((SOURCE, TARGET, "--model", "shakespeare-transformer"), "is a model for `regard generate`"),
+    ],
+)
+def test_refusals(
+    words: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = run(monkeypatch, capsys, *words)
+    assert isinstance(code, str)
+    assert expected in code
