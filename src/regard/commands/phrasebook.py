@@ -24,7 +24,7 @@ def phrasebook(
     lectures: Annotated[
         bool,
         typer.Option(
-            "--lectures", help="Half of the French pairs are like the sentences of the lectures; all Spanish."
+            "--lectures", help="Sentences like those of the lectures; Spanish has no others."
         ),
     ] = False,
     examples: Annotated[

@@ -94,7 +94,7 @@ class PhrasebookData(GeneratedData):
         default="french", description='both: each sentence in French and Spanish, after "<2fr>" and "<2es>"'
     )
     lectures: bool = Field(
-        default=False, description="half of the French pairs are like the sentences of the lectures; all Spanish are"
+        default=False, description="sentences like those of the lectures on attention; Spanish has no others"
     )
 
     @property
@@ -155,7 +155,7 @@ class PhrasesData(DataSection):
 
     kind: Literal["phrases"] = "phrases"
     sentences: Positive = 20_000
-    lectures: bool = Field(default=False, description="half of the sentences are like those of the lectures")
+    lectures: bool = Field(default=False, description="sentences like those of the lectures on attention")
     seed: Count = 0
     held_out: float = Field(default=0.1, gt=0, lt=1, description="the share at the end that validates")
     longest: Positive = Field(default=64, description="tokens of a window")

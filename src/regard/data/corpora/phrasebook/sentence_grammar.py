@@ -215,7 +215,7 @@ class PhrasebookPairs:
         plain = self.language == "french" and not self.lectures
         r = Random(f"{self.seed} {self.split}" + ("" if plain else f" {self.language} {self.lectures}"))
         while self.n:
-            if plain or (self.language == "french" and r.random() < 0.5):
+            if plain:
                 yield [rendered(sentence(r))]
             elif self.language == "both":
                 seed = r.random()  # the same choices in both languages
@@ -236,8 +236,8 @@ def pairs(
 ) -> PhrasebookPairs:
     """n different pairs of the phrase book, tokenised, in lower case, with gold alignments.
 
-    `lectures`: half of the sentences are like those that lectures on attention show; Spanish has only these. "both"
-    gives each English sentence in French and in Spanish, after the tags <2fr> and <2es>.
+    `lectures`: sentences like those that lectures on attention show; Spanish has only these. "both" gives each of them
+    in French and in Spanish, after the tags <2fr> and <2es>.
     """
     if n < 0:
         raise ValueError(f"the phrase book gives 0 or more pairs, not {n}")
