@@ -23,9 +23,7 @@ def phrasebook(
     ] = "french",
     lectures: Annotated[
         bool,
-        typer.Option(
-            "--lectures", help="Sentences like those of the lectures; Spanish has no others."
-        ),
+        typer.Option("--lectures", help="Sentences like those of the lectures; Spanish has no others."),
     ] = False,
     examples: Annotated[
         bool, typer.Option("--examples", help="Print the sentences that the lectures show, and nothing else.")

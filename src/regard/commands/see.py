@@ -40,6 +40,8 @@ def see(
       regard see minilm "The cat is tired." --with "Why is the cat tired?"
       regard see smollm2 "When Mary and John went out, John gave a book to" --layer 17 --head 3
       regard see tatoeba-transformer-en-fr "Where is the library?" --save trace
+      regard see opinions-lstm "the food was not good" --layer 0
+      regard see scenes-soft scene:test:0:7 --layer 0
     """
     from rich.console import Console
 
@@ -80,11 +82,15 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers, translate
     from ..seeing import watch
-    from ..viewer.data.watched_run import TASKS, watched_run
+    from ..viewer.data.watched_run import TASKS, reads_file, watched_file, watched_run
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
     loaded = load_model_and_tokenizers.load(name, device, wanted=TASKS)
+    if reads_file(loaded):
+        seen, _ = watched_file(loaded, text)
+        seen.model = name
+        return seen
     if loaded.model.task != "translate":
         seen, _ = watched_run(loaded, text)
         seen.model = name

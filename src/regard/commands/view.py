@@ -11,7 +11,7 @@ from .text_input import one_text
 from .typer_app import app
 
 if TYPE_CHECKING:
-    from ..viewer.data.library import Library
+    from ..viewer.data.library import Library, ModelEntry
     from ..viewer.data.trace_view import TraceView
 
 EXAMPLES = {"translate": ("My sister has a small black dog.", 0), "generate": ("My lord, the night is", 48)}
@@ -57,6 +57,7 @@ def view(
       regard view trace --no-browser
       regard view trace other-trace
       regard view runs/bahdanau-phrasebook-1 "the red car"
+      regard view scenes-soft scene:test:0:7
     """
     from ..viewer.http.server import Server
 
@@ -105,6 +106,20 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
     library = Library(models=[model, *(other for other in installed_models() if other.name != model.name)])
     if text is None and not Path(what).exists() and what not in {x.name for x in installed_models()}:
         library.loaded(model)  # neither a folder nor installed: an error now, not an empty page
-    if text is not None:
+    if text is not None and model.ours and model.task in ("caption", "listen"):
+        library.add(_read_file(library, model, text))
+    elif text is not None:
         library.read(model.name, text, second).pinned = True
     return library
+
+
+def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
+    """The trace of a captioner or a classifier of sounds that reads a file."""
+    from ..viewer.data.trace_view import TraceView
+    from ..viewer.data.watched_run import watched_file
+
+    seen, grid = watched_file(library.loaded(model), file)
+    seen.model = model.name
+    if not len(seen):
+        raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")
+    return TraceView.of(seen, f"{model.title.split(',')[0]} · {Path(file).name}", grid=grid, pinned=True)

@@ -118,15 +118,19 @@ def link_table(seen: Seen, count: int = 12) -> Table:
 
 
 def row_and_column_tokens(seen: Seen, call: Call) -> tuple[list[str], list[str]]:
-    """The tokens of a call's rows and columns; a row of a decoder is labelled by the token it generates."""
-    if not seen.sides:
-        tokens = (seen.tokens or [[]])[0]
-        return tokens, tokens
-    if call.kind == "cross":
+    """The tokens of a call's rows and columns; a row of a decoder is labelled by the token it generates.
+
+    Where each token attends to those before it, as in an LSTMN, the first token has no row and the last no column.
+    """
+    if seen.sides and call.kind == "cross":
         return seen.sides["target"], seen.sides["source"]
-    if "decoder" in call.name:
+    if seen.sides and "decoder" in call.name:
         return seen.sides["target"], seen.sides["read"]
-    return seen.sides["source"], seen.sides["source"]
+    tokens = seen.sides["source"] if seen.sides else (seen.tokens or [[]])[0]
+    *_, queries, keys = call.shape
+    if queries == keys == len(tokens) - 1:
+        return tokens[1:], tokens[:-1]
+    return tokens, tokens
 
 
 def check_head(seen: Seen, layer: int, head: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs of regard's own models while their attention is watched: translation, generation, classification."""
+"""Runs of regard's own models while their attention is watched: over a text, a picture or a sound."""
 
 from __future__ import annotations
 
@@ -13,8 +13,41 @@ if TYPE_CHECKING:
     from ...decoding.load_model_and_tokenizers import Pretrained
     from ...seeing import Seen
 
-TASKS = ("translate", "classify", "write")
-"""Tasks of models (`model.task`) that `watched_run` runs."""
+TASKS = ("translate", "classify", "write", "caption")
+"""Tasks of models (`model.task`) that `watched_run` and `watched_file` run."""
+
+
+def reads_file(loaded: Pretrained) -> bool:
+    """Whether a model reads files, pictures or sounds: `watched_file` runs it, not `watched_run`."""
+    return bool(loaded.tokenizers.source.kind in ("picture", "sound"))
+
+
+def watched_file(loaded: Pretrained, file: str) -> tuple[Seen, tuple[int, int] | None]:
+    """What a captioner or a classifier of sounds attended to over a file, and the grid of a picture's cells.
+
+    For commands only: a file is opened by its name, which no request of a browser may give.
+    """
+    if loaded.model.task == "caption":
+        return _caption(loaded, file)
+    with watch(loaded.model) as seen:
+        (result,) = classify(loaded.model, loaded.tokenizers, [file], weights=True)
+    places = max((call.shape[-1] for call in seen), default=0)
+    step = len(result.numbers) / loaded.tokenizers.source.rate / max(places, 1)
+    sides = {"source": [f"{place * step:.2f} s" for place in range(places)], "target": [result.label]}
+    seen.tokens, seen.sides = [sides["source"]], sides
+    return seen, None
+
+
+def _caption(loaded: Pretrained, file: str) -> tuple[Seen, tuple[int, int]]:
+    """Cells of the picture are labelled by row and column, from the upper left corner."""
+    with watch(loaded.model) as seen:
+        (result,) = translate(loaded.model, loaded.tokenizers, [file], beams=1)
+    cells = max((call.shape[-1] for call in seen if call.kind == "cross"), default=0)
+    side = round(cells**0.5)
+    names = [f"{row},{column}" for row in range(side) for column in range(side)]
+    seen.tokens = [result.pieces]
+    seen.sides = {"source": names, "target": result.pieces, "read": ["<s>", *result.pieces[:-1]]}
+    return seen, (side, side)
 
 
 def watched_run(loaded: Pretrained, text: str, tokens: int = 0) -> tuple[Seen, int]:
