@@ -63,6 +63,11 @@ def _parts(model: EncoderDecoder) -> list[TransformerConfig]:
             raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")
+        if part.norm == "none" or not part.residual or not part.scaled:
+            raise ValueError(
+                "only layers with norms, residual connections and scaled energies are exported; this model's "
+                f"{side} has norm = {part.norm!r}, residual = {part.residual}, scaled = {part.scaled}"
+            )
         if part.key_heads not in (0, part.heads):
             raise ValueError(f"shared key/value heads are not exported; this model's {side} has {part.key_heads}")
         parts.append(part)

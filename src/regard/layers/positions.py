@@ -91,7 +91,7 @@ class LearnedPositions(nn.Module, Position):
 
 
 def absolute_positions(kind: str, width: int, longest: int) -> nn.Module | None:
-    """The positions that are added to embeddings; None for rotary and ALiBi, which act inside attention."""
+    """The positions that are added to embeddings; None for "none", and for those that act inside attention."""
     if kind == "sinusoidal":
         return SinusoidalPositions(width)
     return LearnedPositions(width, longest) if kind == "learned" else None

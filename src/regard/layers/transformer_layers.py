@@ -32,21 +32,35 @@ class FeedForward(nn.Sequential):
 
 
 class Residual(nn.Module):
-    """post: norm(x + part(x)), as published; pre: x + part(norm(x)), which needs less warm-up (Xiong et al. 2020)."""
+    """post: norm(x + part(x)), as published; pre: x + part(norm(x)), which needs less warm-up (Xiong et al. 2020).
 
-    def __init__(self, width: int, norm: Literal["pre", "post"], dropout: float) -> None:
+    For experiments that show what each is for, `norm` "none" leaves the norm out, and `adds` False the x + …
+    """
+
+    def __init__(self, width: int, norm: Literal["pre", "post", "none"], dropout: float, *, adds: bool = True) -> None:
         super().__init__()
-        self.norm, self.first, self.dropout = nn.LayerNorm(width), norm == "pre", Dropout(dropout)
+        self.norm: nn.Module = nn.Identity() if norm == "none" else nn.LayerNorm(width)
+        self.first, self.adds, self.dropout = norm != "post", adds, Dropout(dropout)
+
+    @property
+    def normalizes(self) -> bool:
+        return isinstance(self.norm, nn.LayerNorm)
 
     def forward(
         self, x: Float[Tensor, "*batch width"], part: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch width"]:
-        out: Tensor = x + self.dropout(part(self.norm(x))) if self.first else self.norm(x + self.dropout(part(x)))
-        return out
+        out: Tensor = self.dropout(part(self.norm(x) if self.first else x))
+        if self.adds:
+            out = x + out
+        return out if self.first else self.norm(out)
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, attention over annotations `memory` wide (none with `memory` 0), and feed-forward."""
+    """Self-attention, attention over annotations `memory` wide (none with `memory` 0), and feed-forward.
+
+    `norm` and `positions` "none", `residual` and `scaled` False leave out what a Transformer normally has: layer norms,
+    positions, x + part(x), the division of energies by √d. `regard break` shows what goes wrong without each.
+    """
 
     def __init__(
         self,
@@ -56,21 +70,24 @@ class TransformerLayer(nn.Module):
         memory: int = 0,
         *,
         key_heads: int = 0,
-        norm: Literal["pre", "post"] = "pre",
-        positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
+        norm: Literal["pre", "post", "none"] = "pre",
+        positions: Literal["sinusoidal", "learned", "rotary", "alibi", "none"] = "sinusoidal",
+        residual: bool = True,
+        scaled: bool = True,
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         shared: Any = {"key_heads": key_heads or None, "dropout": attention_dropout}
-        energy = Modified(ScaledDot(), Alibi(heads)) if positions == "alibi" else None
+        self.scaled, energy = scaled, ScaledDot() if scaled else ScaledDot(scale=1.0)
+        own_energy = Modified(energy, Alibi(heads)) if positions == "alibi" else energy
         rotary = RotaryPositions(width // heads) if positions == "rotary" else None
-        self.attention = MultiHead(width, heads, energy=energy, rotary=rotary, **shared)
-        self.cross = MultiHead(width, heads, memory=memory, **shared) if memory else None
+        self.attention = MultiHead(width, heads, energy=own_energy, rotary=rotary, **shared)
+        self.cross = MultiHead(width, heads, energy=energy, memory=memory, **shared) if memory else None
         self.feed_forward = FeedForward(width, hidden, dropout)
-        self.around_attention = Residual(width, norm, dropout)
-        self.around_cross = Residual(width, norm, dropout) if memory else None
-        self.around_feed_forward = Residual(width, norm, dropout)
+        self.around_attention = Residual(width, norm, dropout, adds=residual)
+        self.around_cross = Residual(width, norm, dropout, adds=residual) if memory else None
+        self.around_feed_forward = Residual(width, norm, dropout, adds=residual)
 
 
 class EncoderLayer(TransformerLayer):
@@ -89,8 +106,13 @@ KeysValues = tuple["Tensor", "Tensor"]
 class DecoderLayer(TransformerLayer):
     """Causal self-attention, attention over the annotations, then feed-forward.
 
-    With `memory` 0 there are no annotations and no attention over them: the layer of a language model.
+    With `memory` 0 there are no annotations and no attention over them: the layer of a language model. `masked` False
+    lets every position see those after it in `forward`, as an experiment; in `step` there are none after it.
     """
+
+    def __init__(self, *sizes: int, masked: bool = True, **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.mask = causal() if masked else None
 
     def forward(
         self,
@@ -101,7 +123,7 @@ class DecoderLayer(TransformerLayer):
         weights: bool = False,
     ) -> tuple[Float[Tensor, "batch time width"], Weights | None]:
         """Every position at once; a position sees itself and those before it."""
-        x = self.around_attention(x, lambda y: self.attention(y, mask=causal())[0])
+        x = self.around_attention(x, lambda y: self.attention(y, mask=self.mask)[0])
         return self._rest(x, None if self.cross is None else self.cross.keys(annotations), mask, weights)
 
     def step(
@@ -125,7 +147,7 @@ class DecoderLayer(TransformerLayer):
             energy = None
             if isinstance(self.attention.energy, Modified):
                 # ALiBi needs the position of the query, which is not 0 here.
-                energy = Modified(ScaledDot(), Alibi(self.attention.heads, offset=position))
+                energy = Modified(self.attention.energy.energy, Alibi(self.attention.heads, offset=position))
             mask = None if y.shape[1] == 1 else causal(position)  # the last position sees the whole cache
             return self.attention.look(y, k, v, energy=energy, mask=mask, first=position)[0]
 

@@ -7,8 +7,8 @@ from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 CellKind = Literal["gru", "lstm"]
-NormPlace = Literal["pre", "post"]
-PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi"]
+NormPlace = Literal["pre", "post", "none"]
+PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
 SequenceSource = Literal["text", "sound"]
 TaskName = Literal["translate", "write", "classify", "caption", "spell"]
 

@@ -119,7 +119,8 @@ def multihead(
     if attention.rotary is not None and positions is not None:
         q = rotate(g, q, positions, width)
     k, v = (_shared_heads(g, part, attention) for part in (k, v))
-    q = g.op("Mul", q, g.constant(1 / math.sqrt(width)))
+    energy: Any = attention.energy.energy if isinstance(attention.energy, Modified) else attention.energy
+    q = g.op("Mul", q, g.constant(1 / math.sqrt(width) if energy.scale is None else energy.scale))
     energies = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
     if isinstance(attention.energy, Modified) and positions is not None:
         energies = g.op("Sub", energies, _alibi(g, heads, positions, g.size(k, 2)))
@@ -176,7 +177,7 @@ class LayerWriter:
         return layer_norm(self.g, x, residual.norm) if residual.first else x
 
     def _after(self, x: str, y: str, residual: Residual) -> str:
-        total = self.g.op("Add", x, y)
+        total = self.g.op("Add", x, y) if residual.adds else y
         return total if residual.first else layer_norm(self.g, total, residual.norm)
 
 

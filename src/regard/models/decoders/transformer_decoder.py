@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -22,11 +22,24 @@ if TYPE_CHECKING:
 
     from ...attention import Weights
     from ..annotations import Annotations
+    from ..encoders.encoder import EncoderConfig
 
 
 @dataclass(frozen=True)
 class TransformerDecoderConfig(TransformerConfig, DecoderConfig):
     """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
+
+    masked: bool = True  # false lets every position see the tokens after it while training
+
+    def layer_options(self) -> dict[str, Any]:
+        return {**super().layer_options(), "masked": self.masked}
+
+    def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
+        if self.masked or encoder.kind == "none":
+            return []
+        return [
+            "decoder.masked = false is for language models; targets of other models are padded, and the mask hides it"
+        ]
 
     def build(self, vocabulary: int, memory: int, longest: int) -> TransformerDecoder:
         return TransformerDecoder(self, vocabulary, memory, longest)

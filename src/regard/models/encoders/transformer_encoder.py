@@ -33,6 +33,8 @@ class TransformerConfig(PartConfig):
     layers: int = 4
     norm: NormPlace = "pre"
     positions: PositionKind = "sinusoidal"
+    residual: bool = True  # x + part(x); false leaves out the x
+    scaled: bool = True  # energies over √d
     dropout: float = 0.1
     attention_dropout: float = 0.0  # of the attention weights
 
@@ -51,8 +53,8 @@ class TransformerConfig(PartConfig):
 
     def layer_options(self) -> dict[str, Any]:
         """The arguments of each layer."""
-        names = ("width", "heads", "hidden", "key_heads", "norm", "positions", "dropout", "attention_dropout")
-        return {name: getattr(self, name) for name in names}
+        names = ("width", "heads", "hidden", "key_heads", "norm", "positions", "residual", "scaled", "dropout")
+        return {name: getattr(self, name) for name in (*names, "attention_dropout")}
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _matrices(part: TransformerLayer, head: int, x: dict[str, Tensor], weights: 
         "Q turned": q,
         "K turned": k,
         "QKᵀ": products,
-        "QKᵀ / √d": products / math.sqrt(d),
+        "QKᵀ / √d": products * energies.form.scale,
         "masked": modified,  # with a bias of positions, where the model has one
         "W": weights.dense().float(),
         "Z": concat.unflatten(-1, (-1, d))[:, head],
@@ -140,7 +140,9 @@ def _matrices(part: TransformerLayer, head: int, x: dict[str, Tensor], weights: 
 
 def _steps(part: TransformerLayer, matrices: dict[str, Tensor]) -> list[dict[str, Any]]:
     """The steps in the order in which the layer computes them."""
-    before = part.around_attention.first
+    around = part.around_attention
+    before = around.first and around.normalizes
+    scores = "QKᵀ / √d" if part.scaled else "QKᵀ"
     rotates = part.attention.rotary is not None
     masks = bool((matrices["masked"] == -torch.inf).any())
     source = "norm of X" if before else "X"
@@ -157,23 +159,27 @@ def _steps(part: TransformerLayer, matrices: dict[str, Tensor]) -> list[dict[str
     steps += [
         {"title": "Q Kᵀ", "text": "Every query times every key: how well they match.",
          "product": ["Q turned" if rotates else "Q", "Kᵀ", "QKᵀ"]},
-        {"title": "÷ √d", "text": "Divided by the root of the width, so that the numbers stay small.",
-         "shows": ["QKᵀ", "QKᵀ / √d"]},
     ]  # fmt: skip
+    if part.scaled:
+        text = "Divided by the root of the width, so that the numbers stay small."
+        steps.append({"title": "÷ √d", "text": text, "shows": ["QKᵀ", "QKᵀ / √d"]})
     if masks:
         text = "A token may not look at those after it: these entries are closed."
-        steps.append({"title": "Mask", "text": text, "shows": ["QKᵀ / √d", "masked"]})
+        steps.append({"title": "Mask", "text": text, "shows": [scores, "masked"]})
     steps += [
         {"title": "Softmax", "text": "Each row becomes weights that sum to 1.",
-         "shows": ["masked" if masks else "QKᵀ / √d", "W"]},
+         "shows": ["masked" if masks else scores, "W"]},
         {"title": "W V", "text": "Each token gets the average of the values, by its weights.",
          "product": ["W", "V", "Z"]},
         {"title": "Concat", "text": "The results of all heads side by side; this head's are outlined.",
          "shows": ["concat"]},
         {"title": "W_O", "text": "Mixed by one matrix.", "shows": ["concat", "concat · W_O"]},
-        {"title": "Add" if before else "Add, norm", "text": "Added to what the layer read" + (
-            "." if before else ", and normalized."), "shows": ["X", "concat · W_O", "after attention"]},
     ]  # fmt: skip
+    done = [*(["added to what the layer read"] if around.adds else []), *([] if around.first else ["normalized"])]
+    if done:
+        title = ", ".join([*(["add"] if around.adds else []), *([] if around.first else ["norm"])])
+        shows = [*(["X"] if around.adds else []), "concat · W_O", "after attention"]
+        steps.append({"title": title.capitalize(), "text": f"{', and '.join(done).capitalize()}.", "shows": shows})
     if before:
         text = "Normalized before the feed-forward network."
         steps.append({"title": "Norm", "text": text, "shows": ["after attention", "norm"]})
@@ -181,7 +187,8 @@ def _steps(part: TransformerLayer, matrices: dict[str, Tensor]) -> list[dict[str
         {"title": "Hidden", "text": "Each row by itself, into a wider layer; negative numbers become 0.",
          "shows": ["hidden"]},
         {"title": "Feed-forward", "text": "And back to the width of the model.", "shows": ["hidden", "feed-forward"]},
-        {"title": "Out", "text": "Added again: what the next layer reads.", "shows": ["feed-forward", "out"]},
+        {"title": "Out", "text": f"{'Added again: w' if around.adds else 'W'}hat the next layer reads.",
+         "shows": ["feed-forward", "out"]},
     ]  # fmt: skip
     return steps
 
