@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import (  # noqa: F401  each registers its command
     align,
+    break_it,
     caption,
     classify,
     compare,
@@ -12,6 +13,7 @@ from . import (  # noqa: F401  each registers its command
     evaluate,
     export,
     generate,
+    idf,
     patterns,
     phrasebook,
     recipes,

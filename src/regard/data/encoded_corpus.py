@@ -15,6 +15,7 @@ import numpy as np
 from ..atomic_write import replacing_folder
 from ..json_file import DamagedFileError, read_object
 from .batch import BEGIN, END
+from .inverse_document_frequency import inverse_document_frequency
 from .label_set import LabelSet, UnknownLabelError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Float32, Int, Int32, Int64, Shaped
 
+    from .inverse_document_frequency import IdfFormula
     from .pair import Pair
     from .tokenizer_pair import TokenizerPair
 
@@ -138,16 +140,12 @@ class EncodedCorpus:
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
 
-    def idf(self, vocabulary: int) -> Float32[np.ndarray, "vocabulary"]:
-        """Inverse document frequency of each source token: ln((1 + n) / (1 + n_x)) + 1 (Spärck Jones 1972).
-
-        n is the number of texts and n_x that of the texts with token x; the ones are as in scikit-learn, for tokens
-        that are in all texts or in none.
-        """
+    def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
+        """Inverse document frequency of each source token."""
         text = np.repeat(np.arange(len(self)), self.source_lengths)
         once = np.unique(text * vocabulary + self.source)  # each token of each text
         texts_with_token = np.bincount(once % vocabulary, minlength=vocabulary)
-        return (np.log((1 + len(self)) / (1 + texts_with_token)) + 1).astype(np.float32)
+        return inverse_document_frequency(texts_with_token, len(self), formula).astype(np.float32)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A worker process opens the same files instead of receiving their content.

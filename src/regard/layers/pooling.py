@@ -81,7 +81,8 @@ class MeanPooling(EnergyPooling):
 class StaticPooling(EnergyPooling):
     """w_j = idf(x_j) / Σ_i idf(x_i); a word that occurs twice counts twice, which is TF (Spärck Jones 1972).
 
-    `idf` is counted over the training texts (`EncodedCorpus.idf`) before training, and does not change.
+    `idf` is counted over the training texts (`EncodedCorpus.idf`) before training, and does not change. With the plain
+    formula a word of every text has idf 0; a text of such words alone gets no weights, and the vector 0.
     """
 
     normalize = Proportional()

@@ -41,6 +41,7 @@ class HeadConfig(Config):
 
     pooling: Literal["mean", "last", "max", "static", "learned", "attention"] = "attention"
     hidden: int = 64  # of attention's energy
+    idf: Literal["smoothed", "plain"] = "smoothed"  # TF-IDF: log((1 + N) / (1 + n)) + 1, or log(N / n)
     dropout: float = 0.0  # of the pooled vector
 
 
@@ -132,7 +133,7 @@ class Classifier(PretrainedModel):
             return None
         real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
         rare = self.static.idf[source] * real
-        return rare / rare.sum(1, keepdim=True)
+        return rare / rare.sum(1, keepdim=True).clamp_min(torch.finfo(rare.dtype).tiny)  # all 0: no weight anywhere
 
     def loss(self, batch: SourceTargetBatch, *, smoothing: float = 0.0) -> Loss:
         """−Σ log p(label | source), with label smoothing (Szegedy et al. 2016, 7).

@@ -190,6 +190,7 @@ MODEL_NOTES = {
     "residual": "add each part to its input, x + part(x); false leaves out the x, to see what happens",
     "scaled": "divide energies by √d; false does not, to see what happens",
     "masked": "a token sees itself and those before it; false lets it see all while training, to see what happens",
+    "idf": "of TF-IDF: smoothed, log((1 + N) / (1 + n)) + 1, or plain, log(N / n)",
     "attention": "rnn: none, bahdanau (look, then step), luong (step, then look); tell: none, soft, hard",
     "energy": "additive, dot, general or concat",
     "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",

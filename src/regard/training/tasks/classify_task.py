@@ -27,7 +27,7 @@ class ClassifyTask(Task):
         words = tokenizers.source_size
         model = Classifier(self.recipe.classifier(words, len(tokenizers.target.names)))
         if model.static is not None:
-            model.static.idf.copy_(torch.from_numpy(train.idf(words)))
+            model.static.idf.copy_(torch.from_numpy(train.idf(words, model.config.head.idf)))
         return model
 
     def amount(self, encoded: EncodedCorpus) -> str:

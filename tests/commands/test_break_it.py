@@ -1,0 +1,58 @@
+"""`regard break`: both runs, what is printed and drawn, and what a model without its mask does token by token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.commands.typer_app import app
+from regard.training.recipe.switches import SWITCHES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TINY = ("training.updates=4", "training.validate_every=2", "training.save_every=4", "training.warmup=1")
+
+
+def test_every_switch_differs_from_the_whole_in_what_it_leaves_out() -> None:
+    for switch in SWITCHES.values():
+        whole, broken = (switch.load(broken=broken).to_dict() for broken in (False, True))
+        changed = {
+            f"{section}.{key}={value}".lower()
+            for section in ("encoder", "decoder")
+            for key, value in (broken[section] or {}).items()  # type: ignore[attr-defined]
+            if value != whole[section][key]  # type: ignore[index]
+        }
+        assert changed == set(switch.off)
+
+
+def test_it_lists_the_switches_and_refuses_others() -> None:
+    output = CliRunner().invoke(app, ["break"]).output
+    assert [line.split()[0] for line in output.splitlines()] == list(SWITCHES)
+    with pytest.raises(ValueError, match="there is no part 'attention' to leave out"):
+        CliRunner().invoke(app, ["break", "attention"], catch_exceptions=False)
+
+
+def test_without_a_mask_validation_and_generation_disagree(tmp_path: Path) -> None:
+    """With a mask, the loss of whole windows is that of reading token by token; both are over held-out text."""
+    settings = (
+        *TINY,
+        "data.sentences=200",
+        "data.longest=16",
+        "training.tokens=64",
+        "decoder.width=16",
+        "decoder.layers=1",
+    )
+    arguments = ["break", "mask", *settings, "--out", str(tmp_path), "--save-plot", str(tmp_path / "curves.svg")]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    lines = [line for line in result.output.splitlines() if "valid_nll" in line]
+    assert lines[0].startswith("whole: valid_nll")
+    assert lines[2].startswith("decoder.masked=false: valid_nll")
+    taught, alone = (
+        [float(line.split("valid_nll ")[1].split(";")[0].split(",")[0]) for line in lines[at::2]] for at in (0, 1)
+    )
+    assert abs(taught[0] - alone[0]) < 0.2  # the first windows, and all of them
+    assert "<svg" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
