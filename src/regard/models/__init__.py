@@ -25,6 +25,8 @@ from .encoders.picture_convolution_encoder import GridEncoderConfig as GridEncod
 from .encoders.recurrent_encoder import RecurrentEncoderConfig as RecurrentEncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig as TransformerEncoderConfig
 from .encoders.window_convolution_encoder import ConvolutionEncoderConfig as ConvolutionEncoderConfig
+from .multi_decoder import MultiDecoder as MultiDecoder
+from .multi_decoder import MultiDecoderConfig as MultiDecoderConfig
 from .pretrained_model import load as load
 from .registry import DECODERS as DECODERS
 from .registry import ENCODERS as ENCODERS

@@ -25,11 +25,14 @@ class Annotations:
     lengths: Int[Tensor, "batch"]
     summary: Float[Tensor, "batch width"]
     tape: Float[Tensor, "batch places width"] | None = None
+    decoder: Int[Tensor, "batch"] | None = None
+    """Which of several decoders reads each sentence, where there are several."""
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Annotations:
         """The annotations of these sentences, in this order."""
         tape = None if self.tape is None else self.tape[rows]
-        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape)
+        decoder = None if self.decoder is None else self.decoder[rows]
+        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape, decoder)
 
 
 def zero_padding(

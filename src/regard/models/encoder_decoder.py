@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .cross_entropy import Loss, SourceTargetBatch
-    from .decoders.decoder import DecoderOutput
+    from .decoders.decoder import Decoder, DecoderOutput
+    from .encoders.encoder import Encoder
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,15 @@ class EncoderDecoder(PretrainedModel):
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
         super().__init__(config)
-        self.encoder = config.encoder.build(config.source_vocabulary, config.longest)
-        self.decoder = config.decoder.build(config.target_vocabulary, self.encoder.width, config.longest)
+        self.encoder = self._build_encoder()
+        self.decoder = self._build_decoder(self.encoder.width)
         self._tie()
+
+    def _build_encoder(self) -> Encoder:
+        return self.config.encoder.build(self.config.source_vocabulary, self.config.longest)
+
+    def _build_decoder(self, memory: int) -> Decoder[Any]:
+        return self.config.decoder.build(self.config.target_vocabulary, memory, self.config.longest)
 
     def _tie(self) -> None:
         tied, table = self.config.tied, self.decoder.embedding

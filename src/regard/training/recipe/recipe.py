@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, Field, model_validator, with_config
 
-from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig
+from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig, MultiDecoderConfig
 from ...models.config_base import SOURCES, TaskName
 from .data_section import STRICT, Count, Data, Positive, Share, SourceSection, StrictSection, TextSource
 
@@ -94,6 +94,9 @@ class Recipe(StrictSection):
     tied: Literal["none", "decoder", "all"] = Field(
         default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
     )
+    decoders: list[str] = Field(
+        default=[], description="tags that begin the source, as <2es>: one decoder for each, all over one encoder"
+    )
     data: Data
     source: SourceSection = TextSource()
     tokenizer: TokenizerSection = TokenizerSection()
@@ -109,11 +112,13 @@ class Recipe(StrictSection):
         wrong = self._task_problems()
         vocabulary = 1 if self.source.kind == "text" else 0  # the real size is not known yet
         if self.decoder is not None:
-            wrong += self.writer(vocabulary, 1).problems()
+            wrong += self.writer(vocabulary, 1, list(range(1, len(self.decoders) + 1))).problems()
             if self.tied == "all" and not self.tokenizer.joint:
                 wrong.append('tied = "all" needs tokenizer.joint = true: source and target share one vocabulary')
             if not self.decoder.attends and self.search.coverage_penalty:
                 wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
+        elif self.decoders:
+            wrong.append(f"decoders = {self.decoders} needs a section [decoder]")
         if self.head is not None:
             wrong += self.classifier(vocabulary, 1).problems()
         if self.training.schedule == "inverse-square-root" and not self.training.warmup:
@@ -149,17 +154,20 @@ class Recipe(StrictSection):
             wrong.append(f'task = "{task}" does not go with data.kind = "{self.data.kind}"')
         return wrong
 
-    def writer(self, source_vocabulary: int, target_vocabulary: int) -> EncoderDecoderConfig:
-        """The model's config, now that the sizes of the vocabularies are known."""
+    def writer(
+        self, source_vocabulary: int, target_vocabulary: int, tags: list[int] | None = None
+    ) -> EncoderDecoderConfig:
+        """The model's config, now that the sizes of the vocabularies are known, and the tokens of `decoders`."""
         assert self.decoder is not None
-        return EncoderDecoderConfig(
-            source_vocabulary=source_vocabulary,
-            target_vocabulary=target_vocabulary,
-            encoder=self.encoder,
-            decoder=self.decoder,
-            tied=self.tied,
-            longest=self.data.longest,
-        )
+        values: dict[str, Any] = {
+            "source_vocabulary": source_vocabulary,
+            "target_vocabulary": target_vocabulary,
+            "encoder": self.encoder,
+            "decoder": self.decoder,
+            "tied": self.tied,
+            "longest": self.data.longest,
+        }
+        return MultiDecoderConfig(**values, tags=tags) if tags else EncoderDecoderConfig(**values)
 
     def classifier(self, source_vocabulary: int, classes: int) -> ClassifierConfig:
         """The same for a classifier."""

@@ -27,7 +27,7 @@ def recipe_toml(recipe: Recipe) -> str:
             head.insert(0, f"# {CONTROL.sub(' ', value)}")  # a comment is one line
         if value is None:  # a section that this task has no use for
             continue
-        if isinstance(value, bool | int | float | str):
+        if isinstance(value, bool | int | float | str | list):
             head.append(_line(name, value, type(recipe).model_fields[name].description))
         else:
             sections.extend(["", f"[{name}]", *_section(value)])

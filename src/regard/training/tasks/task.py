@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import torch
 
 from ...data import Batches
-from ...models import EncoderDecoder
+from ...data.batch import UNKNOWN
+from ...models import EncoderDecoder, MultiDecoder
 from ..recipe.recipe_writer import recipe_toml
 
 if TYPE_CHECKING:
@@ -38,6 +39,14 @@ def recipe_task(recipe: Recipe) -> Task:
     return cast("Task", getattr(import_module(f".{module}", __package__), name)(recipe))
 
 
+def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
+    """The token of a tag that names a decoder."""
+    tokens: list[int] = tokenizers.source.encode(tag)
+    if len(tokens) != 1 or tokens[0] == UNKNOWN:
+        raise ValueError(f"decoders: {tag!r} is not one word of the source vocabulary; sentences must begin with it")
+    return tokens[0]
+
+
 class Task(ABC):
     """One subclass per file of this folder; the trainer is the same for all."""
 
@@ -56,7 +65,9 @@ class Task(ABC):
 
     def model(self, tokenizers: TokenizerPair, train: EncodedCorpus) -> PretrainedModel:
         """A new model; the caller has set the seed. `train` is for statistics that are counted, not learned."""
-        model = EncoderDecoder(self.recipe.writer(tokenizers.source_size, len(tokenizers.target)))
+        tags = [tag_token(tokenizers, tag) for tag in self.recipe.decoders]
+        config = self.recipe.writer(tokenizers.source_size, len(tokenizers.target), tags)
+        model = (MultiDecoder if tags else EncoderDecoder)(config)
         model.encoder.pretrain()
         return model
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .bilingual_phrase import Language
     from .lecture_lexicon import LectureAdjective, LectureNoun, LectureSubject
 
+_PASSIVE = [("was", "a été", "fue"), ("was", "a été", "fue"), ("is", "est", "es"), ("will be", "sera", "será")]
 _BE = ("am", "are", "is", "are", "are")
 _PERSONS: tuple[Person, ...] = ("je", "vous", "il", "nous", "ils")  # 0 to 4
 _ETRE = present("suis est sommes êtes sont")
@@ -57,7 +58,7 @@ class LectureGrammar:
         return phrase + (phrase_pair(".", ".") if self.r.random() < 0.8 else EMPTY)
 
     def _clause(self) -> Phrase:
-        kinds = [self._signed, self._from, self._hit, self._trade, self._chase]
+        kinds = [self._signed, self._from, self._meet, self._trade, self._chase]
         return self.r.choices(kinds, [26, 16, 22, 14, 22])[0]()
 
     def _either(self, fr: str, es: str) -> str:
@@ -96,11 +97,12 @@ class LectureGrammar:
             en, fr, es = r.choice(lexicon.PREPOSITIONS)
             phrase += phrase_pair(en, self._either(fr, es))
             phrase += self._noun_phrase("the", r.choice(lexicon.BODIES), adjectives)
-        verb, was = r.choice(lexicon.SIGNED), EnglishWord("was")
-        done = EnglishWord(verb.en)
+        verb, (english, french, castilian) = r.choice(lexicon.SIGNED), r.choice(_PASSIVE)
+        be, done = [EnglishWord(text) for text in english.split()], EnglishWord(verb.en)
         participle = (verb.fr if self.french else verb.es)[self._female(document)]
-        auxiliaries = target_words(self._either("a été", "fue"), was)
-        phrase += Phrase([was, done], [*auxiliaries, *target_words(participle, done)])
+        auxiliaries = target_words(self._either(french, castilian), be[-1])
+        auxiliaries[0].possible += be[:-1]
+        phrase += Phrase([*be, done], [*auxiliaries, *target_words(participle, done)])
         month, year = r.choice(lexicon.MONTHS), r.choice(lexicon.YEARS)
         if r.random() < 0.75:
             possible = "" if self.french else "2-2"
@@ -136,28 +138,41 @@ class LectureGrammar:
         verb = target_words(self._either(_ETRE[_french(who)], _ES[who.person]), be)
         return self._subject(who) + Phrase([be, *article, word], [*verb, TargetWord(name, [word], list(article))])
 
-    def _hit(self) -> Phrase:
-        """He hit me with a pie: il m' a entarté, él me golpeó con una tarta. Other things do not change the verb."""
+    def _meet(self) -> Phrase:
+        """He hit me with a pie: il m' a entarté, él me golpeó con una tarta. Other things keep the verb."""
         who, (en, fr, es, female, several) = self._anybody(), self.r.choice(lexicon.VICTIMS)
         if (who.person in (0, 3) and en in ("me", "us")) or (who.person == 1 and en == "you"):
-            return self._hit()
-        pie = self.r.random() < 0.5
-        thing = lexicon.PIE if pie else self.r.choice(lexicon.INSTRUMENTS)
-        hit, whom = EnglishWord("hit"), EnglishWord(en)
+            return self._meet()
+        verb = lexicon.MEETING[0] if self.r.random() < 0.6 else self.r.choice(lexicon.MEETING[1:])
+        thing = lexicon.PIE if self.r.random() < 0.5 else self.r.choice(lexicon.INSTRUMENTS)
+        tenses = (
+            ["past", "past", "future"] if verb.en == verb.past and who.person != 2 else ["past", "present", "future"]
+        )
+        tense = self.r.choice(tenses)  # "they hit" is read as past
+        word, whom = EnglishWord(verb.past if tense == "past" else verb.en), EnglishWord(en)
+        if tense == "present" and who.person == 2:
+            word.text += "s"
+        will = [EnglishWord("will")] if tense == "future" else []
         clitic = target_words(self._either(fr, es), whom)
         if not self.french:
-            verb = spanish.spanish_verb("golpear").preterite[who.person]
-            what = phrase_pair("with", "con") + self._noun_phrase("a", thing)
-            return self._subject(who) + Phrase([hit, whom], [*clitic, *target_words(verb, hit)]) + what
-        has = target_words(_AVOIR[_french(who)], hit)
-        stem = "entarté" if pie else "frappé"
-        participle = TargetWord(agree(stem, feminine(stem), female, several), [hit])
-        phrase = self._subject(who) + Phrase([hit, whom], [*clitic, *has, participle])
-        if not pie:
+            forms = {"past": verb.es.preterite, "present": verb.es.present, "future": verb.es.future}[tense]
+            target = [*clitic, TargetWord(forms[who.person], [word], list(will))]
+            behind = phrase_pair("with", "con") + self._noun_phrase("a", thing)
+            return self._subject(who) + Phrase([*will, word, whom], target) + behind
+        pied = thing is lexicon.PIE and verb.en == "hit"
+        forms_fr, person = lexicon.PIE_VERB if pied else verb.fr, _french(who)
+        if tense == "past":
+            form = agree(forms_fr.participle, feminine(forms_fr.participle), female, several)
+            before = target_words(_AVOIR[person], word)
+        else:
+            form, before = (forms_fr.present if tense == "present" else forms_fr.future)[person], []
+        main = TargetWord(form, [word], list(will))
+        phrase = self._subject(who) + Phrase([*will, word, whom], [*clitic, *before, main])
+        if not pied:
             return phrase + phrase_pair("with", "avec") + self._noun_phrase("a", thing)
         with_a, last = [EnglishWord("with"), EnglishWord("a")], EnglishWord("pie")
-        participle.sure.append(last)
-        participle.possible += with_a
+        main.sure.append(last)
+        main.possible += with_a
         return phrase + Phrase([*with_a, last], [])
 
     def _chase(self) -> Phrase:

@@ -217,6 +217,8 @@ cat | chat m | gato m
 # en | fr | es | sure links of the French | of the Spanish | possible links
 DETAILS = _rows("""
 on the run | en fuite | en fuga | 0-0 2-1 | 0-0 2-1 | 1-1
+on the roof | sur le toit | en el techo | 0-0 1-1 2-2 | 0-0 1-1 2-2 |
+on the beach | sur la plage | en la playa | 0-0 1-1 2-2 | 0-0 1-1 2-2 |
 in the street | dans la rue | en la calle | 0-0 1-1 2-2 | 0-0 1-1 2-2 |
 with a hat | avec un chapeau | con un sombrero | 0-0 1-1 2-2 | 0-0 1-1 2-2 |
 in the city | dans la ville | en la ciudad | 0-0 1-1 2-2 | 0-0 1-1 2-2 |
@@ -285,3 +287,11 @@ hat | chapeau m | sombrero m
 spoon | cuillère f | cuchara f
 """)
 PIE = LectureNoun("pie", "tarte", "f", "tarta", "f")
+# en, past, -ing | fr | es: what people do to others with a thing. To hit with a pie is one word in French.
+MEETING = _verbs("""
+hit hit hitting | frapper | golpear
+see saw seeing | voir vois voit voyons voyez voient verr- vu | ver veo ves ve vemos ven, vi viste vio vimos vieron
+find found finding | trouver | encontrar encuentro encuentras encuentra encontramos encuentran, encontré encontraste \
+encontró encontramos encontraron
+""")
+PIE_VERB = conjugation(["entarter"])

@@ -21,6 +21,10 @@ class SpanishVerb:
     present: tuple[str, ...]
     preterite: tuple[str, ...]
 
+    @property
+    def future(self) -> tuple[str, ...]:
+        return tuple(self.infinitive + end for end in ("é", "ás", "á", "emos", "án"))
+
 
 def spanish_verb(forms: str) -> SpanishVerb:
     """From the infinitive alone (regular), or with five forms of the present, and of the preterite after a comma."""
