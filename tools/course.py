@@ -48,8 +48,10 @@ def chapters() -> list[Path]:
 def run(path: Path) -> Result:
     """Run the notebook that belongs to a chapter's text, cell by cell, in one namespace and an empty folder."""
     import matplotlib as mpl
+    import torch
 
     mpl.use("Agg")
+    kind = torch.get_default_dtype()
     text, parts, figures, end = path.read_text(encoding="utf-8"), [], {}, 0
     scope: dict[str, Any] = {"__name__": "__main__"}
     with (
@@ -57,7 +59,10 @@ def run(path: Path) -> Result:
         contextlib.chdir(folder),
         mpl.rc_context(svg_figure.STYLE),
         warnings.catch_warnings(),
+        torch.random.fork_rng(devices=[]),
+        contextlib.ExitStack() as afterwards,
     ):
+        afterwards.callback(torch.set_default_dtype, kind)
         warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
         start = time.process_time()
         for match in BLOCK.finditer(text):

@@ -6,12 +6,12 @@ import difflib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from . import exercises_lookup
+from . import exercises_heads_and_masks, exercises_lookup, exercises_self_attention, exercises_transformer_layer
 
 if TYPE_CHECKING:
     from .exercise import Exercise
 
-MODULES = (exercises_lookup,)
+MODULES = (exercises_lookup, exercises_self_attention, exercises_heads_and_masks, exercises_transformer_layer)
 
 
 @cache

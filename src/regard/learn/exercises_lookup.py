@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from .exercise import Choice, Quantity
+import math
+
+import torch
+
+from .exercise import Choice, Function, Quantity
+
+_draw = torch.Generator().manual_seed(3)
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=_draw)
+
 
 EXERCISES = [
     Choice(
         name="lookup-missing-key",
         chapter=1,
-        question="A dictionary is asked for a key that it does not hold. All indicators 1(q = k_j) are then 0. What is "
+        question="A dictionary is asked for a key that it does not hold. All indicators 1(q = k_j) are then 0. "
+        "What is "
         "the sum z = Σ_j 1(q = k_j) v_j?",
         options=[
             "the value of the most similar key",
@@ -66,5 +78,135 @@ EXERCISES = [
             ("d", "K V reorders the values before the query is known, and [n, d] times q [n] does not fit."),
         ],
         hint="First the n energies q·k_j, then the sum of values with these weights.",
+    ),
+    Quantity(
+        name="boxes-325",
+        chapter=2,
+        question="Boxes of 300 and 400 weigh 30 and 40 pounds. What does a box of 325 weigh, with energies one "
+        "over the "
+        "distance and proportional weights?",
+        right=32.5,
+        reason="Distances 25 and 75, energies 1/25 and 1/75, weights 3/4 and 1/4: 22.5 + 10.",
+        mistakes=[
+            (37.5, "The weights are swapped. The distances themselves were taken as energies: nearer must weigh more."),
+            (35.0, "That is the plain mean. Both boxes got 1/2, although 325 is nearer to 300."),
+            (30.0, "That is the value of the nearest box alone, a hard look-up. The far box keeps a weight of 1/4."),
+        ],
+        hint="Distances first, then one over each, then divide both by their sum, then average 30 and 40.",
+    ),
+    Choice(
+        name="average-range",
+        chapter=2,
+        question="The weights are positive or zero and sum to one. The values are 30 and 40. Which output is "
+        "impossible?",
+        options=["30.0", "35.0", "39.9", "41.0"],
+        right="d",
+        reason="A weighted average lies between the smallest and the largest value. It interpolates only.",
+        mistakes=[
+            ("a", "It is possible: the query equals the first key, whose weight is then 1."),
+            ("b", "It is possible: both weights are 1/2, as for a query halfway between the keys."),
+            ("c", "It is possible: the weights are 0.01 and 0.99."),
+        ],
+        hint="For each number, look for weights w and 1 − w that give it.",
+    ),
+    Quantity(
+        name="softmax-by-hand",
+        chapter=2,
+        question="What is the softmax of the three energies 0, log 2 and log 5? Give three numbers.",
+        right=[1 / 8, 2 / 8, 5 / 8],
+        reason="exp gives 1, 2 and 5, and their sum is 8.",
+        mistakes=[
+            ([1.0, 2.0, 5.0], "These are the exponentials. Divide them by their sum, so that the weights sum to one."),
+            (
+                [0.0, math.log(2) / math.log(10), math.log(5) / math.log(10)],
+                "The energies were divided by their sum without exp. That is the proportional normalizer.",
+            ),
+            ([0.0, 0.0, 1.0], "That is the hard maximum, the softmax at temperature 0."),
+        ],
+        hint="Take exp of each energy, then divide by the sum.",
+    ),
+    Choice(
+        name="temperature",
+        chapter=2,
+        question="Energies are divided by a temperature T before the softmax. What happens as T grows without end?",
+        options=[
+            "one key takes all the weight",
+            "all weights become 1/n",
+            "all weights become 0",
+            "nothing, since softmax ignores a common factor",
+        ],
+        right="b",
+        reason="All energies tend to 0, exp(0) = 1 for each, so each of the n keys gets 1/n.",
+        mistakes=[
+            ("a", "That is T towards 0: small temperatures enlarge the differences."),
+            ("c", "Weights always sum to one, so they cannot all vanish."),
+            ("d", "Softmax ignores a common summand, exp(e + c) = exp(e) exp(c). A common factor changes the ratios."),
+        ],
+        hint="What is e_j / T for a very large T? What is exp of it?",
+    ),
+    Choice(
+        name="energy-widths",
+        chapter=3,
+        question="Queries have 6 components, keys have 4. Which energies can compare them?",
+        options=[
+            "the dot product",
+            "the cosine",
+            "a learned form q W k, or a small network",
+            "none: widths must always be equal",
+        ],
+        right="c",
+        reason="W is 6 × 4 in q W k, and the additive energy maps both to one hidden width before it adds them.",
+        mistakes=[
+            ("a", "Σ_m q_m k_m needs equally many components on both sides."),
+            ("b", "A cosine is a dot product divided by lengths: the sum over components is the same problem."),
+            ("d", "A learned matrix may be rectangular. Bahdanau's decoder states and annotations differ in width."),
+        ],
+        hint="Write the shapes of q, W and k beside each other.",
+    ),
+    Function(
+        name="energy-dissimilar",
+        chapter=3,
+        question="Write f(q, K) that returns softmax weights [T] which prefer the keys with the smallest dot product. "
+        "q is [D], K is [T, D].",
+        right=lambda q, K: torch.softmax(-(K @ q), dim=0),
+        reason="The sign of the energy is turned before the softmax, so the weights are positive and sum to one.",
+        mistakes=[
+            (
+                lambda q, K: torch.softmax(K @ q, dim=0),
+                "This prefers the similar keys: the energy needs the other sign.",
+            ),
+            (
+                lambda q, K: 1 - torch.softmax(K @ q, dim=0),
+                "1 − w prefers the dissimilar, but these numbers sum to T − 1. Change the energy, not the weights.",
+            ),
+            (lambda q, K: -(K @ q), "These are the energies. The weights are their softmax."),
+        ],
+        hint="One sign decides. Energies K @ q, then torch.softmax(…, dim=0).",
+        inputs=[(_random(4), _random(5, 4)), (_random(2), _random(3, 2))],
+    ),
+    Function(
+        name="energy-additive",
+        chapter=3,
+        question="Write f(q, K, W, U, w) for Bahdanau's energies e_j = w · tanh(W q + U k_j). q is [D_q], K [T, D_k], "
+        "W [H, D_q], U [H, D_k], w [H]; the result is [T].",
+        right=lambda q, K, W, U, w: torch.tanh(W @ q + K @ U.T) @ w,
+        reason="Query and key are mapped to H hidden units, added, bent by tanh, and w makes one number of them.",
+        mistakes=[
+            (
+                lambda q, K, W, U, w: (W @ q + K @ U.T) @ w,
+                "The tanh is missing. The energy is then a sum of a part of q and a part of k: the query shifts all "
+                "energies equally, and softmax ignores that.",
+            ),
+            (
+                lambda q, K, W, U, w: torch.tanh((W @ q + K @ U.T) @ w),
+                "The tanh is outside: it bends the finished number. It belongs to each hidden unit, before w.",
+            ),
+            (
+                lambda q, K, W, U, w: torch.softmax(torch.tanh(W @ q + K @ U.T) @ w, dim=0),
+                "These are the weights already. Only the energies were asked for.",
+            ),
+        ],
+        hint="W @ q is [H], K @ U.T is [T, H]. Add, tanh, then the product with w.",
+        inputs=[(_random(6), _random(5, 4), _random(8, 6), _random(8, 4), _random(8))],
     ),
 ]

@@ -25,6 +25,7 @@ def heat_map(
     ax: Any = None,
     title: str = "",
     digits: int = 2,
+    numbers: bool = True,
     limits: tuple[float, float] | None = None,
 ) -> Any:
     """Draw `matrix` [rows, columns] with matplotlib and return its axes; row 0 is at the top.
@@ -54,7 +55,7 @@ def heat_map(
     for labels, axis in ((columns, ax.xaxis), (rows, ax.yaxis)):
         if labels is not None:
             axis.set_ticks([at + 0.5 for at in range(len(labels))], list(labels))
-    if height * width <= WITH_NUMBERS:
+    if numbers and height * width <= WITH_NUMBERS:
         _write_numbers(ax, values, digits, low, high)
     ax.set_title(title)
     return ax
