@@ -22,6 +22,8 @@ NAMES = [path.stem for path in course.chapters()]
 
 @pytest.mark.parametrize("path", course.chapters(), ids=NAMES)
 def test_the_chapter_runs_and_its_files_are_what_it_makes(path: Path) -> None:
+    if reason := course.missing(path):
+        pytest.skip(reason)
     assert course.problems(path) == []
 
 
@@ -79,6 +81,30 @@ def test_a_block_that_ends_with_a_value_is_refused(tmp_path: Path) -> None:
     path.write_text("```python\n1 + 1\n```\n")
     with pytest.raises(ValueError, match="a notebook would show"):
         course.run(path)
+
+
+def test_an_animation_is_written_and_missed(tmp_path: Path) -> None:
+    for folder in ("figures", "notebooks"):
+        (tmp_path / folder).mkdir()
+    path = tmp_path / "01_example.md"
+    path.write_text(
+        "```python\nimport matplotlib.pyplot as plt\nfrom regard.learn import Animation\n"
+        "figure, ax = plt.subplots(figsize=(1, 1))\nfilm = Animation(figure, lambda n: ax.plot([n]), 2)\n"
+        "plt.plot([1])\nfilm\n```\n"
+    )
+    course.write(path)
+    assert (tmp_path / "figures" / "01_example.webp").read_bytes()[8:12] == b"WEBP"
+    assert course.problems(path) == []
+    (tmp_path / "figures" / "01_example.webp").unlink()
+    assert "no animation, or it was not written" in course.problems(path)[0]
+
+
+def test_a_chapter_whose_module_is_not_installed_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "01_example.md"
+    path.write_text("# 1. Example\n\n<!-- needs: no_such_module_here (pip install it) -->\n")
+    assert course.missing(path) == "01_example needs no_such_module_here: pip install it"
+    path.write_text("# 1. Example\n\n<!-- needs: torch (pip install torch) -->\n")
+    assert course.missing(path) is None
 
 
 def test_drawings_are_compared_by_number_and_colour() -> None:

@@ -1,8 +1,10 @@
 """The course: `python -m tools.course [CHAPTER …]` runs docs/course/NN_name.md and writes what follows from it.
 
 A chapter is Markdown with blocks of Python that run in order in one namespace. Written are, in the chapter itself, the
-output of each block (a block ```text below it) and links to the figures it drew; figures/NN_name-K.svg; and
-notebooks/NN_name.ipynb. `--check` writes nothing and prints what differs.
+output of each block (a block ```text below it) and links to the figures it drew; figures/NN_name-K.svg, and
+figures/NN_name.webp for a block that ends with an `Animation`; and notebooks/NN_name.ipynb. `--check` writes
+nothing and prints what differs. A chapter with a comment `<!-- needs: MODULE (HINT) -->` is left out where that module
+is not installed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ import tempfile
 import time
 import warnings
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from regard.atomic_write import write_text
+from regard.learn import Animation
 from tools import svg_figure
 
 COURSE = Path(__file__).parent.parent / "docs" / "course"
@@ -29,20 +33,30 @@ BLOCK = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 LINK = re.compile(r"!\[([^\]]*)\]\(figures/[^)]+\)")
+NEEDS = re.compile(r"^<!-- needs: (\w+) \((.+)\) -->$", re.MULTILINE)
 
 
 @dataclass
 class Result:
-    """A chapter after it ran: its text with outputs and links, its figures by file name, its seconds of CPU."""
+    """A chapter after it ran: text with outputs and links, figures by file name, seconds of CPU, its animation."""
 
     text: str
     figures: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    animation: Animation | None = None
 
 
 def chapters() -> list[Path]:
     """The sources, in order."""
     return sorted(COURSE.glob("[0-9][0-9]_*.md"))
+
+
+def missing(path: Path) -> str | None:
+    """What a chapter needs and is not installed, in words; None if it can run."""
+    match = NEEDS.search(path.read_text(encoding="utf-8"))
+    if match is None or find_spec(match[1]) is not None:
+        return None
+    return f"{path.stem} needs {match[1]}: {match[2]}"
 
 
 def run(path: Path) -> Result:
@@ -52,7 +66,7 @@ def run(path: Path) -> Result:
 
     mpl.use("Agg")
     kind = torch.get_default_dtype()
-    text, parts, figures, end = path.read_text(encoding="utf-8"), [], {}, 0
+    text, parts, figures, end, animation = path.read_text(encoding="utf-8"), [], {}, 0, None
     scope: dict[str, Any] = {"__name__": "__main__"}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -66,7 +80,8 @@ def run(path: Path) -> Result:
         warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
         start = time.process_time()
         for match in BLOCK.finditer(text):
-            output = _run_block(match["code"], scope, path)
+            output, shown = _run_block(match["code"], scope, path)
+            animation = animation or shown
             drawn = svg_figure.take_figures()
             names = [f"{path.stem}-{len(figures) + at + 1}.svg" for at in range(len(drawn))]
             figures |= {name: svg for name, (svg, _) in zip(names, drawn, strict=True)}
@@ -77,22 +92,27 @@ def run(path: Path) -> Result:
             parts += [f"\n![{label}](figures/{name})\n" for label, name in zip(labels, names, strict=False)]
             end = match.end()
         seconds = time.process_time() - start
-    return Result("".join([*parts, text[end:]]), figures, seconds)
+    return Result("".join([*parts, text[end:]]), figures, seconds, animation)
 
 
-def _run_block(code: str, scope: dict[str, Any], path: Path) -> str:
-    """What a block prints. A widget that it ends with is closed; any other last value is an error."""
+def _run_block(code: str, scope: dict[str, Any], path: Path) -> tuple[str, Animation | None]:
+    """What a block prints, and the animation that it ends with, if any.
+
+    A widget that it ends with is closed; any other last value is an error.
+    """
     tree = ast.parse(code)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(tree, path.name, "exec"), scope)
         value = eval(compile(ast.Expression(last.value), path.name, "eval"), scope) if last else None
+    if isinstance(value, Animation):
+        return out.getvalue(), value
     if hasattr(value, "_repr_mimebundle_") and hasattr(value, "close"):
         value.close()
     elif value is not None and not hasattr(value, "_ipython_display_"):
         raise ValueError(f"{path.name}: a notebook would show the last value of this block; print it:\n{code}")
-    return out.getvalue()
+    return out.getvalue(), None
 
 
 def notebook(path: Path, text: str) -> str:
@@ -129,6 +149,10 @@ def _notebook_path(path: Path) -> Path:
     return path.parent / "notebooks" / f"{path.stem}.ipynb"
 
 
+def _animation_path(path: Path) -> Path:
+    return path.parent / "figures" / f"{path.stem}.webp"
+
+
 def write(path: Path) -> float:
     """Run a chapter and write its text, notebook and figures; returns its seconds of CPU."""
     result = run(path)
@@ -142,6 +166,8 @@ def write(path: Path) -> float:
         place = path.parent / "figures" / name
         if not place.exists() or svg_figure.difference(place.read_text(encoding="utf-8"), svg):
             write_text(place, svg)
+    if result.animation is not None:
+        result.animation.save(_animation_path(path))
     return result.seconds
 
 
@@ -162,6 +188,8 @@ def problems(path: Path) -> list[str]:
         found = svg_figure.difference(figure.read_text(encoding="utf-8"), svg) if figure.exists() else "it is missing"
         if found:
             wrong.append(f"{name}: {found}")
+    if _animation_path(path).exists() != (result.animation is not None):
+        wrong.append(f"{_animation_path(path).name}: the chapter has no animation, or it was not written")
     known = {old.name for old in (path.parent / "figures").glob(f"{path.stem}-*.svg")}
     wrong += [f"{name} is drawn by no block" for name in sorted(known - set(result.figures))]
     return [f"{line}; run python -m tools.course {path.stem}" for line in wrong]
@@ -173,10 +201,10 @@ def main() -> None:
     if not chosen:
         raise SystemExit(f"no chapter begins with {names}; there are {[path.stem for path in chapters()]}")
     if "--check" in sys.argv:
-        wrong = [line for path in chosen for line in problems(path)]
+        wrong = [line for path in chosen if missing(path) is None for line in problems(path)]
         raise SystemExit("\n".join(wrong) if wrong else 0)
     for path in chosen:
-        print(f"{path.stem}: {write(path):.1f} s of CPU")
+        print(missing(path) or f"{path.stem}: {write(path):.1f} s of CPU")
 
 
 if __name__ == "__main__":

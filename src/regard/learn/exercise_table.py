@@ -6,12 +6,30 @@ import difflib
 from functools import cache
 from typing import TYPE_CHECKING
 
-from . import exercises_heads_and_masks, exercises_lookup, exercises_self_attention, exercises_transformer_layer
+from . import (
+    exercises_alignment,
+    exercises_classification,
+    exercises_heads_and_masks,
+    exercises_lookup,
+    exercises_recurrent,
+    exercises_self_attention,
+    exercises_transformer,
+    exercises_transformer_layer,
+)
 
 if TYPE_CHECKING:
     from .exercise import Exercise
 
-MODULES = (exercises_lookup, exercises_self_attention, exercises_heads_and_masks, exercises_transformer_layer)
+MODULES = (
+    exercises_lookup,
+    exercises_self_attention,
+    exercises_heads_and_masks,
+    exercises_transformer_layer,
+    exercises_transformer,
+    exercises_recurrent,
+    exercises_alignment,
+    exercises_classification,
+)
 
 
 @cache
