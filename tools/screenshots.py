@@ -32,6 +32,8 @@ SIZES = {"": (1280, 800)}
 """What is added to the name of a picture, and its width and height: those of docs/viewer.md."""
 WIDTHS = {"-390": (390, 844), "-1024": (1024, 768), "-1440": (1440, 900)}
 """Those of `--widths`."""
+PATIENCE = 180_000
+"""Milliseconds for a model to answer."""
 LARGEST = 150_000
 """Bytes of a picture."""
 SENTENCE = "The cat sat on the mat because it was tired, and the dog let it sleep."
@@ -126,11 +128,11 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         page.wait_for_timeout(2500)
 
     def tiles(page: Page) -> None:
-        page.wait_for_function("() => regard.drawn()?.pending === 0", timeout=120_000)
+        page.wait_for_function("() => regard.drawn()?.pending === 0")
         page.wait_for_timeout(400)
 
     def translated(page: Page) -> None:
-        page.wait_for_function("() => regard.drawn()?.length === 2", timeout=60_000)
+        page.wait_for_function("() => regard.drawn()?.length === 2")
         page.locator(".sentence.target .word").nth(5).hover()
 
     def captioned(page: Page) -> None:
@@ -142,6 +144,12 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
     def classified(page: Page) -> None:
         page.set_input_files("input[type=file]", place / "tone.wav")
         page.wait_for_selector(".heard")
+
+    def written_on(page: Page) -> None:
+        page.locator(".next-token .barrow").first.wait_for()
+
+    def step_by_step(page: Page) -> None:
+        page.wait_for_function("() => regard.drawn()?.boxes.length")
 
     def pointing(page: Page) -> None:
         tiles(page)
@@ -160,11 +168,11 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before
         ("map-close", {"view": "map", "trace": long, "call": "0", "head": 4, "map": close}, pointing),
         ("map-two", {"view": "map", "trace": long, "call": "17", "head": 3, "map": two}, tiles),
-        ("generation", {"view": "generation", "trace": written, "call": "17", "step": 20}, wait),
+        ("generation", {"view": "generation", "trace": written, "call": "17", "step": 20}, written_on),
         ("picture", {"view": "picture"}, captioned),
         ("sound", {"view": "sound"}, classified),
         ("read", {"view": "read"}, wait),
-        ("inside", {"view": "inside"}, wait),
+        ("inside", {"view": "inside", "inside": {"step": 5}}, step_by_step),
     ]
 
 
@@ -187,6 +195,7 @@ def take(
             context = browser.new_context(viewport=viewport, color_scheme=scheme, has_touch=size[0] < 600)
             for name, state, act in scenes:
                 page = context.new_page()
+                page.set_default_timeout(PATIENCE)
                 link = "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items())
                 page.goto(f"{server.url}#{link}" if link else server.url)
                 page.wait_for_selector("[aria-selected=true]")
