@@ -55,7 +55,6 @@ def main() -> None:
     parser.add_argument("--widths", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     folder, sizes = (arguments.widths, WIDTHS) if arguments.widths else (FOLDER, SIZES)
-    torch.set_num_threads(2)
     folder.mkdir(exist_ok=True, parents=True)
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)

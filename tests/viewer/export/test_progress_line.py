@@ -27,6 +27,19 @@ def test_a_long_task_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue() == "\rwriting page.html: 25 %\rwriting page.html: 90 %\rwriting page.html: 100 %\n"
 
 
+class Cell(io.StringIO):
+    """The output of a notebook's cell."""
+
+    __module__ = "ipykernel.iostream"
+
+
+def test_a_long_task_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_line, "FIRST", -1.0)
+    cell = Cell()
+    ProgressLine("writing page.html", cell)(0.5)
+    assert cell.getvalue() == "\rwriting page.html: 50 %"
+
+
 def test_nothing_where_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, file = Terminal(), io.StringIO()
     ProgressLine("short", terminal)(1.0)
