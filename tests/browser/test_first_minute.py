@@ -133,7 +133,18 @@ def test_figures_say_what_they_show(page: Page, fresh: Server) -> None:
         assert words in figure, words
     page.evaluate("regard.state.set({ view: 'map' })")
     drawn(page, "drawn.pending === 0")
-    assert "logarithmic scale" in page.evaluate("regard.figure()")
+    figure = page.evaluate("regard.figure()")
+    assert "logarithmic scale" in figure
+    assert "≤ 0.001" in figure
+    # Two layers side by side, from where a stranger looks for it; the link names no trace of this computer.
+    page.get_by_role("tab", name="Heads").click()
+    drawn(page, "drawn.links.length")
+    page.get_by_role("button", name="Compare", exact=True).click()
+    drawn(page, "drawn.pending === 0")
+    state = page.evaluate("regard.state.get()")
+    assert (state["view"], state["call"], state["head"]) == ("map", "5", 11)  # the strongest link of “it”
+    assert state["map"] == {"other": {"call": "0", "head": 11}}
+    assert page.get_by_role("application").count() == 2
 
 
 def test_no_view_begins_empty(page: Page, fresh: Server) -> None:

@@ -4,7 +4,7 @@ import { context2d } from "./canvas.js";
 export const SHADES = { log: "log", root: "root", linear: "linear" };
 
 /** Where the logarithmic scale begins: a quarter of what even attention over `keys` would give, or a thousandth. */
-const least = (keys) => Math.min(0.001, 1 / (4 * keys));
+export const least = (keys) => Math.min(0.001, 1 / (4 * keys));
 
 /** Weight → 0 … 1. */
 export function shader(kind, keys) {

@@ -46,7 +46,8 @@ export function pageLayout(shell) {
     "Tour",
   );
   const tools = el("div.tools", {}, exportMenu, tourButton, themeButton, helpButton);
-  const picker = el("select", { "aria-label": "Trace", onchange: () => shell.pick(picker.value) });
+  const meaning = "A trace is what a model attended to while it read or wrote one text";
+  const picker = el("select", { "aria-label": "Trace", title: meaning, onchange: () => shell.pick(picker.value) });
   const levels = segments(
     "Level",
     [

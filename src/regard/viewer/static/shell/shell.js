@@ -163,7 +163,11 @@ class Shell {
   async added(id) {
     this.about = await this.source.get("/api/about");
     this.listTraces();
-    this.state.set(ofTrace(id));
+    const { model, calls } = this.trace ?? {};
+    const next = await this.load(id, 0);
+    const alike = model && next.model === model && next.calls.length === calls?.length;
+    const { call = null, heads = null } = this.state.get();
+    this.state.set({ ...ofTrace(id), ...(alike ? { call, heads } : {}) }); // the same layer of the same model
   }
 
   // What changes

@@ -47,7 +47,11 @@ export function makeTour(page) {
     offered = el(
       "section.offer",
       { "aria-label": "Offer of a tour", onkeydown: (event) => event.key === "Escape" && decline() },
-      el("span", {}, "New here? In half a minute the page shows what it can do."),
+      el(
+        "span",
+        {},
+        "Lines show which words a model looks at. New here? The page shows in half a minute what it can do.",
+      ),
       el("button", { type: "button", onclick: start }, "Take the tour"),
       el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
     );

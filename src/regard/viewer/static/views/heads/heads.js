@@ -72,9 +72,13 @@ class Heads {
     this.trace = context.trace;
     this.ending = new AbortController();
     const { state } = this.context;
-    this.controls = headsControls(state, (name, on) => this.mute(name, on));
+    this.controls = headsControls(
+      state,
+      (name, on) => this.mute(name, on),
+      () => this.compare(),
+    );
     this.scroll = scrollingCanvas({
-      label: "Tokens and the links between them",
+      label: "Tokens and the links between them: arrow keys choose a token, Enter keeps it",
       layers: 2,
       draw: () => this.draw(),
       scrolled: () => this.scrolled(),
@@ -184,6 +188,16 @@ class Heads {
   layer(by) {
     const at = this.trace.calls.indexOf(this.call) + by;
     if (this.trace.calls[at]) this.context.state.set({ call: this.trace.calls[at].id });
+  }
+
+  /** The strongest of the heads that are on, in Map, beside the same head of the next layer. */
+  compare() {
+    const { calls } = this.trace;
+    const next = calls[(calls.indexOf(this.call) + 1) % calls.length];
+    const { links } = this.shown(this.scene(this.box.clientWidth, this.box.clientHeight));
+    const head = links.reduce((most, link) => (link.weight > most.weight ? link : most), { weight: 0, head: 0 }).head;
+    const other = { call: next.id, head: Math.min(head, next.heads - 1) };
+    this.context.state.set({ view: "map", call: this.call.id, head, map: { other } });
   }
 
   isolate(by) {

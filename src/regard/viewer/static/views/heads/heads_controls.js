@@ -4,8 +4,8 @@ import { headButtons } from "../../draw/head_buttons.js";
 
 export const LEAST = 0.05; // of the weight
 
-/** `mute(name, on)` leaves "first" or "special" keys out. @param {StateStore} state */
-export function headsControls(state, mute) {
+/** `mute(name, on)` leaves "first" or "special" keys out; `compare()` shows two layers. @param {StateStore} state */
+export function headsControls(state, mute, compare) {
   const callBox = el("span");
   const buttons = headButtons((chosen) => state.set({ heads: chosen }));
   const mass = slider(
@@ -24,7 +24,9 @@ export function headsControls(state, mute) {
   );
   const special = tick("Hide [CLS], [SEP]", false, (on) => mute("special", on), "Leave special tokens out (s)");
   const partBox = el("span");
-  const root = el("div.controls", {}, callBox, buttons, mass, sink, special, partBox);
+  const title = "One head of two layers side by side, in Map";
+  const comparison = el("button", { type: "button", title, onclick: compare }, "Compare");
+  const root = el("div.controls", {}, callBox, comparison, buttons, mass, sink, special, partBox);
   return { root, callBox, buttons, mass, sink, special, partBox };
 }
 

@@ -5,9 +5,9 @@ import { levelAt, Tiles } from "../../data/tiles.js";
 import { sideOf } from "../../data/tokens.js";
 import { WordTiles } from "../../data/word_level_tiles.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { SHADES } from "../../draw/color_scale.js";
+import { least, SHADES } from "../../draw/color_scale.js";
 import { choice, el, segments, tick } from "../../draw/dom.js";
-import { exact } from "../../draw/numbers.js";
+import { exact, number } from "../../draw/numbers.js";
 import { MapCamera } from "./map_camera.js";
 import { mapPicture, mapTable } from "./map_export.js";
 import { mapKeys } from "./map_keys.js";
@@ -31,12 +31,12 @@ export const map = {
 };
 
 /** What the tour does here: later layers beside the first. @param {TourStage} stage */
-async function compareLayers({ state, trace: { id: trace, calls }, pause }) {
+async function compareLayers({ state, trace: { calls }, pause }) {
   state.set({ call: calls[0].id, head: 0, map: {} });
   for (const share of [0.5, 1]) {
     await pause(1300);
     const { id } = calls[Math.floor(share * (calls.length - 1))];
-    state.set({ map: { other: { trace, call: id, head: 0 } } });
+    state.set({ map: { other: { call: id, head: 0 } } });
   }
 }
 
@@ -271,8 +271,8 @@ class MapView {
   }
 
   compare(on) {
-    const { trace, call, head } = this.shownTarget(0);
-    this.set({ other: on ? { trace: trace.id, call: call.id, head: (head + 1) % call.heads } : null });
+    const { call, head } = this.shownTarget(0);
+    this.set({ other: on ? { call: call.id, head: (head + 1) % call.heads } : null }); // of the same trace
   }
 
   showControls() {
@@ -306,7 +306,11 @@ class MapView {
     const traces = this.context.about.traces.map((trace) => [trace.id, trace.title]);
     const which =
       at === 1 && traces.length > 1
-        ? [choice("Trace", traces, this.settings.other.trace, (id) => set({ trace: id, call: null, head: 0 }))]
+        ? [
+            choice("Trace", traces, this.settings.other.trace ?? this.context.trace.id, (id) =>
+              set({ trace: id, call: null, head: 0 }),
+            ),
+          ]
         : [];
     if (!target) return which;
     const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
@@ -325,7 +329,12 @@ class MapView {
 
   legend() {
     const { shade } = this.settings;
-    return { to: "1", words: `weight, ${{ log: "logarithmic", root: "square-root", linear: "linear" }[shade]} scale` };
+    const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
+    return {
+      from,
+      to: "1",
+      words: `weight, ${{ log: "logarithmic", root: "square-root", linear: "linear" }[shade]} scale`,
+    };
   }
 
   table() {
