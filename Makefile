@@ -54,7 +54,7 @@ demo: $(READY) $(MINILM) ## worked examples, two translators that ship, and one 
 
 test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU
 	$(WITH_NODE) node --test $$(find tests/static -name '*.test.js')
-	$(BIN)/python -m pytest -n 2 -m 'not gpu'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not gpu'
 
 sweep: $(READY)         ## property tests of attention with many random examples (REGARD_EXAMPLES, 5000 unless set): hours
 	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/test_weights_of_any_size.py \
