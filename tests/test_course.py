@@ -57,13 +57,13 @@ def test_a_changed_output_figure_or_notebook_is_reported(tmp_path: Path) -> None
     path = tmp_path / "01_example.md"
     path.write_text(
         "# 1. Example\n\n```python\nimport matplotlib.pyplot as plt\nfrom pathlib import Path\nprint(1 + 1)\n"
-        'plt.plot([1, float(Path(__file__).read_text())])\nplt.title("a line")\nplt.show()\n```\n'.replace(
+        'plt.plot([1, float(Path(__file__).read_text())])\nplt.title("a line [m]")\nplt.show()\n```\n'.replace(
             "Path(__file__)", f"Path({str(tmp_path / 'height')!r})"
         )
     )
     (tmp_path / "height").write_text("2")
     course.write(path)
-    assert "```\n\n```text\n2\n```\n\n![a line](figures/01_example-1.svg)\n" in path.read_text()
+    assert "```\n\n```text\n2\n```\n\n![a line [m]](figures/01_example-1.svg)\n" in path.read_text()
     assert course.problems(path) == []
     (tmp_path / "height").write_text("2.0000001")
     assert course.problems(path) == []

@@ -29,10 +29,10 @@ from tools import svg_figure
 
 COURSE = Path(__file__).parent.parent / "docs" / "course"
 BLOCK = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?(?P<links>(?:\n!\[[^\]]*\]\(figures/[^)]+\)\n)*)",
+    r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?(?P<links>(?:\n!\[[^\n]*\]\(figures/[^)\n]+\)\n)*)",
     re.DOTALL | re.MULTILINE,
 )
-LINK = re.compile(r"!\[([^\]]*)\]\(figures/[^)]+\)")
+LINK = re.compile(r"!\[([^\n]*)\]\(figures/[^)\n]+\)")
 NEEDS = re.compile(r"^<!-- needs: (\w+) \((.+)\) -->$", re.MULTILINE)
 
 
