@@ -50,6 +50,8 @@ TEXTS = [  # model, text, tokens to generate
     ("tatoeba-transformer-en-fr", "My sister has a small black dog.", 0),
     ("shakespeare-transformer", "ROMEO:\nBut soft, what light", 40),
 ]
+NOT_EXPORTED = ("phrasebook-lstmn-en",)
+"""Models without ONNX graphs: the tape of an LSTMN grows with every step."""
 INSIDE = "shakespeare-transformer", "My lord, the night is"
 """The model and the text of the Inside view; the text is the one that the view begins with (views/inside/inside.js)."""
 BEGIN = """
@@ -108,7 +110,7 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
         raise SystemExit(f"there is no {RUNTIME}; install it with: npm ci --ignore-scripts")
     data = folder / "data"
     (data / "traces").mkdir(parents=True)
-    models = [model for model in installed_models() if model.ours]
+    models = [model for model in installed_models() if model.ours and model.name not in NOT_EXPORTED]
     library = Library([], installed_models())
     traces = [first_trace.first_trace()]  # what the page opens on
     for name, text, count in TEXTS if texts is None else texts:
@@ -125,7 +127,14 @@ def write(folder: Path, *, texts: list[tuple[str, str, int]] | None = None, card
     about = {
         "version": regard.__version__,
         "models": [
-            {"name": x.name, "task": x.task, "title": x.title, "layers": x.layers if x.name == INSIDE[0] else 0}
+            {
+                "name": x.name,
+                "task": x.task,
+                "title": x.title,
+                "layers": x.layers if x.name == INSIDE[0] else 0,
+                "examples": list(x.examples),
+                "attends": x.attends,
+            }
             for x in models
         ],
         "traces": [trace.summary for trace in traces],

@@ -95,8 +95,8 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
         library = Library([first_trace()], installed_models())
         library.opening = dict(STATE)
         # MiniLM has read the first trace. SmolLM2 is slow, so it runs only on request.
-        able = [x for x in library.models.values() if x.task in EXAMPLES and x.ours]
-        library.pending = [(x.name, *EXAMPLES[x.task]) for x in able]
+        able = [x for x in library.models.values() if x.task in EXAMPLES and x.ours and x.attends]
+        library.pending = [(x.name, x.examples[0], 0) if x.examples else (x.name, *EXAMPLES[x.task]) for x in able]
         return library
     if (Path(what) / "trace.json").is_file():
         if text is not None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...seeing import Seen
     from ...seeing.capture.huggingface_text_model import TextModel
 
-LOADED = 3
+LOADED = 6
 """Models that stay in memory."""
 READ = ("translate", "read", "generate", "classify")
 """Tasks of models that read a text while they are watched."""
@@ -35,6 +35,23 @@ TASK_TITLES = {
     "listen": "classifies sounds",
 }
 """What the page says of each task of the shipped models."""
+PHRASEBOOK = "phrasebook-"
+"""Names of the models of the lectures' sentences begin with it; they know few other words."""
+SENTENCES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("tatoeba-", "translate"): (
+        "My sister has a small black dog.",
+        "I would like to know where the station is.",
+        "He did not eat because he was not hungry.",
+    ),
+    (PHRASEBOOK, "translate"): (
+        "The agreement on the European Economic Area was signed in August 1992.",
+        "He hit me with a pie.",
+        "I am a student.",
+        "Can you bring me a fork?",
+    ),
+    (PHRASEBOOK, "generate"): ("The FBI is chasing a criminal on the run.", "He hit me with a"),
+}
+"""Sentences of the words that a shipped model knows, by the beginning of its name and its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +68,33 @@ class ModelEntry:
     """Whether it is a model of regard; else one of Hugging Face."""
     layers: int = 0
     """Layers of a Transformer of regard, for the Inside view; 0 for any other model."""
+    examples: tuple[str, ...] = ()
+    """Sentences to try it with; none where any will do."""
+    attends: bool = True
+    """Whether it has attention to show."""
 
 
 def installed_models() -> list[ModelEntry]:
     """The models that ship with regard, and MiniLM and SmolLM2 where their packages are installed."""
-    from ...decoding.load_model_and_tokenizers import SHIPPED, shipped
+    from ...decoding.load_model_and_tokenizers import shipped
     from ...seeing.capture.huggingface_text_model import PACKAGES
 
-    tasks = {name: _task(SHIPPED / name) for name in shipped()}
-    models = [
-        ModelEntry(name, task, _title(name, task), name, ours=True, layers=_layers(SHIPPED / name))
-        for name, task in tasks.items()
-    ]
+    models = [_shipped_model(name) for name in sorted(shipped(), key=lambda name: name.startswith(PHRASEBOOK))]
     if find_spec("transformers") is not None:
         known = {"minilm": ("read", "MiniLM, reads English"), "smollm2": ("generate", "SmolLM2, writes English")}
         models += [ModelEntry(name, *known[name], name) for name in known if find_spec(PACKAGES[name][0]) is not None]
     return models
+
+
+def _shipped_model(name: str) -> ModelEntry:
+    from ...decoding.load_model_and_tokenizers import SHIPPED
+
+    folder = SHIPPED / name
+    task = _task(folder)
+    examples = next((texts for (start, of), texts in SENTENCES.items() if name.startswith(start) and task == of), ())
+    attends = bool(getattr(getattr(_config(folder), "decoder", None), "attends", True))
+    layers = _layers(folder)
+    return ModelEntry(name, task, _title(name, task), name, True, layers, examples, attends)
 
 
 def model_at(place: str) -> ModelEntry:
@@ -109,8 +137,9 @@ def _task(folder: Path) -> str:
 
 
 def _title(name: str, task: str) -> str:
-    kind = name.replace("tatoeba-", "").replace("-en-fr", "").replace("-", " ")
-    return f"{kind.capitalize()}, {TASK_TITLES[task]}"
+    kind = name.removeprefix("tatoeba-").removeprefix(PHRASEBOOK).removesuffix("-en-fr").removesuffix("-en")
+    corpus = " on the phrase book" if name.startswith(PHRASEBOOK) else ""
+    return f"{kind.replace('-', ' ').capitalize()}{corpus}, {TASK_TITLES[task]}"
 
 
 class Library:

@@ -47,6 +47,10 @@ class ModelSummary(BaseModel):
     title: str
     layers: int = 0
     """Layers that the Inside view can show."""
+    examples: list[str] = Field(default_factory=list)
+    """Sentences of the words that it knows; none where any will do."""
+    attends: bool = True
+    """Whether it has attention to show."""
 
 
 class ServerInfo(BaseModel):
@@ -78,7 +82,14 @@ async def about(request: Request) -> ServerInfo:
     """The version, models, traces, views and limits of this server."""
     jobs = jobs_of(request)
     models = [
-        ModelSummary(name=x.name, task=x.task, title=x.title, layers=x.layers)  # type: ignore[arg-type]
+        ModelSummary(
+            name=x.name,
+            task=x.task,  # type: ignore[arg-type]
+            title=x.title,
+            layers=x.layers,
+            examples=list(x.examples),
+            attends=x.attends,
+        )
         for x in jobs.library.models.values()
     ]
     return ServerInfo(

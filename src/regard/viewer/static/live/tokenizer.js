@@ -18,6 +18,7 @@ export class Tokenizer {
       throw new Error(`a tokenizer of type ${model.type} is not known here`);
     this.lowercase = normalizer.normalizers.some((one) => one.type === "Lowercase");
     this.pattern = patternOf(pre_tokenizer);
+    this.marked = JSON.stringify(pre_tokenizer).includes("Metaspace"); // a space belongs to the word after it
     this.spaced = Boolean(decoder);
     this.cache = new Map();
   }
@@ -44,6 +45,7 @@ export class Tokenizer {
   words(text) {
     if (!this.pattern) return text.split(/\s+/u).filter(Boolean);
     if (!text) return [];
+    if (!this.marked) return text.split(/\s+/u).flatMap((word) => word.match(this.pattern) ?? []);
     let marked = text.replaceAll(" ", SPACE);
     if (!marked.startsWith(SPACE)) marked = SPACE + marked;
     const parts = [];

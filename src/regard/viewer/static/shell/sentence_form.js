@@ -26,7 +26,7 @@ const WRITTEN = 32; // tokens that a model writes
 export function sentenceForm(source, about, { made, more, fail }) {
   const order = Object.keys(EXAMPLES);
   const models = about.models
-    .filter((model) => model.task in EXAMPLES)
+    .filter((model) => model.task in EXAMPLES && model.attends !== false)
     .sort((a, b) => order.indexOf(a.task) - order.indexOf(b.task));
   let chosen = models.find((model) => model.task === "read") ?? models[0];
   let running = null;
@@ -105,7 +105,7 @@ export function sentenceForm(source, about, { made, more, fail }) {
         ),
       ),
     );
-    const words = chosen ? EXAMPLES[chosen.task] : [];
+    const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
       el("span.quietly", {}, "Try"),
       ...words.map((text) =>

@@ -64,7 +64,7 @@ class TranslateView {
       this.status,
     );
     this.figure = el("div.length-figure");
-    root.replaceChildren(el("div.translate", {}, this.input, controls, this.columns, this.figure));
+    root.replaceChildren(el("div.translate", {}, this.input, this.examples(), controls, this.columns, this.figure));
     this.update();
     this.drawLengths();
   }
@@ -73,7 +73,7 @@ class TranslateView {
   get settings() {
     const given = this.context.state.get().translate ?? {};
     const every = this.models.map((model) => model.name);
-    const known = Array.isArray(given.models) ? given.models.filter((name) => every.includes(name)) : every;
+    const known = Array.isArray(given.models) ? given.models.filter((name) => every.includes(name)) : this.suited();
     const { models, beams } = this.context.about.limits;
     return {
       ...given,
@@ -82,6 +82,28 @@ class TranslateView {
       step: Math.trunc(bounded(given.step, 0, Infinity)),
       models: known.slice(0, models),
     };
+  }
+
+  /** The models that know the words of an example sentence. One without examples knows any. */
+  suited(example = EXAMPLE) {
+    return this.models
+      .filter((model) => !model.examples?.length || model.examples.includes(example))
+      .map((model) => model.name);
+  }
+
+  /** A button for each example sentence of the models. */
+  examples() {
+    const sentences = [...new Set(this.models.flatMap((model) => model.examples ?? []))];
+    const buttons = sentences.map((text) =>
+      el("button.quiet.example", { type: "button", title: text, onclick: () => this.tryExample(text) }, text),
+    );
+    return el("div.examples", { role: "group", "aria-label": "Examples" }, el("span.quietly", {}, "Try"), ...buttons);
+  }
+
+  /** An example sentence, and the models that know its words. */
+  tryExample(text) {
+    this.input.value = text;
+    this.set({ text, models: this.suited(text), pins: null, step: null });
   }
 
   set(patch) {
