@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import wave
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from regard.viewer.data.sample_files import SAMPLES
 
-FOLDER = Path(__file__).parents[1] / "src" / "regard" / "viewer" / "data" / "samples"
 RATE = 8000
 PITCH = 150.0
 SCENES = {"scene 1": "scene:test:0:1", "scene 2": "scene:test:0:4", "scene 3": "scene:test:0:7"}
@@ -115,12 +114,12 @@ def main() -> None:
     from regard.decoding import load_model_and_tokenizers
     from regard.decoding.classification import classify
 
-    FOLDER.mkdir(exist_ok=True)
+    SAMPLES.mkdir(exist_ok=True)
     for name, scene in SCENES.items():
-        Image.fromarray(scenes.picture(scene, PIXELS)).save(FOLDER / f"{name}.png", optimize=True)
+        Image.fromarray(scenes.picture(scene, PIXELS)).save(SAMPLES / f"{name}.png", optimize=True)
     loaded = load_model_and_tokenizers.load("digits-cnn")
     for name, segments in DIGITS.items():
-        path = FOLDER / f"{name}.wav"
+        path = SAMPLES / f"{name}.wav"
         with wave.open(str(path), "wb") as file:
             file.setnchannels(1)
             file.setsampwidth(2)

@@ -17,6 +17,7 @@ from . import (  # noqa: F401  each registers its command
     patterns,
     phrasebook,
     recipes,
+    samples,
     scenes,
     see,
     train,

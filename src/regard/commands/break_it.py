@@ -79,8 +79,8 @@ def _report(switch: Switch, runs: dict[str, Run], save_plot: Path | None) -> Non
     from ..training.tasks.task import recipe_task
 
     labels = {"whole": "whole", "broken": " ".join(switch.off)}
-    measure = recipe_task(runs["whole"].recipe).measure
-    columns = dict.fromkeys(("valid_nll", measure))
+    own = recipe_task(runs["whole"].recipe).column
+    columns = ["valid_nll", *([] if own == "valid_loss" else [own])]  # the loss of a language model is its nll
     curves = {name: {column: learning_curve(run.metrics, column) for column in columns} for name, run in runs.items()}
     for name in runs:
         ends = [

@@ -57,7 +57,7 @@ def classify(
     Examples:
       regard classify "The soup was not bad, but the service was awful."
       regard classify --compare "Everyone said that the film was dull, but it was not."
-      regard classify seven.wav
+      regard samples --save samples && regard classify samples/seven.wav
       regard classify --model runs/spell-digits-1 seven.flac --save-plot weights.png
       regard classify --model runs/cnn-sst2-1 --file reviews.txt > labels.tsv
     """

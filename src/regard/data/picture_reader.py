@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import zipfile
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from .corpora import scenes
+from .picture_statistics import PictureStatistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from jaxtyping import UInt8
 
@@ -31,23 +33,33 @@ class PictureReader:
     A source is the path of a file, of a file inside a zip archive ("photos.zip/name.jpg"), or the name of a scene
     ("scene:test:0:17"). A picture is turned as its EXIF orientation says; what is transparent becomes white; 16 bits
     become 8; of an animation the first frame is taken. What cannot be read is a ValueError that begins with the source.
+    `typical` are the statistics of the pictures a model was trained on, if they are known.
     """
 
     kind: ClassVar[str] = "picture"
     dtype: ClassVar[str] = "|u1"
     stride = 1
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, typical: dict[str, Any] | None = None) -> None:
         if type(size) is not int or not 1 <= size <= LARGEST:
             raise ValueError(f"pictures have 1 to {LARGEST} pixels a side, got {size!r:.20}")
         self.size = size
+        self.typical = None if typical is None else PictureStatistics.from_dict(typical)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.size, self.size, 3
 
     def to_dict(self) -> dict[str, Any]:
-        return {"size": self.size}
+        return {"size": self.size} | ({} if self.typical is None else {"typical": self.typical.to_dict()})
+
+    def learn_typical(self, sources: Iterable[str]) -> None:
+        """Remember what these pictures look like; those that cannot be read are left out."""
+        pictures = []
+        for source in sources:
+            with contextlib.suppress(ValueError):
+                pictures.append(self.encode(source))
+        self.typical = PictureStatistics.of(pictures) if len(pictures) > 1 else None
 
     def encode_batch(self, sources: Sequence[str]) -> list[UInt8[np.ndarray, "size size 3"]]:
         return [self.encode(source) for source in sources]
@@ -71,12 +83,17 @@ class PictureReader:
         return width, height
 
     def remarks(self, source: str) -> list[str]:
-        """Reasons to doubt a caption: the picture is all one colour, or one of several in its file."""
+        """Reasons to doubt a caption: one colour only, unlike the training pictures, or one picture of several."""
         pixels = self.encode(source)
         remarks = []
         if (pixels == pixels[0, 0]).all():
             remarks.append(
                 f"nothing is seen in {source}: it is all one colour, so what the model makes of it means nothing"
+            )
+        elif self.typical is not None and self.typical.unlike(pixels):
+            remarks.append(
+                f"{source} is unlike the pictures this model was trained on (in brightness, colours, edges and plain "
+                "areas), so what it makes of it means little"
             )
         if not source.startswith("scene:") and _read(source, _several):
             remarks.append(f"{source} holds several pictures, as an animation does; the first is taken")

@@ -27,22 +27,22 @@ class Switch(NamedTuple):
         return load_recipe(self.recipe, [*self.settings, *(self.off if broken else ()), *settings])
 
 
-_CURVE = ("training.validate_every=25", "training.average=1", "training.tensorboard=false")
-_OPINIONS = (*_CURVE, "training.updates=300", "training.save_every=300")
+_CURVE = ("training.updates=150", "training.validate_every=25", "training.save_every=150", "training.average=1")
 _DEEP = (
-    *_OPINIONS,
+    *_CURVE,
+    "training.tokens=512",
     "encoder.layers=12",
-    "encoder.width=64",
-    "encoder.hidden=128",
+    "encoder.width=32",
+    "encoder.hidden=64",
     "encoder.dropout=0.0",
     "head.dropout=0.0",
 )
 
 SWITCHES: dict[str, Switch] = {
     "positions": Switch(
-        "no positions: the words of a review are a set, and what `not` reverses is unknown",
+        "no positions: the words of a review are a set",
         "transformer-opinions",
-        _OPINIONS,
+        _CURVE,
         ("encoder.positions=none",),
     ),
     "norm": Switch("no layer norms, in twelve layers", "transformer-opinions", _DEEP, ("encoder.norm=none",)),
@@ -50,10 +50,10 @@ SWITCHES: dict[str, Switch] = {
         "no residual connections, in twelve layers", "transformer-opinions", _DEEP, ("encoder.residual=false",)
     ),
     "scaling": Switch(
-        "energies are not divided by √d",
-        "transformer-phrasebook",
-        (*_CURVE, "training.updates=300", "training.save_every=300"),
-        ("encoder.scaled=false", "decoder.scaled=false"),
+        "energies of one head, 128 wide, are not divided by √128",
+        "transformer-opinions",
+        (*_CURVE, "encoder.heads=1"),
+        ("encoder.scaled=false",),
     ),
     "mask": Switch(
         "no mask: in training every token sees the one it is to predict",
@@ -62,10 +62,5 @@ SWITCHES: dict[str, Switch] = {
         ("decoder.masked=false",),
         generates=True,
     ),
-    "heads": Switch(
-        "one head of the width of all",
-        "transformer-phrasebook",
-        (*_CURVE, "training.updates=300", "training.save_every=300"),
-        ("encoder.heads=1", "decoder.heads=1"),
-    ),
+    "heads": Switch("one head as wide as the four", "transformer-opinions", _CURVE, ("encoder.heads=1",)),
 }

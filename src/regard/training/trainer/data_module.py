@@ -16,6 +16,7 @@ from ...checksums import check_files, write_checksums
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
+from ...data.picture_reader import PictureReader
 from ...data.source_reader import make_reader
 from ..recipe.data_section import FilesData
 from .recipe_corpus import Corpus, read
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..run.run_folder import Run
     from ..tasks.task import Task
 
+TYPICAL = 400  # training pictures whose statistics are kept, to notice others that are unlike them
 PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
 
 
@@ -102,6 +104,9 @@ class DataModule(lightning.LightningDataModule):
             self.say("learning the vocabulary")
             how = recipe.tokenizer
             source = None if recipe.source.kind == "text" else make_reader(**recipe.source.model_dump())
+            if isinstance(source, PictureReader):
+                pictures = dict.fromkeys(pair.source for pair in train)  # several captions may name one picture
+                source.learn_typical(itertools.islice(pictures, TYPICAL))
             labels = recipe.task == "classify"
             tokenizers = TokenizerPair.train(
                 how.kind,

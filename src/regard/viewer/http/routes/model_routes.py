@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 
 from ... import limits
 from ...data import model_outputs
+from ...data.sample_files import PICTURE, SOUND, sample_files
 from ..responses import json_response
 from .route_parameters import BYTES, ERRORS, jobs_of
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 router = APIRouter()
 UPLOAD = {"requestBody": {"required": True, "content": BYTES}}
 """The body is the file itself, of any content type."""
-SAMPLES = Path(__file__).parents[2] / "data" / "samples"
-"""Written by tools/viewer_samples.py."""
 BLEU_BY_LENGTH = Path(__file__).parents[2] / "data" / "bleu_by_length.json"
 """Written by tools/results_page.py from the runs of docs/results.md."""
 
@@ -52,11 +51,11 @@ async def length(request: Request) -> Response:
 @router.get("/samples", responses=ERRORS, response_model=dict[str, Any])
 async def samples(request: Request) -> Response:
     """Pictures and sounds to try the models with: `pictures` and `sounds`, each {name, type, data in base64}."""
-    kinds = {"pictures": (".png", "image/png"), "sounds": (".wav", "audio/wav")}
+    kinds = {"pictures": (PICTURE, "image/png"), "sounds": (SOUND, "audio/wav")}
     content = {
         kind: [
             {"name": path.stem, "type": type, "data": base64.b64encode(path.read_bytes()).decode()}
-            for path in sorted(SAMPLES.glob(f"*{suffix}"))
+            for path in sample_files(suffix)
         ]
         for kind, (suffix, type) in kinds.items()
     }
