@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+
 from regard.viewer.data.sample_files import SAMPLES
 
 RATE = 8000
