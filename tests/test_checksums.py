@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.checksums import CHECKSUMS, check_files, write_checksums
+from regard.checksums import CHECKSUMS, OWN, check_files, write_checksums
 from regard.json_file import DamagedFileError
 
 if TYPE_CHECKING:
@@ -47,4 +48,25 @@ def test_a_damaged_file_is_named(folder: Path, name: str, damage: str) -> None:
 def test_damaged_checksums_are_named(folder: Path, content: str) -> None:
     (folder / CHECKSUMS).write_text(content)
     with pytest.raises(DamagedFileError, match=f"{CHECKSUMS} .*write it again"):
+        check_files(folder, "write it again")
+
+
+def test_a_damaged_checksum_is_damage_of_the_list_and_not_of_the_file(folder: Path) -> None:
+    file = folder / CHECKSUMS
+    content = bytearray(file.read_bytes())
+    at = content.index(b'"a.bin": "') + 10
+    content[at] = ord("0") if content[at] != ord("0") else ord("1")
+    file.write_bytes(content)
+    with pytest.raises(DamagedFileError, match=rf"{CHECKSUMS} is damaged: .*remove it to go on.*write it again"):
+        check_files(folder, "write it again")
+
+
+def test_a_list_of_an_earlier_version_has_no_checksum_of_its_own(folder: Path) -> None:
+    file = folder / CHECKSUMS
+    content = json.loads(file.read_text())
+    del content[OWN]
+    file.write_text(json.dumps(content))
+    check_files(folder, "write it again")
+    (folder / "a.bin").write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"a\.bin is damaged"):
         check_files(folder, "write it again")

@@ -14,6 +14,7 @@ from regard.json_file import DamagedFileError
 from regard.models import EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.run.checkpoint_manifest import CheckpointManifest
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -97,6 +98,48 @@ def test_a_checkpoint_without_checksums_is_named_too(run: Run, content: bytes) -
 
 def test_a_run_of_an_earlier_version_is_resumed(run: Run, finished: Path) -> None:
     (run.checkpoints / "checksums.json").unlink()
+    fit(run.recipe, run.folder, resume=True)
+    assert_same(run.folder, finished)
+
+
+@pytest.mark.parametrize("damage", ["a digest", "not JSON", "empty", "no list"])
+def test_a_damaged_manifest_does_not_refuse_whole_checkpoints(
+    run: Run, finished: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest = run.checkpoints / "checksums.json"
+    if damage == "a digest":  # still JSON: it would say that last.ckpt is damaged
+        flip(manifest, manifest.read_bytes().rindex(b'"sha256": "', 0, manifest.read_bytes().rindex(b"snapshots")) + 11)
+    else:
+        manifest.write_text({"not JSON": "{", "empty": "", "no list": '{"checkpoints": 3}'}[damage])
+    fit(run.recipe, run.folder, resume=True)
+    output = capsys.readouterr().out.replace("\n", "")
+    assert "checksums.json " in output
+    assert "its copy" in output
+    assert "last.ckpt is damaged" not in output
+    assert "resuming from the checkpoint before" not in output
+    assert_same(run.folder, finished)
+    CheckpointManifest(run).resumable(lambda problem: pytest.fail(problem))
+
+
+def test_a_damaged_manifest_still_finds_a_damaged_checkpoint(
+    run: Run, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(run.checkpoints / "checksums.json")
+    flip(run.last, 5000)
+    fit(run.recipe, run.folder, resume=True)
+    output = capsys.readouterr().out.replace("\n", "")
+    assert "last.ckpt is damaged" in output
+    assert "resuming after update 4 of 6" in output
+    assert_same(run.folder, finished)
+
+
+def test_where_the_manifest_and_its_copy_are_damaged_both_are_named(run: Run, finished: Path) -> None:
+    for name in ("checksums.json", "checksums.copy.json"):
+        flip(run.checkpoints / name)
+    with pytest.raises(DamagedFileError, match=r"checksums\.copy\.json is .* so is .*checksums\.json; remove both"):
+        fit(run.recipe, run.folder, resume=True)
+    for name in ("checksums.json", "checksums.copy.json"):
+        (run.checkpoints / name).unlink()
     fit(run.recipe, run.folder, resume=True)
     assert_same(run.folder, finished)
 

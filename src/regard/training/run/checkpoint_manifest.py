@@ -3,19 +3,18 @@
 A checkpoint is a file of everything that `--resume` needs, the snapshots of weights that it refers to, and the lines
 that metrics.csv had. The last two are kept, as last.ckpt and previous.ckpt. The manifest has the SHA-256 of each part
 and is written before a new checkpoint takes its place, so that it describes whichever of them a power cut leaves.
+Its copy, checksums.copy.json, is read where the manifest itself is damaged: undamaged checkpoints stay usable.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...atomic_write import write_text
-from ...checksums import CHECKSUMS, check_file, sha256
-from ...json_file import DamagedFileError, read_object
+from ...checksums import CHECKSUMS, check_file, read_list, sha256, write_list
+from ...json_file import DamagedFileError
 from .metrics_file import MetricsMark, check_mark
 
 if TYPE_CHECKING:
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
 
     from .run_folder import Run
 
+COPY = "checksums.copy.json"
 KEPT = 3
 """Entries of the manifest: the new checkpoint and the two before it."""
 NEEDED = ("state_dict", "optimizer_states", "global_step", "regard")
 """What last.ckpt holds at least."""
+WITHOUT = "resume without comparing checksums"
 ANEW = "restore it from a copy, or train anew with --force"
 
 
@@ -45,7 +46,7 @@ class CheckpointManifest:
     """The manifest of a run."""
 
     def __init__(self, run: Run) -> None:
-        self.run, self.file = run, run.checkpoints / CHECKSUMS
+        self.run, self.file, self.copy = run, run.checkpoints / CHECKSUMS, run.checkpoints / COPY
         self._last_is_whole = True  # a damaged last.ckpt must not take the place of the one before
 
     def replace(self, new: Path, update: int, snapshots: dict[str, str], metrics: MetricsMark | None) -> None:
@@ -56,7 +57,8 @@ class CheckpointManifest:
             entries = [CheckpointEntry(_update(self.run.last), sha256(self.run.last), {}, None)]
         entry = CheckpointEntry(update, sha256(new), snapshots, metrics)
         values = [asdict(each) for each in [*entries, entry][-KEPT:]]
-        write_text(self.file, json.dumps({"checkpoints": values}, indent=1) + "\n")
+        for file in (self.file, self.copy):
+            write_list(file, {"checkpoints": values})
         if self.run.last.exists() and self._last_is_whole:
             self.run.last.replace(self.run.previous)
         self._last_is_whole = True
@@ -72,11 +74,12 @@ class CheckpointManifest:
         None if there is no checkpoint. The entry is None in a run that an earlier version began.
         """
         problems: list[str] = []
+        entries = self._entries(say)
         for file in (self.run.last, self.run.previous):
             if not file.exists():
                 continue
             try:
-                entry = self._check(file)
+                entry = self._check(file, entries)
             except DamagedFileError as error:
                 problems.append(str(error))
                 continue
@@ -92,8 +95,7 @@ class CheckpointManifest:
             raise DamagedFileError("; ".join(dict.fromkeys(problems)))
         return None
 
-    def _check(self, file: Path) -> CheckpointEntry | None:
-        entries = self._entries()
+    def _check(self, file: Path, entries: list[CheckpointEntry]) -> CheckpointEntry | None:
         entry = None
         if entries:
             digest = sha256(file)
@@ -109,15 +111,28 @@ class CheckpointManifest:
         _update(file)
         return entry
 
-    def _entries(self) -> list[CheckpointEntry]:
+    def _entries(self, say: Callable[[str], None] = lambda problem: None) -> list[CheckpointEntry]:
+        """The entries of the manifest; none where there is no manifest. A damaged one is written anew from its copy."""
         if not self.file.is_file():
             return []
-        advice = "remove it to resume without comparing checksums"
-        values = read_object(self.file, advice).get("checkpoints")
+        has_copy = self.copy.is_file()
         try:
-            return [_entry(each) for each in values]  # type: ignore[union-attr]
-        except (TypeError, AttributeError, KeyError):
-            raise DamagedFileError(f"{self.file} is damaged: it does not list checkpoints; {advice}") from None
+            return _read(self.file, f"its copy {self.copy} is used" if has_copy else f"remove it to {WITHOUT}")
+        except DamagedFileError as error:
+            if not has_copy:
+                raise
+            entries = _read(self.copy, f"so is {self.file}; remove both to {WITHOUT}")
+            say(str(error))
+            write_list(self.file, {"checkpoints": [asdict(entry) for entry in entries]})
+            return entries
+
+
+def _read(file: Path, advice: str) -> list[CheckpointEntry]:
+    values = read_list(file, advice).get("checkpoints")
+    try:
+        return [_entry(each) for each in values]  # type: ignore[union-attr]
+    except (TypeError, AttributeError, KeyError, ValueError):
+        raise DamagedFileError(f"{file} is damaged: it does not list checkpoints; {advice}") from None
 
 
 def _entry(values: dict[str, Any]) -> CheckpointEntry:
