@@ -1,7 +1,12 @@
 // A picture file as the pixels that a model reads: resized as Pillow's bicubic filter does, bit by bit.
+import { pictureSize } from "./picture_size.js";
+
+const MOST = 32_000_000; // pixels of a file: decoding takes about 16 bytes for each
+const HEADER = 4 << 20; // bytes that are searched for the size: photographs have their preview before it
 
 /** The pixels [size, size, 3] of a Blob, 0 to 255; what is transparent becomes white. */
 export async function pixelsOf(blob, size) {
+  await checkSize(blob);
   const image = await createImageBitmap(blob).catch(() => {
     throw new Error("the file is not a picture that this browser can read");
   });
@@ -15,6 +20,20 @@ export async function pixelsOf(blob, size) {
   const plain = new Uint8Array(width * height * 3);
   for (let i = 0; i < width * height; i++) plain.set(data.subarray(4 * i, 4 * i + 3), 3 * i);
   return { pixels: resized(plain, width, height, size), width, height };
+}
+
+/** Refuse a picture by what its header states, before anything is decoded. */
+export async function checkSize(blob) {
+  const stated = pictureSize(new Uint8Array(await blob.slice(0, HEADER).arrayBuffer()));
+  if (!stated) throw new Error("the file is not a picture that can be read here: PNG, JPEG, GIF, WebP, BMP or AVIF");
+  const [width, height] = stated;
+  if (!(width && height)) throw new Error(`the picture has ${width} × ${height} pixels: it is empty or damaged`);
+  if (width * height > MOST) {
+    const count = (number) => number.toLocaleString("en");
+    throw new Error(
+      `the picture has ${count(width)} × ${count(height)} pixels; at most ${count(MOST)} in all: make it smaller`,
+    );
+  }
 }
 
 const BITS = 22; // of the filter's weights, which are whole numbers
