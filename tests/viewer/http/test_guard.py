@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -12,8 +14,9 @@ import httpx
 import pytest
 
 from regard.viewer import limits
-from regard.viewer.data.library import Library
+from regard.viewer.data.library import Library, installed_models
 from regard.viewer.data.trace_view import TraceView
+from regard.viewer.http.routes.model_routes import SAMPLES
 from regard.viewer.http.server import Server, serving
 from tests.support.viewer_client import answered, client_of, seen_of
 
@@ -117,6 +120,9 @@ def test_others_need_the_token() -> None:
             assert server.token not in into.headers["location"]
             assert "HttpOnly" in into.headers["set-cookie"]
             assert "SameSite=Lax" in into.headers["set-cookie"]
+            assert "Path=/" in into.headers["set-cookie"]
+            for attribute in ("Domain", "Expires", "Max-Age"):  # for this host alone, until the browser is closed
+                assert attribute not in into.headers["set-cookie"]
             assert (await client.get("/api/about")).status_code == 200  # by the cookie
             for site in ("same-site", "cross-site"):  # which may come with what another site causes
                 assert (await client.post("/api/traces", headers={"Sec-Fetch-Site": site})).status_code == 403
@@ -217,3 +223,43 @@ def test_one_browser_does_not_list_what_another_read() -> None:
             assert {trace["title"] for trace in client.get("/api/about").json()["traces"]} == listed
             assert len(listed - titles) == 1, "what the server was started with"
             client.close()
+
+
+FIRST_CALL = "decoder.layers.0.attention"
+
+
+def test_what_one_browser_posts_is_not_listed_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every route that takes a text, a picture or a sound. Uploads are not kept either."""
+    library = Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours])
+    pictures, sounds = ([x.read_bytes() for x in sorted(SAMPLES.glob(f"*.{kind}"))] for kind in ("png", "wav"))
+    text = "a small film with a large heart"
+    posts: dict[str, Any] = {
+        "/api/traces": {"model": "opinions-lstm", "text": text},
+        "/api/what-if": {"model": "shakespeare-transformer", "text": text, "silence": {FIRST_CALL: [0]}},
+        "/api/classify": {"models": ["opinions-lstm"], "text": text},
+        "/api/translate": {"models": ["tatoeba-bahdanau-en-fr"], "text": text, "beams": 1},
+        "/api/next": {"model": "shakespeare-transformer", "text": text},
+        "/api/inside": {"model": "shakespeare-transformer", "text": text},
+        "/api/caption": pictures[0],
+        "/api/listen": sounds[0],
+    }
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with serving(library) as server, ExitStack() as stack:
+        paths = server.app.openapi()["paths"]
+        assert set(posts) == {path for path, item in paths.items() if "post" in item}
+        mine, other = (
+            stack.enter_context(httpx.Client(base_url=server.address, follow_redirects=True, timeout=300))
+            for _ in range(2)
+        )
+        program = stack.enter_context(client_of(server))
+        for browser in (mine, other):
+            assert browser.get(server.url).status_code == 200
+        for path, body in posts.items():
+            sent = {"content": body} if isinstance(body, bytes) else {"json": body}
+            answer = mine.post(path, **sent)
+            assert answer.status_code in (200, 201), (path, answer.text)
+            for stranger in (other, program):
+                for listing in (stranger.get("/api/traces").json(), stranger.get("/api/about").json()["traces"]):
+                    assert len(listing) == 1, f"{path} of one browser is listed in another: {listing}"
+        assert len(mine.get("/api/traces").json()) == 3, "its own, by /api/traces and /api/what-if"
+    assert not list(tmp_path.glob("regard-*")), "an upload is left"
