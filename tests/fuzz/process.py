@@ -12,13 +12,20 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from .targets import LONGEST_WAIT, run
 
 LONGEST = 30
 """Seconds of processor time that one case may take."""
 GROWTH = 64
-"""Megabytes that a process may grow after its first third; malloc alone moves by tens."""
+"""Megabytes that a process may grow from the second third of its time to the last: the medians of `SAMPLES` samples.
+
+In the first third it loads models and fills its caches. Which models are loaded at a time moves it by tens.
+"""
+SAMPLES = 30
+FEWEST = 500
+"""Cases of a process below which its memory says nothing yet."""
 
 
 class Hang(BaseException):
@@ -30,21 +37,22 @@ class Result:
     """What the cases of one target did."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    growth: float = 0.0
-    """Megabytes, of the process that grew most."""
+    growth: float | None = None
+    """Megabytes, of the process that grew most; None if none had `FEWEST` cases."""
 
     def add(self, other: Result) -> None:
         self.counts += other.counts
-        self.growth = max(self.growth, other.growth)
+        self.growth = max((x for x in (self.growth, other.growth) if x is not None), default=None)
 
     @property
     def failed(self) -> bool:
-        return bool(self.counts["unforeseen"] or self.counts["hang"]) or self.growth > GROWTH
+        return bool(self.counts["unforeseen"] or self.counts["hang"]) or (self.growth or 0) > GROWTH
 
     @property
     def cells(self) -> list[str]:
         names = ("accepted", "refused", "unforeseen", "hang")
-        return [f"{n:,}" for n in (self.counts.total(), *(self.counts[x] for x in names))] + [f"{self.growth:.0f} MB"]
+        growth = "too few cases" if self.growth is None else f"{self.growth:.0f} MB"
+        return [*(f"{n:,}" for n in (self.counts.total(), *(self.counts[x] for x in names))), growth]
 
 
 def prepare() -> None:
@@ -61,14 +69,16 @@ def fuzz(target: str, seed: int, seconds: float) -> Result:
     """Run cases until the time is over."""
     result = Result()
     beginning = time.monotonic()
-    warm: float | None = None
+    memory: list[float] = []
     _run(target, seed)  # loads what the target needs
     while (passed := time.monotonic() - beginning) < seconds:
         result.counts[_run(target, seed)] += 1
         seed += 1
-        if warm is None and passed > seconds / 3:  # what the first cases load is not growth
-            warm = _megabytes()
-    result.growth = _megabytes() - (warm if warm is not None else _megabytes())
+        if passed >= seconds * len(memory) / SAMPLES:
+            memory.append(_megabytes())
+    if result.counts.total() >= FEWEST:
+        third = len(memory) // 3
+        result.growth = median(memory[2 * third :]) - median(memory[third : 2 * third])
     return result
 
 
