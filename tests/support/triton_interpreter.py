@@ -43,9 +43,21 @@ def interpreted() -> Iterator[None]:
             plain(tensor, scope)
             scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
+        splat = interpreter.InterpreterBuilder.create_splat
+
+        def splat_booleans(builder: Any, type: Any, scalar: Any) -> Any:
+            # Triton's interpreter calls the result of a comparison of two numbers an int32; splat as such, it makes the
+            # mask of a block an int32 too, which version 3.9 refuses. Compiled, it is an int1.
+            if scalar.data.dtype == numpy.bool_:
+                from triton.language import int1
+
+                scalar = interpreter.TensorHandle(scalar.data, int1)
+            return splat(builder, type, scalar)
+
         patch.setattr(interpreter, "_patch_lang_tensor", with_index)
         patch.setattr(interpreter, "_patch_lang", _once_a_launch(interpreter))
         patch.setattr(interpreter.ReduceOps, "generic_reduce", _reduce_rows)
+        patch.setattr(interpreter.InterpreterBuilder, "create_splat", splat_booleans)
         yield
 
 
