@@ -74,3 +74,15 @@ def test_the_readmes_claims_about_its_ten_lines() -> None:
         exec(_blocks("README.md")[0][0], scope)
     assert float(scope["w"].fidelity(scope["v"], scope["z"]).max()) < 1e-5
     assert len([line for line in _blocks("README.md")[0][0].splitlines() if line.strip()]) <= 14
+
+
+def test_every_promise_names_the_test_that_holds_it() -> None:
+    text = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+    rows = [row for row in re.findall(r"^\| (.+) \| (.+) \|$", text, re.MULTILINE) if row[1] != "test"]
+    promises = [(promise, tests) for promise, tests in rows if " | " not in promise]  # not the table of the fuzzer
+    assert len(promises) > 15
+    for promise, tests in promises:
+        files = re.findall(r"`(tests/[\w/.]+)`", tests)
+        assert files, promise
+        for file in files:
+            assert (ROOT / file).is_file(), file

@@ -6,7 +6,7 @@ import { pictureSize } from "../../../src/regard/viewer/static/live/picture_size
 
 // Small files that Pillow wrote, {data in base64, size}.
 const pictures = JSON.parse(readFileSync(new URL("./pictures.json", import.meta.url), "utf8"));
-const bytesOf = (base64) => Uint8Array.from(Buffer.from(base64, "base64"));
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 
 for (const [name, { data, size }] of Object.entries(pictures))
   test(`the header of ${name} states its size`, () => {
