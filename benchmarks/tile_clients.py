@@ -1,6 +1,6 @@
 """python -m benchmarks.tile_clients: 200 clients ask `regard view` for tiles for ten minutes; counts errors and memory.
 
-`regard see` makes a trace of MiniLM over the license of this repository, as many tokens as the model reads. `regard
+`regard see` makes a trace of MiniLM over the beginning of this repository's license. `regard
 view` serves it in a process of its own. Each client asks for a random tile of a random head, waits for the answer, and
 asks for the next. An answer that is not a tile, or differs from an earlier answer for the same tile, is an error. The
 exit status is 1 after an error, or where the server's memory grew by more than `FLAT` after the first minute.
@@ -37,7 +37,7 @@ SIDE = 256
 WAIT = 300
 """Seconds that an answer may take, on a busy machine."""
 CHARACTERS = 2400
-"""Of the license: a little more than the 512 tokens that MiniLM reads."""
+"""Of the license: 485 tokens of MiniLM, which reads 512."""
 
 
 @dataclass
