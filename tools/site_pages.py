@@ -220,7 +220,8 @@ def navigation(pages: Path, reference: list[tuple[str, str]]) -> list[Any]:
         if found:
             tabs.append({title: found})
     tabs.insert(
-        3, {"Course": ["course/README.md", *sorted(f"course/{x.name}" for x in (pages / "course").glob("[0-9a-z]*.md"))]}
+        3,
+        {"Course": ["course/README.md", *sorted(f"course/{x.name}" for x in (pages / "course").glob("[0-9a-z]*.md"))]},
     )
     entries: list[Any] = ["reference/index.md", *({title: f"reference/{name}"} for name, title in reference)]
     return [*tabs, {"Python API": entries}]
