@@ -18,10 +18,14 @@ pytest.importorskip("pytorch_lightning")
 from regard.models import EncoderDecoder
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from regard.data import Batch
+    from regard.models import Loss
 
 # Dropout needs the random numbers restored, the plateau the validations, 23 updates of 7 the place in the data.
 SETTINGS = [
@@ -72,14 +76,58 @@ def reaches(training: subprocess.Popen[str], run: Path, update: int) -> None:
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_interrupted_is_no_success(sent: signal.Signals, straight: Path, tmp_path: Path) -> None:
+def test_what_is_interrupted_is_saved_and_no_success(sent: signal.Signals, straight: Path, tmp_path: Path) -> None:
+    """No checkpoint is due before the end, so the only one is that of the interrupt."""
     run = tmp_path / "run"
-    training = start(str(straight / "tiny.toml"), *SETTINGS, "training.updates=100000", "--out", str(run))
+    settings = [*SETTINGS, "training.updates=100000", "training.save_every=100000"]
+    training = start(str(straight / "tiny.toml"), *settings, "--out", str(run))
     reaches(training, run, 3)
     training.send_signal(sent)
     said = training.communicate(timeout=120)[0]
     assert training.returncode == 128 + sent, said
     assert f"interrupted; continue with: regard train --resume {run}" in said
+    update = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    assert f"update {update:,} is saved\n" in said
+
+
+def test_interrupted_and_resumed_is_the_same_to_the_bit(
+    straight: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The signal arrives in update 10; checkpoints are due at 7, 14 and 21."""
+    from regard.training.trainer.lightning_module import TrainingModule
+
+    backward = TrainingModule._backward
+
+    def signalled(self: TrainingModule, batch: Batch) -> Loss:
+        if self.trainer.global_step == 9 and self.signals.received is None:
+            signal.raise_signal(signal.SIGUSR1)
+        return backward(self, batch)
+
+    recipe = recipe_loader.load_recipe(straight / "tiny.toml", SETTINGS)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModule, "_backward", signalled)
+        with pytest.raises(SystemExit) as left:
+            fit(recipe, tmp_path / "run")
+    assert left.value.code == 128 + signal.SIGUSR1
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert "update 10 is saved" in capsys.readouterr().out
+    fit(recipe, tmp_path / "run", resume=True)
+    assert "resuming after update 10 of 23" in capsys.readouterr().out
+    assert_same(tmp_path / "run", straight / "run")
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    signals = InterruptSignals()
+    signals.install()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        with pytest.raises(SystemExit) as left:
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signals.restore()
+    assert left.value.code == 128 + signal.SIGINT
 
 
 def test_killed_and_resumed_is_the_same_to_the_bit(straight: Path, tmp_path: Path) -> None:

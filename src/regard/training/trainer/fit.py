@@ -108,10 +108,17 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     trainer = _trainer(run)
     try:
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
-    except SystemExit as left:  # raised by Lightning after Ctrl-C and SIGTERM, for which it would exit with 0
+        if fitting.interrupted:
+            raise SystemExit(128 + (fitting.signals.received or SIGTERM))  # SIGTERM where another process got it
+    except SystemExit as left:
+        # Lightning raises 0 or 1 after a signal before the first update; we raise what the shell expects.
+        code = left.code if isinstance(left.code, int) and left.code > 128 else 128 + SIGINT
+        if not run.last.exists():
+            bar.say("nothing is saved yet")
         bar.say(f"interrupted; continue with: regard train --resume {folder}")
-        raise SystemExit(128 + (SIGTERM if isinstance(left, SIGTERMException) else SIGINT)) from None
+        raise SystemExit(128 + SIGTERM if isinstance(left, SIGTERMException) else code) from None
     finally:
+        fitting.signals.restore()
         bar.stop()
     if trainer.is_global_zero:  # the other processes take no part from here on
         _finish(fitting, trainer.strategy.root_device)

@@ -20,6 +20,7 @@ from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, on_cpu, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
 from .cuda_graphs import CudaGraphs
+from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
 
 if TYPE_CHECKING:
@@ -66,6 +67,9 @@ class TrainingModule(lightning.LightningModule):
         self.snapshots = WeightSnapshots(run.checkpoints, self.settings.average)
         self.manifest = CheckpointManifest(run)
         self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
+        self.signals = InterruptSignals()
+        self.interrupted = False  # by a signal, to this process or another
+        self._signalled: Tensor | None = None  # how many processes had received one at the last update
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: CudaGraphs | None = None
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
@@ -113,6 +117,7 @@ class TrainingModule(lightning.LightningModule):
             self.bar.say(f"resuming after update {update:,} of {self.settings.updates:,}")
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
+        self.signals.install()  # instead of Lightning's handlers, which stop without saving
         if self._patience_is_over():  # killed between the last validation and the end
             self.trainer.should_stop = True
 
@@ -127,7 +132,11 @@ class TrainingModule(lightning.LightningModule):
                 loss = self._backward(batch)
             sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
         if self.trainer.world_size > 1:
-            torch.distributed.all_reduce(sums)
+            reduced = torch.cat([sums, sums.new_tensor([self.signals.received is not None])])
+            torch.distributed.all_reduce(reduced)
+            # Of the update before: reading that of this one would wait for the device.
+            self.interrupted = self._signalled is not None and bool(self._signalled)
+            sums, self._signalled = reduced[:3], reduced[3]
         gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
         # DDP and FSDP give the mean over the processes; we need the sum, divided by all tokens.
         torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
@@ -186,6 +195,19 @@ class TrainingModule(lightning.LightningModule):
             if self.global_rank == 0:
                 self.snapshots.take(update, weights)
             self.save()
+        if self.trainer.world_size == 1:  # with several, all of them learned of it in `training_step`
+            self.interrupted = self.signals.received is not None
+        if self.interrupted:
+            self._save_interrupted(update)
+
+    def _save_interrupted(self, update: int) -> None:
+        """Without a snapshot: the average at the end is over the same updates as without the interruption."""
+        if update % self.settings.save_every != 0 and update != self.settings.updates:
+            if self._sums is not None:
+                self._require_finite(update, float(self._sums[1]))
+            self.save()
+        self.bar.say(f"update {update:,} is saved")
+        self.trainer.should_stop = True
 
     def _log(self, update: int) -> None:
         assert self._sums is not None
