@@ -42,10 +42,13 @@ class LabelSet:
     @classmethod
     def train(cls, texts: Iterable[str]) -> LabelSet:
         """All labels that occur, sorted; numbers as numbers."""
-        names = set(texts)
+        return cls(cls.sorted_names(set(texts)))
+
+    @staticmethod
+    def sorted_names(names: set[str]) -> list[str]:
         numbers = all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in names)
         # 1 and 01 are two labels and one number: between them their spelling decides, and not the order of a set.
-        return cls(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
+        return sorted(names, key=lambda name: (int(name) if numbers else 0, name))
 
     def __len__(self) -> int:
         return FIRST + len(self.names)

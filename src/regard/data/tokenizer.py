@@ -100,6 +100,10 @@ class Tokenizer:
     def save(self, path: str | os.PathLike[str]) -> None:
         write_text(path, self._backend.to_str(pretty=True))
 
+    def to_json(self) -> str:
+        """What `save` writes."""
+        return str(self._backend.to_str())
+
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size())
 
@@ -172,22 +176,17 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
 
 def _untrained(kind: Kind, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
     """A tokenizer of the library with its parts in place, and what trains it."""
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Backend
 
     unknown = SPECIALS[UNKNOWN]
-    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
     backend: Any
-    trainer: Any
     if kind == "bpe":
-        backend = Backend(models.BPE(unk_token=unknown, fuse_unk=True))
-        trainer = trainers.BpeTrainer(limit_alphabet=ALPHABET, **settings)
+        backend, model = Backend(models.BPE(unk_token=unknown, fuse_unk=True)), "BPE"
     elif kind == "unigram":
-        backend = Backend(models.Unigram())
-        trainer = trainers.UnigramTrainer(unk_token=unknown, **settings)
+        backend, model = Backend(models.Unigram()), "Unigram"
     else:
-        backend = Backend(models.WordLevel(unk_token=unknown))
-        trainer = trainers.WordLevelTrainer(**settings)
+        backend, model = Backend(models.WordLevel(unk_token=unknown)), "WordLevel"
     marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
     spaces = pre_tokenizers.WhitespaceSplit()
     split_words = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(_WORDS), "isolated")])
@@ -199,7 +198,19 @@ def _untrained(kind: Kind, size: int, lowercase: bool, punctuation: bool) -> tup
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
     steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
     backend.normalizer = normalizers.Sequence(steps)
-    return backend, trainer
+    return backend, tokenizer_trainer(model, size)
+
+
+def tokenizer_trainer(model: str, size: int) -> Any:
+    """What trains a model of the library, by the name of its type in tokenizer.json."""
+    from tokenizers import trainers
+
+    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
+    if model == "BPE":
+        return trainers.BpeTrainer(limit_alphabet=ALPHABET, **settings)
+    if model == "Unigram":
+        return trainers.UnigramTrainer(unk_token=SPECIALS[UNKNOWN], **settings)
+    return trainers.WordLevelTrainer(**settings)
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:

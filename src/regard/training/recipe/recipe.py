@@ -36,7 +36,23 @@ class TokenizerSection(StrictSection):
     )
 
 
+PartRate = Annotated[float, Field(gt=0)]
+
+
 class TrainingSection(StrictSection):
+    init: str = Field(
+        default="", description="a run, a model's folder or a model that ships: start with its weights and vocabulary"
+    )
+    init_parts: list[str] = Field(
+        default=[], description='which parts of it: ["encoder"], or ["decoder.embedding"]; []: all'
+    )
+    init_vocabulary: Literal["keep", "extend"] = Field(
+        default="keep", description="extend: add the pieces and labels that the corpus has and the model lacks"
+    )
+    freeze: list[str] = Field(default=[], description='parts that do not learn, such as ["encoder"]')
+    part_rates: dict[str, PartRate] = Field(
+        default={}, description="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`"
+    )
     updates: Positive = Field(default=8000, description="steps of the optimizer, at most")
     tokens: Positive = Field(default=4096, description="in a batch, padding counted, on the longer side")
     accumulate: Positive = Field(default=1, description="batches per update on each device")
@@ -126,6 +142,10 @@ class Recipe(StrictSection):
                 'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
                 "is 0: set it, to 1000 for instance"
             )
+        if self.training.init and self.tokenizer.load:
+            wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
+        if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
+            wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
         if self.training.tokens < self.data.longest:
             wrong.append(
                 f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
+from .init_sections import fill_sections
 from .recipe import Recipe
 from .recipe_errors import RecipeError, recipe_error
 
@@ -132,6 +133,7 @@ def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
     values.setdefault("name", Path(layer.label).stem if str(name).endswith(".toml") else layer.label)
     settings = _overrides(overrides)
     merge(values, settings)
+    fill_sections(values)
     origins.update(dict.fromkeys(_flat(settings), "command line"))
     try:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.

@@ -99,10 +99,14 @@ class Run:
 
 
 def anchored(recipe: Recipe) -> Recipe:
-    """The recipe with an absolute data.root, so that the run can be used from any working directory.
+    """The recipe with absolute paths in data.root and training.init: the run can be used from any working directory.
 
     A root that names an environment variable stays as it is: so a run can move to another machine.
     """
+    init = recipe.training.init
+    if init and Path(init).is_dir():
+        training = recipe.training.model_copy(update={"init": str(Path(init).absolute())})
+        recipe = recipe.model_copy(update={"training": training})
     root = getattr(recipe.data, "root", "$")
     if "$" in root:
         return recipe

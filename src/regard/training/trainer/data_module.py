@@ -20,6 +20,7 @@ from ...data.picture_reader import PictureReader
 from ...data.source_reader import make_reader
 from ..recipe.data_section import FilesData
 from .recipe_corpus import Corpus, read
+from .warm_start import WarmStart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,8 @@ class DataModule(lightning.LightningDataModule):
             raise ValueError(f"{self._named('train')} holds no usable rows")
         if recipe.tokenizer.load:
             tokenizers = TokenizerPair.load(recipe.tokenizer.load)
+        elif recipe.training.init:
+            tokenizers = WarmStart(recipe).tokenizers(train)
         else:
             self.say("learning the vocabulary")
             how = recipe.tokenizer

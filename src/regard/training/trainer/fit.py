@@ -43,6 +43,10 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
     else:
         check(recipe.data)
         check_tokenizer(recipe.tokenizer.load)
+        if recipe.training.init:
+            from .warm_start import WarmStart
+
+            WarmStart(recipe).check()
         run = Run(folder, recipe)
         if first and not folder.exists():
             make_folder(folder)
@@ -105,6 +109,7 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     if resume and checkpoint is None:
         bar.say(f"{folder} has no checkpoint yet: training begins anew")
     last, fitting.resumed = (None, None) if checkpoint is None else checkpoint
+    fitting.starts = last is None
     trainer = _trainer(run)
     try:
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)

@@ -22,6 +22,7 @@ from ..run.metrics_file import MetricsFile
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
+from .warm_start import WarmStart, in_parts, require_parts
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -66,6 +67,8 @@ class TrainingModule(lightning.LightningModule):
         self.metrics = MetricsFile(run.metrics, task.column)
         self.snapshots = WeightSnapshots(run.checkpoints, self.settings.average)
         self.manifest = CheckpointManifest(run)
+        self.starts = True  # from update 0, and not from a checkpoint
+        self._shares = [1.0]  # of the learning rate, one for each group of the optimizer
         self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
         self.signals = InterruptSignals()
         self.interrupted = False  # by a signal, to this process or another
@@ -84,12 +87,34 @@ class TrainingModule(lightning.LightningModule):
         recipe = self.run.recipe
         torch.manual_seed(recipe.seed)  # the same weights on every process …
         self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
+        if recipe.training.init and self.starts:
+            WarmStart(recipe).copy_into(self.model)
+        self._freeze()
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and different dropout
+
+    def _freeze(self) -> None:
+        """Parameters of frozen parts get no gradient. A tied table is frozen under any of its names."""
+        require_parts(self.model, self.settings.freeze, "training.freeze")
+        require_parts(self.model, self.settings.part_rates, "training.part_rates")
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if in_parts(name, self.settings.freeze):
+                parameter.requires_grad_(False)
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            raise ValueError(f"training.freeze = {self.settings.freeze} leaves no parameter to learn")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         first, second = self.settings.betas
+        rates = self.settings.part_rates
+        groups: dict[float, list[torch.nn.Parameter]] = {1.0: []}  # share of the rate → its parameters
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                parts = [part for part in rates if in_parts(name.removeprefix("model."), [part])]
+                share = rates[max(parts, key=len)] / self.settings.rate if parts else 1.0  # the longest name decides
+                groups.setdefault(share, []).append(parameter)
+        groups = {share: parameters for share, parameters in groups.items() if parameters}
+        self._shares = list(groups)
         return torch.optim.AdamW(
-            [parameter for parameter in self.parameters() if parameter.requires_grad],
+            [{"params": parameters} for parameters in groups.values()],
             lr=self.settings.rate,
             betas=(first, second),
             eps=1e-9,
@@ -141,8 +166,9 @@ class TrainingModule(lightning.LightningModule):
         # DDP and FSDP give the mean over the processes; we need the sum, divided by all tokens.
         torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
         self._clip()
-        for group in optimizer.param_groups:
-            group["lr"] = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
+        now = rate(self.settings, self.trainer.global_step + 1, self.standing.cuts)
+        for group, share in zip(optimizer.param_groups, self._shares, strict=True):
+            group["lr"] = now * share
         optimizer.step()
         optimizer.zero_grad()
         if isinstance(self.model, EncoderDecoder):
