@@ -31,8 +31,9 @@ def train(
 
     The run's folder gets recipe.toml (in full), metrics.csv, checkpoints/ and, at the end, model/, which `regard
     translate --model` takes (or generate, classify, caption). --resume continues an interrupted run with the same
-    batches, and on a CPU with bit-identical losses. For several devices set training.devices (per node) and
-    training.nodes; torchrun and Slurm must start as many processes.
+    batches, and on a CPU with bit-identical losses; with KEY=VALUE it continues with other settings, such as more
+    updates. Ctrl-C, SIGTERM and SIGUSR1 end a run after its current update, which is saved. For several devices set
+    training.devices (per node) and training.nodes; torchrun and Slurm must start as many processes.
 
     \b
     Examples:
@@ -40,22 +41,26 @@ def train(
       regard train soft-scenes
       regard train transformer-multi30k seed=2 data.columns=[0,2] --out runs/en-fr
       regard train --resume runs/en-fr
+      regard train --resume runs/en-fr training.updates=20000
+      regard train mine.toml training.init=tatoeba-transformer-en-fr training.freeze=[encoder.embedding]
     """
-    if resume is not None and (recipe is not None or out is not None or force):
-        raise typer.BadParameter("--resume continues a run with its own settings and takes no other argument")
+    changes = [*([recipe] if recipe is not None else []), *(settings or [])]
+    if resume is not None and (out is not None or force or not all("=" in change for change in changes)):
+        raise typer.BadParameter("--resume continues a run with its own recipe; it takes KEY=VALUE and nothing else")
     if resume is None and recipe is None:
         raise typer.BadParameter("give a recipe, or --resume with a run; `regard recipes` lists what ships")
     from ..training.recipe import recipe_loader
     from ..training.recipe.recipe_errors import RecipeError
-    from ..training.run.run_folder import Run
+    from ..training.run.run_folder import RECIPE, Run
     from ..training.trainer.fit import fit
 
     try:
-        chosen = (
-            recipe_loader.load_recipe(recipe, settings or [])
-            if recipe is not None
-            else Run.open(resume or Path()).recipe
-        )
+        if resume is not None:
+            chosen = Run.open(resume).recipe
+            if changes:
+                chosen = recipe_loader.load_recipe(resume / RECIPE, changes)
+        else:
+            chosen = recipe_loader.load_recipe(recipe or "", settings or [])
     except RecipeError as error:  # one line each; main() would make one line of them all
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None

@@ -171,7 +171,7 @@ def test_a_run_that_goes_on_does_not_need_the_model_it_began_with(trained: Run, 
         (["training.init=nowhere"], r"training\.init = 'nowhere': no model is called nowhere: give the folder"),
         (
             ["decoder.width=24"],
-            r"training\.init = .*decoder\.\S+ is \[.*\] there, and \[.*24.*\] in this recipe's model",
+            r"training\.init = .*decoder\.\S+ is \[.*\] there, and \[.*24.*\] in this",
         ),
         (["encoder.layers=2"], r"that model has no parameter encoder\.\S+; use the same sizes"),
         (["tied=decoder"], r'tied = "none" there, and tied = "decoder" in this recipe would share tables that differ'),

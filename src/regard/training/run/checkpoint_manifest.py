@@ -54,7 +54,7 @@ class CheckpointManifest:
         # Those of this update and later are of a checkpoint that training did not resume from.
         entries = [entry for entry in self._entries() if entry.update < update]
         if not entries and self._last_is_whole and self.run.last.is_file():  # of an earlier version
-            entries = [CheckpointEntry(_update(self.run.last), sha256(self.run.last), {}, None)]
+            entries = [CheckpointEntry(checkpoint_update(self.run.last), sha256(self.run.last), {}, None)]
         entry = CheckpointEntry(update, sha256(new), snapshots, metrics)
         values = [asdict(each) for each in [*entries, entry][-KEPT:]]
         for file in (self.file, self.copy):
@@ -108,7 +108,7 @@ class CheckpointManifest:
                 check_file(self.run.checkpoints / name, expected, ANEW)
             if entry.metrics is not None:
                 check_mark(self.run.metrics, entry.metrics)
-        _update(file)
+        checkpoint_update(file)
         return entry
 
     def _entries(self, say: Callable[[str], None] = lambda problem: None) -> list[CheckpointEntry]:
@@ -141,7 +141,7 @@ def _entry(values: dict[str, Any]) -> CheckpointEntry:
     return CheckpointEntry(int(values["update"]), str(values["sha256"]), dict(values["snapshots"]), mark)
 
 
-def _update(file: Path) -> int:
+def checkpoint_update(file: Path) -> int:
     """The update of a checkpoint. What is not one is an error that names the file; nothing in it is executed."""
     try:
         checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe.toml"
 # What a run and its commands write, beside the recipe and the checkpoints.
-OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json", "ctranslate2")
+OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json", "ctranslate2", "provenance.json")
 
 
 class Run:
@@ -61,6 +61,19 @@ class Run:
         if not (folder / RECIPE).is_file():
             raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
         return cls(folder, load_recipe(folder / RECIPE))
+
+    def extend(self, recipe: Recipe, update: int) -> Run:
+        """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.
+
+        The recipe is written last: killed before, the run is finished again from its checkpoint.
+        """
+        if self.model.exists():
+            earlier = self.folder / f"model-{update}"
+            if earlier.exists():
+                shutil.rmtree(earlier)
+            self.model.rename(earlier)
+        write_text(self.folder / RECIPE, recipe_toml(recipe))
+        return Run(self.folder, recipe)
 
     @staticmethod
     @contextmanager
@@ -125,7 +138,8 @@ def _is_empty(folder: Path) -> bool:
 def _clear(folder: Path) -> None:
     """Remove what a run wrote, its recipe last: interrupted, it is still a run. Other files stay."""
     remove_unfinished(folder)
-    for name in (*OWNED, "checkpoints", RECIPE):
+    earlier = (path.name for path in folder.glob("model-*") if path.name.removeprefix("model-").isdecimal())
+    for name in (*OWNED, *earlier, "checkpoints", RECIPE):
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -114,11 +114,12 @@ class Task(ABC):
         """All scores on a test set, for `regard evaluate`."""
         return {self.measure: abs(self.score(answers, pairs, nll)), "loss": nll}
 
-    def model_card(self, kept: str, score: float) -> str:
-        """README.md of a model folder, as the Hugging Face hub shows it; it holds the whole recipe."""
+    def model_card(self, kept: str, score: float, provenance: str = "") -> str:
+        """README.md of a model folder, as the Hugging Face hub shows it; it holds the whole recipe and where from."""
         recipe = self.recipe
         beam = f" (beam {recipe.search.beams})" if self.searches else ""
         scoring = "tokenised " if self.measure == "BLEU" and recipe.data.tokenised else ""
+        origin = f"\n## Provenance\n\n{provenance}\n" if provenance else ""
         return f"""---
 library_name: regard
 pipeline_tag: {self.tag}
@@ -134,4 +135,4 @@ Validation {scoring}{self.shown(score)}{beam}, seed {recipe.seed}. The weights a
 
 ```toml
 {recipe_toml(recipe)}```
-"""
+{origin}"""

@@ -18,8 +18,11 @@ from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import BadRowError
 from ...data.picture_reader import PictureReader
 from ...data.source_reader import make_reader
+from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData
-from .recipe_corpus import Corpus, read
+from ..run.provenance import Provenance
+from .prepared_settings import settings_changed, write_settings
+from .recipe_corpus import Corpus, corpus_files, read
 from .warm_start import WarmStart
 
 if TYPE_CHECKING:
@@ -88,7 +91,9 @@ class DataModule(lightning.LightningDataModule):
         """Called once, on one process; data/ is written atomically."""
         if self.run.data.exists():
             check_files(self.run.data, f"restore it from a copy, or remove {self.run.data} to prepare the data again")
-            return
+            if not settings_changed(self.run):
+                return
+            self.say("the data changed: it is prepared again, with the vocabulary of the run")
         try:
             self._prepare()
         except BadRowError as error:
@@ -99,7 +104,9 @@ class DataModule(lightning.LightningDataModule):
         train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
         if next(iter(train), None) is None:
             raise ValueError(f"{self._named('train')} holds no usable rows")
-        if recipe.tokenizer.load:
+        if self.run.data.exists():  # a run that goes on with other data
+            tokenizers = TokenizerPair.load(self.run.data)
+        elif recipe.tokenizer.load:
             tokenizers = TokenizerPair.load(recipe.tokenizer.load)
         elif recipe.training.init:
             tokenizers = WarmStart(recipe).tokenizers(train)
@@ -131,8 +138,20 @@ class DataModule(lightning.LightningDataModule):
                 for pair in valid:
                     if pair.row in kept:
                         file.write(json.dumps([pair.row, pair.source, pair.target]) + "\n")
+            write_settings(self.run, unfinished)
             files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
             write_checksums(unfinished, files)
+        self._record_files()
+
+    def _record_files(self) -> None:
+        """The checksums of the corpora, or of what was prepared where they are generated; and of `training.init`."""
+        recipe, provenance = self.run.recipe, Provenance(self.run.folder)
+        root, files = corpus_files(recipe.data)
+        prepared = [path for path in sorted(self.run.data.rglob("*")) if path.is_file()]
+        provenance.record_files("data", files or prepared, root if files else self.run.folder)
+        if recipe.training.init:
+            folder, _ = find(recipe.training.init)
+            provenance.record_files("init", [folder / "model.safetensors"], folder)
 
     def _encode(self, split: str, corpus: Corpus, tokenizers: TokenizerPair, folder: Path) -> EncodedCorpus:
         data = self.run.recipe.data

@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from typing import TYPE_CHECKING, Any, Literal
 
 from ...atomic_write import make_folder, remove_unfinished, replacing_folder
+from ...json_file import DamagedFileError
+from ..run.checkpoint_manifest import checkpoint_update
+from ..run.provenance import Provenance
+from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored
 from ..tasks.task import recipe_task
+from .prepared_settings import write_settings
 from .recipe_corpus import check, check_tokenizer
 
 if TYPE_CHECKING:
@@ -28,34 +33,61 @@ if TYPE_CHECKING:
 
 
 def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
-    """Train a recipe into `folder`; with `resume`, continue the run in that folder."""
+    """Train a recipe into `folder`; with `resume`, continue the run in that folder.
+
+    A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
+    more data. The schedule is then that of the new settings, from the next update on.
+    """
     from lightning_utilities.core.rank_zero import rank_zero_only
 
     recipe, folder = anchored(recipe), Path(folder)
     _check_processes(recipe.training)
     first = getattr(rank_zero_only, "rank", 0) == 0  # the first of all processes makes the folder
+    changed: dict[str, list[Any]] = {}
     if resume:
         run = Run.open(folder)
-        if run.recipe != recipe:
-            raise ValueError(
-                f"{folder} was begun with another recipe; resume it with its own recipe, or choose another folder"
-            )
+        changed = changed_settings(run.recipe, recipe)
+        require_open(changed, folder)
     else:
-        check(recipe.data)
+        run = Run(folder, recipe)
         check_tokenizer(recipe.tokenizer.load)
         if recipe.training.init:
             from .warm_start import WarmStart
 
             WarmStart(recipe).check()
-        run = Run(folder, recipe)
-        if first and not folder.exists():
-            make_folder(folder)
+    if not resume or any(key.startswith("data.") for key in changed):
+        check(recipe.data)
+    if first and not folder.exists():
+        make_folder(folder)
     with Run.alone(folder) if first and folder.is_dir() else nullcontext():
         if first and not resume:
             Run.create(recipe, folder, force=force)
+        update = _last_update(run)
+        if changed:
+            run = _extend(run, recipe, update)
+        if first and not run.model.exists():
+            Provenance(folder).begin_session(update, changed)
         with one_thread(recipe):
-            _fit(run, first=first, resume=resume)
+            _fit(run, first=first, resume=resume, changed=changed)
     return run
+
+
+def _last_update(run: Run) -> int:
+    """That of the newest checkpoint that can be read; whether it is whole is checked before training resumes."""
+    for file in (run.last, run.previous):
+        with suppress(DamagedFileError):
+            if file.is_file():
+                return checkpoint_update(file)
+    return 0
+
+
+def _extend(run: Run, recipe: Recipe, update: int) -> Run:
+    if recipe.training.updates < update:
+        raise ValueError(
+            f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
+        )
+    write_settings(run)  # a run of an earlier version has not written them
+    return run.extend(recipe, update)
 
 
 NARROW = 128
@@ -82,7 +114,7 @@ def one_thread(recipe: Recipe) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _fit(run: Run, *, first: bool, resume: bool) -> None:
+def _fit(run: Run, *, first: bool, resume: bool, changed: dict[str, list[Any]]) -> None:
     import pytorch_lightning as lightning
     from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -98,6 +130,8 @@ def _fit(run: Run, *, first: bool, resume: bool) -> None:
     if resume and run.model.exists():
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return
+    for key, (old, new) in changed.items():
+        bar.say(f"{key}: {old!r:.80} becomes {new!r:.80}")
     for remark in _remarks(recipe):
         bar.say(remark)
     _quiet()
@@ -251,7 +285,7 @@ def _finish(fitting: TrainingModule, device: torch.device) -> None:
         kept = f"the checkpoint of update {standing.best_update:,}"
     best = max(averaged, standing.best)
     with replacing_folder(run.model) as unfinished:
-        model.cpu().save_pretrained(unfinished, card=task.model_card(kept, best))
+        model.cpu().save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
         corpora.tokenizers.save(unfinished)
     fitting.bar.say(
         f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"

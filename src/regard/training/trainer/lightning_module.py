@@ -19,6 +19,7 @@ from ...models import EncoderDecoder
 from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, on_cpu, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
+from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
@@ -139,7 +140,8 @@ class TrainingModule(lightning.LightningModule):
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
             self._graphs = CudaGraphs(self.model, smoothing=self.settings.smoothing, autocast=mixed)
         if update:
-            self.bar.say(f"resuming after update {update:,} of {self.settings.updates:,}")
+            now = rate(self.settings, update + 1, self.standing.cuts)
+            self.bar.say(f"resuming after update {update:,} of {self.settings.updates:,}, at a rate of {now:.2g}")
         self.bar.start(update, self.settings.updates)
         self._since = time.perf_counter()
         self.signals.install()  # instead of Lightning's handlers, which stop without saving
@@ -347,6 +349,12 @@ class TrainingModule(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
         self.standing = ValidationState(**state["standing"])
+        extension = Provenance(self.run.folder).extension()
+        if extension is not None and checkpoint["global_step"] <= extension["after_update"]:
+            # Patience begins anew, and scores on other data cannot be compared with those so far.
+            self.standing.poor = self.standing.since_cut = 0
+            if any(key.startswith("data.") for key in extension["changed"]):
+                self.standing.best, self.standing.best_update = -math.inf, 0
         self._chance = state["chance"]
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 

@@ -83,6 +83,18 @@ def check(data: Data) -> None:
         read(data, split)
 
 
+def corpus_files(data: Data) -> tuple[Path, list[Path]]:
+    """`data.root` and the files that a recipe names below it; none where the data is generated or a folder."""
+    names: list[str] = []
+    if isinstance(data, FilesData):
+        corpora = [*data.train, *data.valid, *data.test]
+        names = [name for corpus in corpora for name in ([corpus] if isinstance(corpus, str) else corpus)]
+    elif isinstance(data, TextData):
+        names = data.files
+    root = folder(getattr(data, "root", "."))
+    return root, [root / name for name in dict.fromkeys(names) if (root / name).is_file()]
+
+
 def check_tokenizer(load: str) -> None:
     """Raise an error that names the key where `tokenizer.load` is no folder with tokenizers."""
     try:

@@ -1,0 +1,52 @@
+"""Changes to the recipe of a run that has begun: more updates, more data, another rate; but the same model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..recipe.recipe import Recipe
+
+OPEN = ("about", "data.", "training.", "search.")
+"""What may change, by name or by how it begins …"""
+CLOSED = (
+    "data.longest",
+    "training.init",
+    "training.init_parts",
+    "training.init_vocabulary",
+    "training.freeze",
+    "training.part_rates",
+    "training.ema",
+    "training.devices",
+    "training.nodes",
+    "training.strategy",
+)
+"""… except what decides the shapes of the model or the state of the optimizer."""
+
+
+def changed_settings(old: Recipe, new: Recipe) -> dict[str, list[Any]]:
+    """The settings that differ: dotted key → [old value, new value]."""
+    before, after = _flat(old.to_dict()), _flat(new.to_dict())
+    keys = dict.fromkeys([*before, *after])
+    return {key: [before.get(key), after.get(key)] for key in keys if before.get(key) != after.get(key)}
+
+
+def require_open(changed: dict[str, list[Any]], folder: object) -> None:
+    """Raise an error that names a setting which a run that has begun cannot change."""
+    for key, (old, new) in changed.items():
+        if not key.startswith(OPEN) or key in CLOSED:
+            raise ValueError(
+                f"{folder} was begun with another recipe: {key} was {old!r:.60} and would be {new!r:.60}. A run can "
+                "change [data], [training] and [search], but not what its model is made of; begin a new run, perhaps "
+                f"with training.init={folder}"
+            )
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value and key != "part_rates":
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,31 @@
+"""data/settings.json of a run: the [data] section that its corpora were prepared from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from ...atomic_write import write_text
+from ...json_file import read_object
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..run.run_folder import Run
+
+NAME = "settings.json"
+
+
+def write_settings(run: Run, folder: Path | None = None) -> None:
+    """Into a folder that is being prepared; or, where the file is missing, into the one that is there."""
+    there = run.data / NAME
+    if folder is None and (not run.data.exists() or there.exists()):
+        return
+    text = json.dumps({"data": run.recipe.data.model_dump()}, indent=1) + "\n"
+    write_text(there if folder is None else folder / NAME, text)
+
+
+def settings_changed(run: Run) -> bool:
+    """Whether data/ was prepared from other settings than those of the recipe."""
+    file = run.data / NAME
+    return file.is_file() and read_object(file).get("data") != run.recipe.data.model_dump(mode="json")

@@ -1,0 +1,106 @@
+"""A run continues with other settings: more updates, more data, but the same model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.commands import app
+from regard.data import TokenizerPair
+from regard.models import load
+from regard.training import Run, fit
+from regard.training.recipe import recipe_loader
+from tests.support.tiny_training import corpus, measured, recipe_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("finished")
+    fit(recipe_loader.load_recipe(recipe_file(folder), ["training.updates=10", "training.average=2"]), folder / "run")
+    return folder
+
+
+def resume(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["train", "--resume", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_an_extended_run_is_the_longer_run(finished: Path, tmp_path: Path) -> None:
+    """At a constant rate: 10 updates and then 10 more are 20 updates, to the bit."""
+    settings = ["training.updates=20", "training.average=2"]
+    longer = fit(recipe_loader.load_recipe(finished / "tiny.toml", settings), tmp_path / "longer")
+    shutil.copytree(finished / "run", tmp_path / "run")
+    said = resume(str(tmp_path / "run"), "training.updates=20")
+    assert "training.updates: 10 becomes 20" in said
+    assert "resuming after update 10 of 20, at a rate of 0.01" in said
+    assert measured(tmp_path / "run") == measured(longer.folder)
+    expected = load(longer.model).state_dict()
+    for name, tensor in load(tmp_path / "run" / "model").state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+    earlier = load(tmp_path / "run" / "model-10").state_dict()
+    assert not torch.equal(earlier["decoder.output.weight"], expected["decoder.output.weight"])
+    assert Run.open(tmp_path / "run").recipe == longer.recipe
+    sessions = json.loads((tmp_path / "run" / "provenance.json").read_text())["sessions"]
+    assert [(each["after_update"], each["changed"]) for each in sessions] == [
+        (0, {}),
+        (10, {"training.updates": [10, 20]}),
+    ]
+
+
+def test_more_data_keeps_the_vocabulary(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "run", tmp_path / "run")
+    corpus(finished / "more.tsv", 200, seed=9)
+    before = TokenizerPair.load(tmp_path / "run" / "data").target.to_json()
+    said = resume(str(tmp_path / "run"), "training.updates=12", 'data.train=["train.tsv", "more.tsv"]')
+    assert "train: 500 pairs" in said
+    assert TokenizerPair.load(tmp_path / "run" / "data").target.to_json() == before
+    assert json.loads((tmp_path / "run" / "provenance.json").read_text())["data"].keys() == {
+        "train.tsv",
+        "more.tsv",
+        "valid.tsv",
+    }
+
+
+def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
+    settings = ["training.rate=1e-12", "training.validate_every=1", "training.patience=2", "training.updates=9"]
+    run = fit(recipe_loader.load_recipe(finished / "tiny.toml", settings), tmp_path / "run")
+    assert int(measured(run.folder)[-1][0]) == 3
+    resume(str(run.folder), "training.updates=8")
+    assert int(measured(run.folder)[-1][0]) == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["encoder.width=24"], "encoder.width was 16 and would be 24. A run can change"),
+        (["seed=3"], "seed was 1 and would be 3"),
+        (["training.freeze=['encoder']"], "training.freeze was []"),
+        (["training.updates=4"], "the run is at update 10, and training.updates = 4 is less: raise it"),
+        (["data.train=['nowhere.tsv']"], "data.train: there is no"),
+    ],
+)
+def test_what_cannot_change_is_named_and_changes_nothing(finished: Path, settings: list[str], message: str) -> None:
+    before = (finished / "run" / "recipe.toml").read_text()
+    run = finished / "run"
+    with pytest.raises(ValueError, match=message.replace(".", r"\.").replace("[", r"\[")):
+        fit(recipe_loader.load_recipe(run / "recipe.toml", settings), run, resume=True)
+    assert (run / "recipe.toml").read_text() == before
+    assert (run / "model").is_dir()
+
+
+def test_the_command_takes_settings_and_no_recipe(finished: Path) -> None:
+    done = CliRunner().invoke(app, ["train", "--resume", str(finished / "run"), "bahdanau-phrasebook"])
+    assert done.exit_code == 2
+    assert "it takes KEY=VALUE and nothing else" in " ".join(done.output.replace("│", " ").split())
