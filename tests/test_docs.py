@@ -26,6 +26,7 @@ def _blocks(name: str) -> list[tuple[str, str | None]]:
         ("CONTRIBUTING.md", 1),
         ("docs/tour.md", 15),
         ("docs/translation.md", 1),
+        ("docs/training.md", 1),
         ("docs/seeing.md", 4),
         ("docs/effects.md", 5),
         ("docs/language_models.md", 1),

@@ -48,6 +48,7 @@ NAV: dict[str, list[str]] = {
         "language_models.md",
         "classification.md",
         "image_captioning.md",
+        "training.md",
         "systems.md",
         "results.md",
     ],

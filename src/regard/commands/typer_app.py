@@ -28,5 +28,11 @@ def regard(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    plugins: Annotated[
+        str, typer.Option(metavar="PACKAGE,...", help="Packages whose code recipes and models may name.")
+    ] = "",
 ) -> None:
     """Attention you can build with, train with and look at."""
+    from ..plugins import allow_plugins
+
+    allow_plugins(*plugins.split(","))

@@ -49,6 +49,8 @@ class Tokenizer:
     """
 
     kind: ClassVar[str] = "text"
+    plugin: ClassVar[str] = ""
+    """ "package.module:Class" of a subclass in another package, which loads what it saved."""
     dtype: ClassVar[str] = "<i4"
     stride = 1
     shape = None
@@ -63,7 +65,7 @@ class Tokenizer:
 
     @classmethod
     def train(
-        cls, kind: Kind, size: int, texts: Iterable[str], *, lowercase: bool = False, punctuation: bool = False
+        cls, kind: str, size: int, texts: Iterable[str], *, lowercase: bool = False, punctuation: bool = False
     ) -> Tokenizer:
         """Learn a vocabulary of at most `size` entries, the four special ones among them."""
         if kind not in get_args(Kind):
@@ -174,7 +176,7 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
     yield text[begin:]
 
 
-def _untrained(kind: Kind, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
+def _untrained(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
     """A tokenizer of the library with its parts in place, and what trains it."""
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers import Tokenizer as Backend

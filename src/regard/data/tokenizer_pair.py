@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from ..atomic_write import write_text
+from ..json_file import read_object
+from ..plugins import load_plugin
 from . import source_reader
 from .label_set import LabelSet
 from .source_reader import READER
-from .tokenizer import Tokenizer
+from .tokenizer import Kind, Tokenizer
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
     from .pair import Pair
-    from .tokenizer import Kind
 
 SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
 LABELS = "labels.json"
+PLUGINS = "plugins.json"  # the classes of tokenizers that are plug-ins, by file
 
 
 @dataclass
@@ -36,7 +40,7 @@ class TokenizerPair:
     @classmethod
     def train(
         cls,
-        kind: Kind,
+        kind: str,
         size: int,
         pairs: Iterable[Pair],
         *,
@@ -50,15 +54,15 @@ class TokenizerPair:
 
         With `source`, a reader of what is no text, only the target is learned; with `labels` it is a set of them.
         """
-        how = {"lowercase": lowercase, "punctuation": punctuation}
+        how, text = {"lowercase": lowercase, "punctuation": punctuation}, _tokenizer_class(kind)
         if joint and source is None and not labels:
             both = chain.from_iterable((pair.source, pair.target) for pair in pairs)
-            shared = Tokenizer.train(kind, size, both, **how)
+            shared = text.train(kind, size, both, **how)
             return cls(shared, shared)
-        reads = source or Tokenizer.train(kind, size, (pair.source for pair in pairs), **how)
+        reads = source or text.train(kind, size, (pair.source for pair in pairs), **how)
         if labels:
             return cls(reads, LabelSet.train(pair.target for pair in pairs))
-        return cls(reads, Tokenizer.train(kind, size, (pair.target for pair in pairs), **how))
+        return cls(reads, text.train(kind, size, (pair.target for pair in pairs), **how))
 
     @property
     def joint(self) -> bool:
@@ -81,19 +85,33 @@ class TokenizerPair:
                 source_reader.save(part, folder)
             else:
                 part.save(folder / name)
-        for stale in {SHARED, SOURCE, TARGET, READER, LABELS} - parts.keys():
-            (folder / stale).unlink(missing_ok=True)
+        plugins = {name: part.plugin for name, part in parts.items() if isinstance(part, Tokenizer) and part.plugin}
+        if plugins:
+            write_text(folder / PLUGINS, json.dumps(plugins, indent=2) + "\n")
+        stale = {SHARED, SOURCE, TARGET, READER, LABELS, PLUGINS} - parts.keys() - ({PLUGINS} if plugins else set())
+        for name in stale:
+            (folder / name).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> TokenizerPair:
         folder = Path(folder)
         files = {name for name in (SHARED, SOURCE, TARGET, READER, LABELS) if (folder / name).exists()}
+        plugins = read_object(folder / PLUGINS) if (folder / PLUGINS).is_file() else {}
+
+        def tokenizer(name: str) -> Tokenizer:
+            return _tokenizer_class(str(plugins.get(name, "")), f"{folder / PLUGINS}: {name}").load(folder / name)
+
         if SHARED in files:
-            tokenizer = Tokenizer.load(folder / SHARED)
-            return cls(tokenizer, tokenizer)
+            shared = tokenizer(SHARED)
+            return cls(shared, shared)
         if not files & {SOURCE, READER} or not files & {TARGET, LABELS}:
             raise ValueError(f"{folder} holds neither {SHARED} nor {SOURCE} and {TARGET}")
         return cls(
-            Tokenizer.load(folder / SOURCE) if SOURCE in files else source_reader.load(folder),
-            Tokenizer.load(folder / TARGET) if TARGET in files else LabelSet.load(folder / LABELS),
+            tokenizer(SOURCE) if SOURCE in files else source_reader.load(folder),
+            tokenizer(TARGET) if TARGET in files else LabelSet.load(folder / LABELS),
         )
+
+
+def _tokenizer_class(name: str, key: str = "tokenizer.kind") -> type[Tokenizer]:
+    """Our own for one of its kinds and for no name; else a plug-in."""
+    return Tokenizer if name in ("", *get_args(Kind)) else load_plugin(name, "tokenizer", Tokenizer, key)

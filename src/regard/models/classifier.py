@@ -18,10 +18,11 @@ from ..layers.pooling import (
     Pooling,
     StaticPooling,
 )
+from ..plugins import load_plugin
 from .config_base import Config, TaskName, part_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
-from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
+from .encoders.encoder import EncoderConfig
 from .encoders.recurrent_encoder import RecurrentEncoderConfig
 from .pretrained_model import PretrainedModel
 from .registry import ENCODERS
@@ -44,6 +45,25 @@ class HeadConfig(Config):
     idf: Literal["smoothed", "plain"] = "smoothed"  # TF-IDF: log((1 + N) / (1 + n)) + 1, or log(N / n)
     dropout: float = 0.0  # of the pooled vector
 
+    def build(self, width: int, words: int, static: StaticPooling | None) -> Pooling:
+        """The pooling of annotations `width` wide; `static` is there where the source is text of `words` words."""
+        if self.pooling == "static" and static is not None:
+            return static
+        if self.pooling == "learned":
+            return LearnedWordPooling(words)
+        if self.pooling == "attention":
+            return AttentionPooling(width, self.hidden)
+        return {"mean": MeanPooling, "last": LastPooling, "max": MaxPooling}[self.pooling]()
+
+
+def head_config(values: Any) -> HeadConfig:
+    """The configuration of a head; with a `kind` it is a plug-in."""
+    if not isinstance(values, dict):
+        raise ValueError(f"head is {values!r:.40}; it must be a table")
+    if "kind" in values:
+        return load_plugin(str(values["kind"]), "head", HeadConfig, "head.kind").from_dict(values, "head")
+    return HeadConfig.from_dict(values, "head")
+
 
 @dataclass(frozen=True)
 class ClassifierConfig(Config):
@@ -57,11 +77,9 @@ class ClassifierConfig(Config):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], name: str = "config") -> Self:
-        head = values.get("head")
-        if not isinstance(head, dict):
-            raise ValueError(f"head is {head!r:.40}; it must be a table")
-        encoder = part_config(values.get("encoder"), ENCODERS, "encoder")
-        return super().from_dict({**values, "encoder": encoder, "head": HeadConfig.from_dict(head, "head")}, name)
+        head = head_config(values.get("head"))
+        encoder = part_config(values.get("encoder"), ENCODERS, "encoder", EncoderConfig)
+        return super().from_dict({**values, "encoder": encoder, "head": head}, name)
 
     @property
     def task(self) -> TaskName:
@@ -111,7 +129,7 @@ class Classifier(PretrainedModel):
         if isinstance(encoder, BagEncoder) and linear:
             nn.init.zeros_(encoder.embedding.weight)  # class scores of words; those not met in training have none
         static = StaticPooling(words) if words else None
-        self.pooling = _pooling(config.head, encoder.width, words, static)
+        self.pooling = config.head.build(encoder.width, words, static)
         self.static = static
         self.dropout = Dropout(config.head.dropout)
         self.output = nn.Identity() if linear else nn.Linear(encoder.width, config.classes, bias=False)
@@ -147,13 +165,3 @@ class Classifier(PretrainedModel):
         nll = -(log_p.gather(1, wanted[:, None])[:, 0] * real).sum()
         spread = -(log_p.mean(1) * real).sum()
         return Loss((1 - smoothing) * nll + smoothing * spread, nll.detach(), real.sum())
-
-
-def _pooling(head: HeadConfig, width: int, words: int, static: StaticPooling | None) -> Pooling:
-    if head.pooling == "static" and static is not None:
-        return static
-    if head.pooling == "learned":
-        return LearnedWordPooling(words)
-    if head.pooling == "attention":
-        return AttentionPooling(width, head.hidden)
-    return {"mean": MeanPooling, "last": LastPooling, "max": MaxPooling}[head.pooling]()

@@ -6,6 +6,8 @@ import math
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
+from ..plugins import load_plugin, plugin_path
+
 CellKind = Literal["gru", "lstm"]
 NormPlace = Literal["pre", "post", "none"]
 PositionKind = Literal["sinusoidal", "learned", "rotary", "alibi", "none"]
@@ -83,11 +85,13 @@ class PartConfig(Config):
         return int(getattr(self, "embedding", self.width))
 
 
-def part_config(values: Any, kinds: dict[str, type[Any]], name: str) -> Any:
-    """The configuration of a part whose `kind` says which class it is."""
+def part_config(values: Any, kinds: dict[str, type[Any]], name: str, base: type[Any]) -> Any:
+    """The configuration of a part whose `kind` says which class it is: one of `kinds`, or a plug-in below `base`."""
     if not isinstance(values, dict):
         raise ValueError(f"{name} is {values!r:.40}; it must be a table with a kind, one of {', '.join(sorted(kinds))}")
     kind = values.get("kind")
+    if isinstance(kind, str) and kind not in kinds and plugin_path(kind, name):
+        return load_plugin(kind, name, base, f"{name}.kind").from_dict(values, name)
     if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f"{name}.kind is {kind!r:.40}; known kinds are {', '.join(sorted(kinds))}")
     return kinds[kind].from_dict(values, name)

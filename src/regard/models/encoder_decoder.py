@@ -9,9 +9,9 @@ import torch
 
 from .config_base import SOURCES, Config, TaskName, part_config
 from .cross_entropy import cross_entropy
-from .decoders.decoder import DecoderConfig  # noqa: TC001  read at run time
+from .decoders.decoder import DecoderConfig
 from .decoders.transformer_decoder import TransformerDecoderConfig
-from .encoders.encoder import EncoderConfig  # noqa: TC001  read at run time
+from .encoders.encoder import EncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig
 from .pretrained_model import PretrainedModel
 from .registry import DECODERS, ENCODERS
@@ -41,8 +41,8 @@ class EncoderDecoderConfig(Config):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], name: str = "config") -> Self:
-        encoder = part_config(values.get("encoder"), ENCODERS, "encoder")
-        decoder = part_config(values.get("decoder"), DECODERS, "decoder")
+        encoder = part_config(values.get("encoder"), ENCODERS, "encoder", EncoderConfig)
+        decoder = part_config(values.get("decoder"), DECODERS, "decoder", DecoderConfig)
         return super().from_dict({**values, "encoder": encoder, "decoder": decoder}, name)
 
     @property

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+
+from ...plugins import PluginError, load_plugin, plugin_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pydantic import ValidatorFunctionWrapHandler
+
+    from ...data import Pair
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -161,6 +170,37 @@ class PhrasesData(DataSection):
     longest: Positive = Field(default=64, description="tokens of a window")
 
 
+class PluginData(DataSection):
+    """Base of data from another package: a plug-in gives `kind` its own name as default, and says its pairs."""
+
+    kind: str
+
+    def pairs(self, split: str) -> Iterable[Pair]:
+        """The pairs of "train", "valid" or "test", numbered in order by their `row`."""
+        raise NotImplementedError
+
+
+def _plugin_data(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(value, PluginData):
+        return value
+    if not isinstance(kind, str) or plugin_path(kind, "data") is None:
+        return other(value)
+    try:
+        return plugin_data_class(kind).model_validate(value)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_url=False))
+        raise ValueError("; ".join(problems)) from None
+
+
+def plugin_data_class(kind: str) -> type[PluginData]:
+    found = load_plugin(kind, "data", PluginData, "data.kind")
+    default = found.model_fields["kind"].default
+    if default != kind:
+        raise PluginError(f"data.kind is {kind!r}, and that of {found.__name__} is {default!r:.80}: make it {kind!r}")
+    return found
+
+
 Data = Annotated[
     FilesData
     | PhrasebookData
@@ -172,6 +212,7 @@ Data = Annotated[
     | TextData
     | PhrasesData,
     Field(discriminator="kind"),
+    WrapValidator(_plugin_data),
 ]
 
 

@@ -5,16 +5,31 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import AfterValidator, Field, model_validator, with_config
+from pydantic import AfterValidator, Field, WrapValidator, model_validator, with_config
 
-from ...models import DECODERS, ENCODERS, ClassifierConfig, EncoderDecoderConfig, HeadConfig, MultiDecoderConfig
-from ...models.config_base import SOURCES, TaskName
+from ...models import (
+    DECODERS,
+    ENCODERS,
+    ClassifierConfig,
+    DecoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    HeadConfig,
+    MultiDecoderConfig,
+)
+from ...models.classifier import head_config
+from ...models.config_base import SOURCES, TaskName, part_config
+from ...plugins import load_plugin, plugin_path
 from .data_section import STRICT, Count, Data, Positive, Share, SourceSection, StrictSection, TextSource
 
 for _part in (*ENCODERS.values(), *DECODERS.values(), HeadConfig):
     with_config(STRICT)(_part)  # plain dataclasses, checked as strictly as the sections here
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import ValidatorFunctionWrapHandler
+
     from ...models import DecoderConfig as AnyDecoderConfig
     from ...models import EncoderConfig as AnyEncoderConfig
 else:  # pydantic chooses among them by `kind`
@@ -22,8 +37,36 @@ else:  # pydantic chooses among them by `kind`
     AnyDecoderConfig = Union[tuple(DECODERS.values())]  # noqa: UP007
 
 
+def _known_or_plugin(part: str, names: tuple[str, ...], base: Callable[[], type[Any]]) -> Any:
+    """A name of ours, or a plug-in, which is loaded to see that it can be."""
+
+    def check(name: str) -> str:
+        key = "tokenizer.kind" if part == "tokenizer" else part
+        if name not in names:
+            if plugin_path(name, part) is None:
+                raise ValueError(f"is {name!r}; it should be {', '.join(map(repr, names))}, or a plug-in")
+            load_plugin(name, part, base(), key)
+        return name
+
+    return AfterValidator(check)
+
+
+def _tokenizer_base() -> type[Any]:
+    from ...data.tokenizer import Tokenizer
+
+    return Tokenizer
+
+
+def _task_base() -> type[Any]:
+    from ..tasks.task import Task
+
+    return Task
+
+
 class TokenizerSection(StrictSection):
-    kind: Literal["bpe", "unigram", "word", "character"] = "bpe"
+    kind: Annotated[str, _known_or_plugin("tokenizer", ("bpe", "unigram", "word", "character"), _tokenizer_base)] = (
+        Field(default="bpe", description="bpe, unigram, word, character, or a plug-in")
+    )
     size: Positive = Field(default=10_000, description="of the vocabulary, at most; of each, where there are two")
     joint: bool = Field(default=True, description="one vocabulary for both languages, or one each")
     lowercase: bool = False
@@ -102,11 +145,26 @@ def _checked(part: Any) -> Any:
     return part
 
 
+def _plugin(name: str, kinds: dict[str, type[Any]]) -> WrapValidator:
+    """Before pydantic chooses among our own kinds: a plug-in, which reads its own settings."""
+    bases = {"encoder": EncoderConfig, "decoder": DecoderConfig}
+
+    def validate(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
+        kind = value.get("kind") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind in kinds or plugin_path(kind, name) is None:
+            return other(value)
+        return head_config(value) if name == "head" else part_config(value, kinds, name, bases[name])
+
+    return WrapValidator(validate)
+
+
 class Recipe(StrictSection):
     name: str = Field(pattern=r"^[\w.-]+$", description="of the run's folder, with the seed")
     about: str = ""
     seed: Annotated[Count, Field(le=2**32 - 1 - 2**16)] = 1  # NumPy's, with room for the processes
-    task: TaskName = Field(default="translate", description="translate, write, classify, caption or spell")
+    task: Annotated[str, _known_or_plugin("task", tuple(SOURCES), _task_base)] = Field(
+        default="translate", description="translate, write, classify, caption or spell"
+    )
     tied: Literal["none", "decoder", "all"] = Field(
         default="none", description="share embeddings: the decoder's input and output, or the encoder's too"
     )
@@ -116,9 +174,16 @@ class Recipe(StrictSection):
     data: Data
     source: SourceSection = TextSource()
     tokenizer: TokenizerSection = TokenizerSection()
-    encoder: Annotated[AnyEncoderConfig, Field(discriminator="kind"), AfterValidator(_checked)]
-    decoder: Annotated[AnyDecoderConfig | None, Field(discriminator="kind"), AfterValidator(_checked)] = None
-    head: Annotated[HeadConfig | None, AfterValidator(_checked)] = None
+    encoder: Annotated[
+        AnyEncoderConfig, Field(discriminator="kind"), _plugin("encoder", ENCODERS), AfterValidator(_checked)
+    ]
+    decoder: Annotated[
+        AnyDecoderConfig | None,
+        Field(discriminator="kind"),
+        _plugin("decoder", DECODERS),
+        AfterValidator(_checked),
+    ] = None
+    head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_checked)] = None
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
 
@@ -157,7 +222,7 @@ class Recipe(StrictSection):
 
     def _task_problems(self) -> list[str]:
         """Sections that the task needs, and what its source must be."""
-        wrong, task, reads, encoder = [], self.task, self.source.kind, self.encoder
+        wrong, task, reads, encoder = [], self.base_task, self.source.kind, self.encoder
         needed, other = ("head", "decoder") if task == "classify" else ("decoder", "head")
         if getattr(self, needed) is None:
             wrong.append(f'task = "{task}" needs a section [{needed}]')
@@ -173,6 +238,14 @@ class Recipe(StrictSection):
         if (self.data.kind in ("text", "phrases")) != (task == "write"):
             wrong.append(f'task = "{task}" does not go with data.kind = "{self.data.kind}"')
         return wrong
+
+    @property
+    def base_task(self) -> TaskName:
+        """The task, or the one of ours that a plug-in is a variant of."""
+        if self.task in SOURCES:
+            return self.task
+        name: TaskName = load_plugin(self.task, "task", _task_base(), "task").name
+        return name
 
     def writer(
         self, source_vocabulary: int, target_vocabulary: int, tags: list[int] | None = None
@@ -202,7 +275,8 @@ class Recipe(StrictSection):
 
     def to_dict(self) -> dict[str, object]:
         parts = {name: getattr(self, name) for name in ("encoder", "decoder", "head")}
-        return {**self.model_dump(), **{name: part and asdict(part) for name, part in parts.items()}}
+        values = {**self.model_dump(exclude={"data", *parts}), "data": self.data.model_dump()}
+        return {**values, **{name: part and asdict(part) for name, part in parts.items()}}
 
 
 # What the keys of [encoder] and [decoder] mean; the other sections say it where they are defined.

@@ -46,14 +46,14 @@ def evaluate_task(
     if not pairs:
         raise ValueError("there are no pairs to evaluate on")
     encoded = EncodedCorpus.build(pairs, tokenizers)
-    if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.recipe.task != "write":
+    if (widest := int(encoded.widths.max())) > task.recipe.data.longest and task.name != "write":
         raise ValueError(f"a pair takes {widest} tokens, and the recipe was for {task.recipe.data.longest}: cut it")
     nll, count = task.loss_sums(model, encoded).tolist()
     answers = task.answers(model, tokenizers, pairs)
     values = task.figures(answers, pairs, nll / count, model, tokenizers)
     search = task.recipe.search.model_dump() if task.searches else {}
-    labels = by_label(answers, pairs, tokenizers.target.names) if task.recipe.task == "classify" else {}
-    return TaskEvaluation(task.recipe.task, len(pairs), values, task.amount(encoded), search, labels), answers
+    labels = by_label(answers, pairs, tokenizers.target.names) if task.name == "classify" else {}
+    return TaskEvaluation(task.name, len(pairs), values, task.amount(encoded), search, labels), answers
 
 
 def pairs_of_file(file: Path, task: str, columns: str) -> list[Pair]:

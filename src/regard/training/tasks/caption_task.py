@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import Pair, TokenizerPair
+    from ...models.config_base import TaskName
 
 
 class CaptionTask(TranslateTask):
     """Pairs may share a picture: it is described once, and all their captions are its references."""
 
+    name: ClassVar[TaskName] = "caption"
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = "regard caption --model FOLDER picture.png"
     tag: ClassVar[str] = "image-to-text"

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import EncodedCorpus, Pair, TokenizerPair
+    from ...models.config_base import TaskName
 
 
 class ClassifyTask(Task):
+    name: ClassVar[TaskName] = "classify"
     measure: ClassVar[str] = "accuracy"
     command: ClassVar[str] = 'regard classify --model FOLDER "A sentence, or a file of sound"'
 

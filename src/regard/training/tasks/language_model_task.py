@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import EncodedCorpus, Pair, TokenizerPair
+    from ...models.config_base import TaskName
 
 
 class LanguageModelTask(Task):
     """The text is one stream of tokens; a batch is windows of it, `data.longest` tokens each."""
 
+    name: ClassVar[TaskName] = "write"
     measure: ClassVar[str] = "loss"
     command: ClassVar[str] = 'regard generate --model FOLDER "How it begins"'
     tag: ClassVar[str] = "text-generation"

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import Pair
+    from ...models.config_base import TaskName
 
 
 class SpellTask(TranslateTask):
+    name: ClassVar[TaskName] = "spell"
     measure: ClassVar[str] = "error rate"
     command: ClassVar[str] = "regard classify --model FOLDER sound.wav"
     tag: ClassVar[str] = "automatic-speech-recognition"

@@ -11,6 +11,7 @@ import torch
 from ...data import Batches
 from ...data.batch import UNKNOWN
 from ...models import EncoderDecoder, MultiDecoder
+from ...plugins import load_plugin
 from ..recipe.recipe_writer import recipe_toml
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _CLASS: dict[TaskName, tuple[str, str]] = {  # task of a recipe: its module and 
 
 def recipe_task(recipe: Recipe) -> Task:
     """The task of a recipe. Its module is imported only here: each needs libraries of its own."""
+    if recipe.task not in _CLASS:
+        return load_plugin(recipe.task, "task", Task, "task")(recipe)  # type: ignore[type-abstract]
     module, name = _CLASS[recipe.task]
     return cast("Task", getattr(import_module(f".{module}", __package__), name)(recipe))
 
@@ -50,6 +53,8 @@ def tag_token(tokenizers: TokenizerPair, tag: str) -> int:
 class Task(ABC):
     """One subclass per file of this folder; the trainer is the same for all."""
 
+    name: ClassVar[TaskName]  # of the task, or of the one that a plug-in is a variant of
+    kind: ClassVar[str]  # of a plug-in: "package.module:Class"
     measure: ClassVar[str]  # the name of the score
     command: ClassVar[str]  # how to use a model of this task, for its card
     searches: ClassVar[bool] = False  # whether its answers depend on the recipe's [search]

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...data import Pair, TokenizerPair
+    from ...models.config_base import TaskName
 
 
 class TranslateTask(Task):
+    name: ClassVar[TaskName] = "translate"
     measure: ClassVar[str] = "BLEU"
     command: ClassVar[str] = 'regard translate --model FOLDER "A sentence."'
     tag: ClassVar[str] = "translation"

@@ -117,7 +117,7 @@ class DataModule(lightning.LightningDataModule):
             if isinstance(source, PictureReader):
                 pictures = dict.fromkeys(pair.source for pair in train)  # several captions may name one picture
                 source.learn_typical(itertools.islice(pictures, TYPICAL))
-            labels = recipe.task == "classify"
+            labels = recipe.base_task == "classify"
             tokenizers = TokenizerPair.train(
                 how.kind,
                 how.size,
@@ -131,7 +131,7 @@ class DataModule(lightning.LightningDataModule):
         with replacing_folder(self.run.data) as unfinished:
             tokenizers.save(unfinished)
             encoded = self._encode("train", train, tokenizers, unfinished / "train")
-            if recipe.task == "classify":
+            if recipe.base_task == "classify":
                 self._remark_rare(tokenizers.target.names, encoded)
             kept = set(self._encode("valid", valid, tokenizers, unfinished / "valid").rows.tolist())
             with (unfinished / PAIRS).open("w", encoding="utf-8") as file:

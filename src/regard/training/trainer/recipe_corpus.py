@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from ...data import Pair, PairReader, TokenizerPair
 from ...data.text_lines import text
-from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, TextData
+from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, TextData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +56,8 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
         if not every or split == "test":
             return Corpus(list(_files(data, split)), root)
         return Corpus(list(_files(data, "train")), root, lambda row: _held_out(row, every) == (split == "valid"))
+    if isinstance(data, PluginData):
+        return Corpus([PairReader(list(data.pairs(split)))])
     if isinstance(data, GeneratedData):
         return Corpus([_generated(data, split)])
     if isinstance(data, TextData | PhrasesData):
@@ -77,7 +79,7 @@ def running(file: Path) -> Corpus:
 
 def check(data: Data) -> None:
     """Raise an error for a missing file, before the run's folder is made."""
-    if isinstance(data, GeneratedData | PhrasesData):
+    if isinstance(data, GeneratedData | PhrasesData | PluginData):
         return
     for split in get_args(Split):
         read(data, split)

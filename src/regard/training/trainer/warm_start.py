@@ -132,9 +132,8 @@ class WarmStart:
             return TokenizerPair(source, target)
         if source is None and self.recipe.source.kind != "text":
             source = there.source
-        learned = TokenizerPair.train(
-            how.kind, how.size, pairs, joint=False, lowercase=how.lowercase, source=source, labels=labels
-        )
+        settings = {"lowercase": how.lowercase, "punctuation": how.punctuation, "labels": labels}
+        learned = TokenizerPair.train(how.kind, how.size, pairs, joint=False, source=source, **settings)
         return learned if target is None else TokenizerPair(learned.source, target)
 
 
