@@ -11,7 +11,7 @@ from ...data.label_set import LabelSet
 from ...data.tokenizer import Tokenizer
 from ...data.tokenizer_extension import extended_labels, extended_tokenizer
 from ...decoding.load_model_and_tokenizers import find
-from ...models import Classifier, EncoderDecoder
+from ...models import Classifier, EncoderDecoder, MultiDecoder
 from ...models import load as load_model
 from ...models.pretrained_model import MODEL_TYPES, read
 
@@ -68,7 +68,9 @@ class WarmStart:
             if self.recipe.head is not None:
                 model = Classifier(self.recipe.classifier(words, getattr(config, "classes", 2)))
             else:
-                model = EncoderDecoder(self.recipe.writer(words, getattr(config, "target_vocabulary", words or 5)))
+                tags = list(range(len(self.recipe.decoders)))  # any tokens: shapes do not depend on them
+                sizes = self.recipe.writer(words, getattr(config, "target_vocabulary", words or 5), tags)
+                model = (MultiDecoder if tags else EncoderDecoder)(sizes)
         require_parts(model, self.parts, "training.init_parts")
         tying, tied = ("none", "decoder", "all"), getattr(config, "tied", "none")
         if self.takes("decoder.embedding.weight") and tying.index(self.recipe.tied) > tying.index(tied):
