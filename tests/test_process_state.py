@@ -32,3 +32,15 @@ def test_what_was_compiled_is_forgotten() -> None:
 def test_any_test_may_come_first(_: str) -> None:
     _call_with_one_tensor()
     _call_with_tensors_in_functions()
+
+
+def test_settings_of_pytorch_are_reset() -> None:
+    reset_process_state()
+    numbers = torch.randn(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    reset_process_state()
+    assert torch.equal(torch.randn(3), numbers)
+    assert torch.is_grad_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -14,13 +14,17 @@ import torch
 
 
 def reset_process_state() -> None:
-    """One thread, fixed seeds, and nothing compiled: as at the start of the process.
+    """One thread, PyTorch's own settings, fixed seeds, and nothing compiled.
 
     Dynamo keeps what it compiled for the whole process. FlexAttention called eagerly compiles one wrapper, whatever its
     arguments. If a call passes one tensor as query and key after a call whose functions hold tensors, PyTorch 2.13
     evaluates the old call's sources on the new call, and fails.
     """
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.set_grad_enabled(True)
+    torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
     torch.manual_seed(0)
     random.seed(0)
     numpy.random.seed(0)  # noqa: NPY002 (libraries draw from the global generator)
