@@ -1,4 +1,4 @@
-"""How many random examples property tests draw: REGARD_EXAMPLES, 60 unless it is set."""
+"""How many random examples property tests draw: REGARD_EXAMPLES, 30 unless it is set, and `make sweep` for many."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXAMPLES = "regard"
 
 settings.register_profile(
     EXAMPLES,
-    max_examples=int(os.environ.get("REGARD_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("REGARD_EXAMPLES", "30")),
     derandomize="CI" in os.environ,  # fresh examples for people, the same ones where a red run blocks everyone
     deadline=None,  # timings never decide a test
     suppress_health_check=[HealthCheck.too_slow],
