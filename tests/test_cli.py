@@ -11,6 +11,7 @@ import pytest
 
 import regard
 from regard import cli
+from tests.support.command_line import run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +24,7 @@ def run(*arguments: str, code: str = RUN, **environment: str) -> subprocess.Comp
     # The terminal the tests run in must not decide what they see.
     plain = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS", "TERM")}
     env = {**plain, "PYTHONIOENCODING": "utf-8", **environment}
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=600, check=False)
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -111,7 +112,7 @@ class TestDemo:
 class TestSave:
     def test_writes_a_small_picture_that_fetches_nothing(self, tmp_path: Path) -> None:
         file = tmp_path / "attention.svg"
-        done = run("demo", "--save", str(file), NO_COLOR="1")
+        done = run_command("demo", "--save", str(file), NO_COLOR="1")
         assert (done.returncode, done.stdout) == (0, f"wrote {file}\n"), done.stderr
         svg = file.read_text(encoding="utf-8")
         assert "36.0" in svg
@@ -123,11 +124,11 @@ class TestSave:
 
     def test_a_path_that_cannot_be_written_is_one_line(self, tmp_path: Path) -> None:
         file = tmp_path / "absent" / "attention.svg"
-        assert_one_line(run("demo", "--save", str(file)), str(file), "No such file or directory")
+        assert_one_line(run_command("demo", "--save", str(file)), str(file), "No such file or directory")
 
     def test_a_name_of_another_kind_is_one_line(self, tmp_path: Path) -> None:
         file = tmp_path / "attention.png"
-        assert_one_line(run("demo", "--save", str(file)), str(file), ".svg")
+        assert_one_line(run_command("demo", "--save", str(file)), str(file), ".svg")
         assert not file.exists()
 
 

@@ -52,7 +52,7 @@ def page(browser: Browser) -> Iterator[Page]:
         route.abort()  # type: ignore[attr-defined]
 
     page.route(lambda url: not url.startswith(("http://127.0.0.1:", "file:", "data:", "blob:")), only_here)
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)  # a loaded machine is slow; what is awaited comes
     yield page
     context.close()
     assert not complaints, complaints

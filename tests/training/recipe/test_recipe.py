@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_writer import recipe_toml
 from regard.training.trainer.recipe_corpus import folder, read
+from tests.support.command_line import run_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -290,14 +290,8 @@ class TestRoot:
             read(data, "train")
 
 
-def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", f"{before}from regard.cli import main; main()", *arguments]
-    env = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env=env, timeout=120, check=False)
-
-
 def test_the_command_lists_and_prints(tmp_path: Path) -> None:
-    listed = run("recipes")
+    listed = run_command("recipes")
     assert listed.returncode == 0, listed.stderr
     *tasks, made, bases = listed.stdout.split("\n\n")
     names = [line[2:].split()[0] for task in tasks for line in task.splitlines()[1:]]
@@ -307,13 +301,13 @@ def test_the_command_lists_and_prints(tmp_path: Path) -> None:
     assert "  bahdanau-multi30k " in tasks[0]
     assert made == "* needs no data: regard makes it"
     assert all(f'["{name}"]' in bases for name in ("bahdanau", "luong", "seq2seq", "captioner", "transformer"))
-    printed = run("recipes", "luong-local-tatoeba")
+    printed = run_command("recipes", "luong-local-tatoeba")
     (tmp_path / "mine.toml").write_text(printed.stdout, encoding="utf-8")
     assert recipe_loader.load_recipe(tmp_path / "mine.toml") == recipe_loader.load_recipe("luong-local-tatoeba")
 
 
 def test_the_command_shows_a_line_for_each_mistake() -> None:
-    done = run("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
+    done = run_command("train", "bahdanau-multi30k", "training.updtes=1", "sed=2")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
         "regard: recipe bahdanau-multi30k has 2 errors:",
@@ -324,13 +318,14 @@ def test_the_command_shows_a_line_for_each_mistake() -> None:
 
 @pytest.mark.parametrize("arguments", [["train"], ["train", "bahdanau-multi30k", "--resume", "x"]])
 def test_train_needs_a_recipe_or_a_run_and_not_both(arguments: list[str]) -> None:
-    done = run(*arguments)
+    done = run_command(*arguments)
     assert done.returncode == 2
     assert "--resume" in done.stderr
 
 
 def test_without_its_extra_it_says_what_to_install() -> None:
-    done = run("recipes", before="import sys; sys.modules['pydantic'] = None; ")
+    code = "import sys; sys.modules['pydantic'] = None; from regard.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "recipes"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         "regard: this command needs pydantic; install all that regard can use with: pip install 'regard[all]'\n"
