@@ -2,7 +2,7 @@
 
     python -m tools.ship_model runs/bahdanau-lectures-1 phrasebook-bahdanau-en-fr
 
-The scores are those of the test split of the run's recipe, of the weights as they are stored.
+The scores are those of the test split of the run's recipe (the first `--sentences`), of the weights as they are stored.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def scores(evaluation: TranslationEvaluation | TaskEvaluation) -> str:
     return text + (f", alignment error rate {aer:.3f}." if aer is not None else "; it has no attention to align with.")
 
 
-def ship(run_folder: str, name: str) -> Path:
-    """The folder that was written."""
+def ship(run_folder: str, name: str, sentences: int) -> Path:
+    """The folder that was written; scored on at most this many sentences."""
     loaded, run = load_model_and_tokenizers.load(run_folder), Run.open(Path(run_folder))
     recipe, folder = run.recipe, SHIPPED / name
     loaded.model.save_pretrained(folder, dtype=torch.float16)
@@ -77,7 +77,7 @@ def ship(run_folder: str, name: str) -> Path:
     loaded.model = load_model_and_tokenizers.load(name).model  # the weights as they are stored
     pairs, tokenised = pairs_of_run(loaded, "test")
     settings = {"beams": recipe.search.beams, "length_penalty": recipe.search.length_penalty}
-    evaluation, _ = evaluate_loaded(loaded, pairs, settings, tokens=None, tokenised=tokenised)  # type: ignore[arg-type]
+    evaluation, _ = evaluate_loaded(loaded, pairs[:sentences], settings, tokens=None, tokenised=tokenised)  # type: ignore[arg-type]
     task = loaded.model.task
     card = CARD.format(
         tag={"translate": "translation", "write": "text-generation"}[task],
@@ -98,8 +98,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="the folder of the run")
     parser.add_argument("name", help="of the model that ships")
+    parser.add_argument("--sentences", type=int, default=500, help="of the test split to score it on, at most")
     arguments = parser.parse_args()
-    folder = ship(arguments.run, arguments.name)
+    folder = ship(arguments.run, arguments.name, arguments.sentences)
     size = sum(file.stat().st_size for file in folder.iterdir())
     print(f"wrote {folder}: {size:,} bytes")
 
