@@ -36,8 +36,9 @@ license: apache-2.0
 
     {command}
 
-Trained by `regard train {recipe}` on one CPU core, seed {seed}. {scores} The weights are kept in half precision
-and used in single.
+Trained by `regard train {recipe}` on one CPU core, seed {seed}.
+{scores}
+The weights are kept in half precision and used in single.
 
 ## Where the sentences come from
 
@@ -54,7 +55,7 @@ It knows a few hundred words; others are <unk> to it.
 {toml}```
 """
 COMMANDS = {
-    "translate": 'regard translate --show --model {name} "He hit me with a pie."',
+    "translate": 'regard translate --model {name} "He hit me with a pie."',
     "write": 'regard see {name} "The FBI is chasing a criminal on the run." --layer 0',
 }
 

@@ -1,0 +1,37 @@
+"""The library's models: their order, the sentences that they know, and whether they attend."""
+
+from __future__ import annotations
+
+import pytest
+
+from regard.data.batch import UNKNOWN
+from regard.decoding import load_model_and_tokenizers, translate
+from regard.viewer.data.library import PHRASEBOOK, installed_models
+
+MODELS = {model.name: model for model in installed_models() if model.ours}
+LECTURES = [name for name in MODELS if name.startswith(PHRASEBOOK)]
+
+
+def test_models_of_the_lectures_come_after_the_others() -> None:
+    names = list(MODELS)
+    assert names[-len(LECTURES) :] == LECTURES
+    assert not MODELS["phrasebook-seq2seq-en-fr"].attends
+    assert MODELS["tatoeba-bahdanau-en-fr"].attends
+    assert MODELS["phrasebook-seq2seq-en-fr"].title == "Seq2seq on the phrase book, English to French"
+
+
+@pytest.mark.parametrize("name", LECTURES)
+def test_a_model_knows_every_word_of_its_examples(name: str) -> None:
+    tokenizers = load_model_and_tokenizers.load(name).tokenizers
+    tokenizer = tokenizers.source if MODELS[name].task == "translate" else tokenizers.target
+    assert MODELS[name].examples
+    for text in MODELS[name].examples:
+        assert UNKNOWN not in tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("name", [name for name in LECTURES if MODELS[name].task == "translate"])
+def test_the_short_sentences_of_the_lectures_are_translated(name: str) -> None:
+    """Also by the model with one context vector; a long sentence is what it cannot keep."""
+    loaded = load_model_and_tokenizers.load(name)
+    made = translate(loaded.model, loaded.tokenizers, ["He hit me with a pie.", "I am a student."], beams=5)
+    assert [result.text for result in made] == ["il m' a entarté .", "je suis étudiant ."]
