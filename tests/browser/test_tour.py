@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def first_time(browser: Browser, motion: str = "reduce") -> Page:
     page = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion=motion).new_page()  # type: ignore[arg-type]
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)
     return page
 
 

@@ -67,7 +67,15 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "regard", "train", *arguments]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        # A shell starts what runs in the background with SIGINT ignored, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def reaches(training: subprocess.Popen[str], run: Path, update: int) -> None:
