@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..training.run.run_folder import Run
 
 WINDOWS = 32  # of held-out text that is read token by token
+WIDE = 20  # losses that differ by more than this factor are drawn on a logarithmic scale
 PROMPT, WRITTEN = "the ", 60  # what is generated: a prompt, and so many tokens
 
 
@@ -92,12 +93,10 @@ def _report(switch: Switch, runs: dict[str, Run], save_plot: Path | None) -> Non
             nll, text = _generation(runs[name])
             typer.echo(f"  token by token: valid_nll {nll:.3f}; writes: {text!r}")
     if save_plot is not None:
-        save_curves(
-            save_plot,
-            {labels[name]: curves[name]["valid_nll"] for name in runs},
-            "update",
-            "loss of the validation set",
-        )
+        lines = {labels[name]: curves[name]["valid_nll"] for name in runs if curves[name]["valid_nll"]}
+        values = [value for points in lines.values() for _, value in points]
+        wide = min(values) > 0 and max(values) > WIDE * min(values)
+        save_curves(save_plot, lines, "update", "loss of the validation set", log_y=wide)
         typer.echo(f"wrote {save_plot}", err=True)
 
 

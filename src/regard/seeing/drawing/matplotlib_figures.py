@@ -48,9 +48,14 @@ def save_heatmap(
 
 
 def save_curves(
-    file: str | Path, curves: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str
+    file: str | Path,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    x_label: str,
+    y_label: str,
+    *,
+    log_y: bool = False,
 ) -> None:
-    """One curve of points (x, y) per name."""
+    """One curve of points (x, y) per name; y from 0 on, or on a logarithmic scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -59,7 +64,10 @@ def save_curves(
         axes.plot([x for x, _ in points], [y for _, y in points], marker=marker, markersize=4, label=escape_math(name))
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
+    if log_y:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()

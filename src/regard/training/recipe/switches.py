@@ -42,7 +42,7 @@ SWITCHES: dict[str, Switch] = {
     "positions": Switch(
         "no positions: the words of a review are a set",
         "transformer-opinions",
-        _CURVE,
+        (*_CURVE, "training.updates=400", "training.save_every=400"),
         ("encoder.positions=none",),
     ),
     "norm": Switch("no layer norms, in twelve layers", "transformer-opinions", _DEEP, ("encoder.norm=none",)),
