@@ -1,6 +1,6 @@
 """Draws docs/positions.svg: sinusoidal, learned, rotary and ALiBi positions as heat maps.
 
-    python -m tools.positions_plot
+python -m tools.positions_plot
 """
 
 from __future__ import annotations

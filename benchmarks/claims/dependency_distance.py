@@ -2,7 +2,7 @@
 
     python -m benchmarks.claims.dependency_distance [--full] [--seeds N] [--save-plot FILE.svg]
 
-A fact is one word that says which of four values one of eight names has. The last word is a name whose fact occurs
+A fact is one word that says which of four values one of sixteen names has. The last word is a name whose fact occurs
 once, n words before; all other words are facts about the other names. Two linear maps with a ReLU between them read
 the network's vector of the last word, and nothing else. Distances in training are between 1 and 200, evenly on a
 logarithmic scale.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from regard.models.encoders.encoder import EncoderConfig
 
-NAMES, VALUES = 8, 4
+NAMES, VALUES = 16, 4
 QUESTIONS, FACTS = 4, 4 + NAMES  # the first ids of the words that ask for a name, and of the facts
 WORDS, FARTHEST, WIDTH = FACTS + NAMES * VALUES, 200, 32
 DISTANCES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 20, 30, 50, 80, 120, 200)
@@ -104,7 +104,7 @@ def accuracy(model: LastWordClassifier, distance: int, count: int = 400) -> floa
 
 def main() -> None:
     chosen = options(__doc__ or "")
-    updates = 1500 if chosen.full else 150
+    updates = 800 if chosen.full else 150
     curves = {}
     for name, (config, attends) in ENCODERS.items():
         models = [train(config, attends, updates, seed) for seed in range(chosen.seeds)]

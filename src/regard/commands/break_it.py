@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 WINDOWS = 32  # of held-out text that is read token by token
 WIDE = 20  # losses that differ by more than this factor are drawn on a logarithmic scale
-PROMPT, WRITTEN = "the ", 60  # what is generated: a prompt, and so many tokens
+PROMPT, WRITTEN, TEMPERATURE = "the ", 60, 0.5  # what is generated: a prompt, and so many sampled tokens
 
 
 @app.command("break")
@@ -105,11 +105,13 @@ def _generation(run: Run) -> tuple[float, str]:
     from ..data import EncodedCorpus
     from ..data.text_windows import AdjacentWindows
     from ..decoding import load_model_and_tokenizers
+    from ..decoding.sampling import Sample
     from ..decoding.text_generation import generate
     from ..training.score.step_by_step_loss import step_by_step_nll
 
     loaded = load_model_and_tokenizers.load(str(run.folder), "cpu")
     windows = AdjacentWindows(EncodedCorpus.load(run.data / "valid"), block=run.recipe.data.longest, rows=WINDOWS)
     nll = step_by_step_nll(loaded.model, windows[0].target)
-    pieces = generate(loaded.model, loaded.tokenizers.target, PROMPT, tokens=WRITTEN)
+    sample = Sample(TEMPERATURE, seed=0)
+    pieces = generate(loaded.model, loaded.tokenizers.target, PROMPT, tokens=WRITTEN, sample=sample)
     return nll, PROMPT + "".join(pieces).replace("▁", " ")
