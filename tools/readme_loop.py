@@ -147,7 +147,7 @@ def main() -> None:
     from regard.viewer.data.first_trace import STATE, first_trace
     from regard.viewer.data.library import Library, installed_models
 
-    library = Library([first_trace()], [model for model in installed_models() if model.task == "translate"])
+    library = Library([first_trace()], [model for model in installed_models() if model.task in ("translate", "read")])
     library.opening = STATE
     frames = record(library)
     if len(sys.argv) > 1:

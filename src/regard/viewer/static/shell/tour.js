@@ -50,7 +50,8 @@ export function makeTour(page) {
       el(
         "span",
         {},
-        "Lines show which words a model looks at. New here? The page shows in half a minute what it can do.",
+        el("span.about-page", {}, "Lines show which words a model looks at. "),
+        "New here? In half a minute the page shows what it can do.",
       ),
       el("button", { type: "button", onclick: start }, "Take the tour"),
       el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
