@@ -4,6 +4,8 @@ import { shortened } from "../../draw/canvas.js";
 
 const RAMPS = ["W"]; // matrices of weights; the others have signs
 
+const ROOM = 90; // pixels that the title of a narrow matrix may take
+
 /** `lit` is {row?, column?}; `outlined` the first column and the number of columns that are outlined.
  *
  * @param {Pen} pen
@@ -28,7 +30,9 @@ export function drawMatrix(pen, box, { rows, peak, tokens, lit, outlined, colors
   pen.fillText(title, box.x, box.y - 10);
   const after = box.x + pen.measureText(title).width;
   Object.assign(pen, { fillStyle: colors.soft, font: `11px ${colors.font}` });
-  pen.fillText(`${box.rows} × ${box.columns}`, after, box.y - 10);
+  const size = `${box.rows} × ${box.columns}`;
+  const fits = after + pen.measureText(size).width <= box.x + Math.max(box.columns * w, ROOM);
+  if (fits) pen.fillText(size, after, box.y - 10);
   if (box.role !== "right" && h >= 9) {
     Object.assign(pen, { textAlign: "right", font: `${Math.min(14, h)}px ${colors.font}` });
     tokens.forEach((token, r) => {
