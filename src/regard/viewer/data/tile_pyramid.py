@@ -33,6 +33,8 @@ BASE = 2048
 """Cells along the longer side of the base level."""
 BAND = 1 << 23
 """Weights of one band of the pass: some 30 ms of work, after which a more urgent job can run."""
+SMALL_BLOCK = 8
+"""Keys up to which a block is pooled by halves."""
 CHUNK = 1 << 20
 """Energies in memory at once: 4 MiB, which stay in cache between the steps that read them."""
 
@@ -64,6 +66,19 @@ class Tile:
     def edges(self) -> tuple[list[int], list[int]]:
         """Where the cells begin, and where the last one ends; for rows and columns."""
         return _edges(self.rows, self.height), _edges(self.cols, self.width)
+
+
+def _pooled_keys(x: Float[Tensor, "rows keys"], block: int, pool: Pool) -> Float[Tensor, "rows wide"]:
+    """The maximum or the sum of each block of keys; of small blocks by halves: torch is slow along a few numbers."""
+    if block > SMALL_BLOCK:
+        return Cells.blocks(x.shape[-1], block, x.device).pool(x, -1, pool)
+    while block > 1:
+        if x.shape[-1] % 2:
+            x = torch.nn.functional.pad(x, (0, 1), value=-torch.inf if pool == "max" else 0.0)
+        even, odd = x[:, 0::2], x[:, 1::2]
+        x = torch.maximum(even, odd) if pool == "max" else even + odd
+        block //= 2
+    return x
 
 
 def _edges(span: range, count: int) -> list[int]:
@@ -242,10 +257,10 @@ class TilePyramid:
             if self._all_masked(rows, cols):
                 continue
             e = self._energy_block(rows, cols, buffer)
-            chunk, blocks = _slice(cols, self.block), Cells.blocks(len(cols), self.block, self._device)
-            maxima[:, chunk] = blocks.pool(e, -1, "max")
+            chunk = _slice(cols, self.block)
+            maxima[:, chunk] = _pooled_keys(e, self.block, "max")
             m = largest(maxima[:, chunk])
-            sums[:, chunk] = blocks.pool(e.sub_(m).exp_(), -1, "mean")
+            sums[:, chunk] = _pooled_keys(e.sub_(m).exp_(), self.block, "mean")
             parts.append(RowState(mark_empty(sums[:, chunk].sum(-1).log()), m[:, 0]))
             chunks.append(chunk)
         if not chunks:
