@@ -17,6 +17,8 @@ test("cells are vectors or labels", () => {
 
 test("every table may stand in a link; what cannot be shown may not", () => {
   for (const name of Object.keys(TABLES)) assert.deepEqual(sound(fresh(name)), fresh(name));
+  for (const name of Object.keys(TABLES)) assert.deepEqual(sound({ table: name }), fresh(name));
+  assert.equal(sound({ table: "nothing" }), null);
   assert.equal(sound({ ...fresh("boxes"), energy: "None" }), null);
   assert.equal(sound({ ...fresh("boxes"), rows: Array(65).fill({ key: "1", value: "1" }) }), null);
   assert.equal(sound({ ...fresh("boxes"), parameters: { sigma: -1 } })?.parameters.sigma, 1);
