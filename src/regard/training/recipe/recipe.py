@@ -115,6 +115,9 @@ class TrainingSection(StrictSection):
     save_every: Positive = Field(default=100, description="updates between checkpoints")
     log_every: Positive = Field(default=10, description="updates between lines of metrics.csv")
     average: Positive = Field(default=10, description="the last so many checkpoints are averaged at the end")
+    ema: Share = Field(
+        default=0.0, description="decay of a moving average of the weights, which is validated and kept; 0: none"
+    )
     patience: Count = Field(default=0, description="stop after this many validations that got no better; 0 goes on")
     precision: Literal["auto", "32-true", "bf16-mixed", "64-true"] = Field(
         default="auto", description="bf16-mixed on a GPU, 32-true elsewhere"
@@ -128,6 +131,9 @@ class TrainingSection(StrictSection):
     strategy: Literal["auto", "ddp", "fsdp"] = Field(default="auto", description="how several devices share the work")
     workers: Count = Field(default=0, description="processes that make batches")
     tensorboard: bool = True
+    loggers: list[Literal["wandb", "mlflow"]] = Field(
+        default=[], description="further places for the metrics and the recipe; each needs its package and may upload"
+    )
 
 
 class SearchSection(StrictSection):
@@ -206,6 +212,10 @@ class Recipe(StrictSection):
             wrong.append(
                 'training.schedule = "inverse-square-root" falls from the end of the warm-up on, and training.warmup '
                 "is 0: set it, to 1000 for instance"
+            )
+        if self.training.ema and self.training.strategy == "fsdp":
+            wrong.append(
+                'training.ema averages whole parameters, and training.strategy = "fsdp" shards them; set it to 0'
             )
         if self.training.init and self.tokenizer.load:
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")

@@ -26,7 +26,7 @@ CLOSED = (
 
 def changed_settings(old: Recipe, new: Recipe) -> dict[str, list[Any]]:
     """The settings that differ: dotted key → [old value, new value]."""
-    before, after = _flat(old.to_dict()), _flat(new.to_dict())
+    before, after = flat_settings(old.to_dict()), flat_settings(new.to_dict())
     keys = dict.fromkeys([*before, *after])
     return {key: [before.get(key), after.get(key)] for key in keys if before.get(key) != after.get(key)}
 
@@ -42,11 +42,12 @@ def require_open(changed: dict[str, list[Any]], folder: object) -> None:
             )
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict) and value and key != "part_rates":
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_settings(value, f"{prefix}{key}.")
         else:
             flat[prefix + key] = value
     return flat

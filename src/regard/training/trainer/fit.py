@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tomllib
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -15,34 +16,58 @@ from ...json_file import DamagedFileError
 from ..run.checkpoint_manifest import checkpoint_update
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
-from ..run.run_folder import Run, anchored
+from ..run.run_folder import RECIPE, Run, anchored
 from ..tasks.task import recipe_task
+from .metric_loggers import log_recipe, metric_loggers, require_packages
 from .prepared_settings import write_settings
 from .recipe_corpus import check, check_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pytorch_lightning as lightning
     import torch
-    from pytorch_lightning.loggers import Logger
     from pytorch_lightning.strategies import Strategy
+    from torch import nn
 
     from ..recipe.recipe import Recipe, TrainingSection
+    from ..tasks.task import Task
+    from .data_module import DataModule
     from .lightning_module import TrainingModule
 
+    RunParts = Callable[[Run, Callable[[str], None]], tuple[Task, DataModule]]
 
-def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool = False) -> Run:
+
+def fit(
+    recipe: Recipe | nn.Module,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    train: Sequence[Any] | None = None,
+    valid: Sequence[Any] | None = None,
+    seed: int = 1,
+    **settings: Any,
+) -> Run:
     """Train a recipe into `folder`; with `resume`, continue the run in that folder.
+
+    Or train a model of one's own: `fit(model, folder, train=batches, valid=batches, updates=1000, rate=1e-3)`. The
+    model has a method `loss(batch)`, the mean loss of a batch as a scalar, or a `regard.models.Loss`. `train` and
+    `valid` are sequences of batches of tensors; `settings` are keys of [training]. The model has the kept weights
+    afterwards, and `folder/model` too.
 
     A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
     more data. The schedule is then that of the new settings, from the next update on.
     """
-    from lightning_utilities.core.rank_zero import rank_zero_only
+    from torch import nn
 
+    if isinstance(recipe, nn.Module):
+        return _fit_model(recipe, Path(folder), train or [], valid or [], seed, settings, resume=resume, force=force)
+    if train is not None or valid is not None or settings:
+        raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     recipe, folder = anchored(recipe), Path(folder)
     _check_processes(recipe.training)
-    first = getattr(rank_zero_only, "rank", 0) == 0  # the first of all processes makes the folder
+    first = _first()
     changed: dict[str, list[Any]] = {}
     if resume:
         run = Run.open(folder)
@@ -57,6 +82,7 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
             WarmStart(recipe).check()
     if not resume or any(key.startswith("data.") for key in changed):
         check(recipe.data)
+    require_packages(recipe.training)
     if first and not folder.exists():
         make_folder(folder)
     with Run.alone(folder) if first and folder.is_dir() else nullcontext():
@@ -64,11 +90,69 @@ def fit(recipe: Recipe, folder: str | Path, *, resume: bool = False, force: bool
             Run.create(recipe, folder, force=force)
         update = _last_update(run)
         if changed:
-            run = _extend(run, recipe, update)
+            run = _extend(run, recipe, update) if first else Run(folder, recipe)
         if first and not run.model.exists():
             Provenance(folder).begin_session(update, changed)
         with one_thread(recipe):
-            _fit(run, first=first, resume=resume, changed=changed)
+            _fit(run, _recipe_parts, first=first, resume=resume, changed=changed)
+    return run
+
+
+def _first() -> bool:
+    """Whether this is the first of all processes, which makes the folder."""
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def _recipe_parts(run: Run, say: Callable[[str], None]) -> tuple[Task, DataModule]:
+    from .data_module import DataModule
+
+    task = recipe_task(run.recipe)
+    return task, DataModule(run, task, say, fixed_shapes=_graphs(run.recipe.training))
+
+
+def _fit_model(
+    model: nn.Module,
+    folder: Path,
+    train: Sequence[Any],
+    valid: Sequence[Any],
+    seed: int,
+    settings: dict[str, Any],
+    *,
+    resume: bool,
+    force: bool,
+) -> Run:
+    from ..recipe.recipe import TrainingSection
+    from .model_task import ModelData, ModelRecipe, ModelTask
+
+    recipe: Any = ModelRecipe(name=folder.resolve().name, seed=seed, training=TrainingSection(**settings))
+    if recipe.training.init or recipe.training.graphs is True:
+        raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
+    _check_processes(recipe.training)
+    require_packages(recipe.training)
+    first, run, changed = _first(), Run(folder, recipe), dict[str, list[Any]]()
+
+    def parts(run: Run, say: Callable[[str], None]) -> tuple[Task, DataModule]:
+        task = ModelTask(recipe, model)
+        return task, ModelData(run, task, say, train, valid)
+
+    parts(run, print)  # what is wrong with them, before the folder is made
+    if resume:
+        values = tomllib.loads((folder / RECIPE).read_text(encoding="utf-8"))
+        changed = changed_settings(ModelRecipe.model_validate(values), recipe)  # type: ignore[arg-type]
+        require_open(changed, folder)
+    if first and not folder.exists():
+        make_folder(folder)
+    with Run.alone(folder) if first and folder.is_dir() else nullcontext():
+        if first and not resume:
+            Run.create(recipe, folder, force=force)
+        update = _last_update(run)
+        if changed and first:
+            _extend(run, recipe, update)
+        if first and not run.model.exists():
+            Provenance(folder).begin_session(update, changed)
+        _fit(run, parts, first=first, resume=resume, changed=changed)
     return run
 
 
@@ -114,11 +198,10 @@ def one_thread(recipe: Recipe) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _fit(run: Run, *, first: bool, resume: bool, changed: dict[str, list[Any]]) -> None:
+def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[str, list[Any]]) -> None:
     import pytorch_lightning as lightning
     from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-    from .data_module import DataModule
     from .lightning_module import TrainingModule
     from .progress_bar import ProgressBar
 
@@ -136,8 +219,7 @@ def _fit(run: Run, *, first: bool, resume: bool, changed: dict[str, list[Any]]) 
         bar.say(remark)
     _quiet()
     lightning.seed_everything(recipe.seed, verbose=False)
-    task = recipe_task(recipe)
-    corpora = DataModule(run, task, bar.say, fixed_shapes=_graphs(recipe.training))
+    task, corpora = parts(run, bar.say)
     fitting = TrainingModule(run, task, corpora, bar)
     checkpoint = fitting.manifest.resumable(bar.say) if resume else None
     if resume and checkpoint is None:
@@ -145,6 +227,7 @@ def _fit(run: Run, *, first: bool, resume: bool, changed: dict[str, list[Any]]) 
     last, fitting.resumed = (None, None) if checkpoint is None else checkpoint
     fitting.starts = last is None
     trainer = _trainer(run)
+    log_recipe(trainer.loggers, recipe)
     try:
         trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
         if fitting.interrupted:
@@ -178,7 +261,7 @@ def _trainer(run: Run) -> lightning.Trainer:
         precision=precision,
         max_steps=settings.updates,
         max_epochs=-1,
-        logger=_tensorboard(run) if settings.tensorboard else False,
+        logger=metric_loggers(run),
         limit_val_batches=0,  # validation is part of the update, so that a checkpoint knows its result;
         enable_checkpointing=False,  # the module writes the checkpoints, for the same reason
         enable_progress_bar=False,
@@ -233,7 +316,7 @@ def _remarks(recipe: Recipe) -> Iterator[str]:
             f"training.warmup = {settings.warmup:,} is more than training.updates = {settings.updates:,}: the rate "
             f"rises to {rate(settings, settings.updates):.2g} and never reaches training.rate = {settings.rate:.2g}"
         )
-    soft = getattr(recipe.decoder, "warmup", 0)
+    soft = getattr(getattr(recipe, "decoder", None), "warmup", 0)
     if settings.updates < soft:
         yield (
             f"decoder.warmup = {soft:,} is more than training.updates = {settings.updates:,}: attention stays softer "
@@ -258,16 +341,6 @@ def _graphs(settings: TrainingSection) -> bool:
     if settings.graphs is True and not possible:
         raise ValueError("training.graphs = true needs one CUDA device, and not FSDP; leave it at 'auto'")
     return possible if settings.graphs == "auto" else settings.graphs
-
-
-def _tensorboard(run: Run) -> Logger:
-    from importlib.util import find_spec
-
-    from pytorch_lightning.loggers import TensorBoardLogger
-
-    if find_spec("tensorboard") is None:
-        raise ValueError("training.tensorboard = true needs the tensorboard package: install it, or set it to false")
-    return TensorBoardLogger(run.folder, name="", version="tensorboard")
 
 
 def _finish(fitting: TrainingModule, device: torch.device) -> None:

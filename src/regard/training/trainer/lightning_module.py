@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from contextlib import nullcontext
@@ -23,6 +24,7 @@ from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
+from .moving_average import MovingAverage
 from .warm_start import WarmStart, in_parts, require_parts
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ class TrainingModule(lightning.LightningModule):
         self.manifest = CheckpointManifest(run)
         self.starts = True  # from update 0, and not from a checkpoint
         self._shares = [1.0]  # of the learning rate, one for each group of the optimizer
+        self._average: MovingAverage | None = None
+        self._averages: list[Tensor] | None = None  # of a checkpoint
         self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
         self.signals = InterruptSignals()
         self.interrupted = False  # by a signal, to this process or another
@@ -135,6 +139,8 @@ class TrainingModule(lightning.LightningModule):
             self.snapshots.forget(update, self.standing.best_update, self.manifest.needed(update))
         if self._chance is not None:
             restore_rng_state(self._chance[min(self.global_rank, len(self._chance) - 1)])
+        if self.settings.ema:
+            self._average = MovingAverage(self.model, self.settings.ema, self._averages)
         self.model.train()
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
@@ -173,6 +179,8 @@ class TrainingModule(lightning.LightningModule):
             group["lr"] = now * share
         optimizer.step()
         optimizer.zero_grad()
+        if self._average is not None:
+            self._average.update(self.trainer.global_step)
         if isinstance(self.model, EncoderDecoder):
             self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
@@ -269,6 +277,8 @@ class TrainingModule(lightning.LightningModule):
         if self.global_rank == 0:
             self.metrics.write(line)
             values = {name: value for name, value in line.items() if name != "update"}
+            if self.task.column in line:
+                values["hp_metric"] = line[self.task.column]  # the score beside the recipe, in TensorBoard's HPARAMS
             for logger in self.loggers:
                 logger.log_metrics(values, step=int(line["update"]))
 
@@ -279,7 +289,7 @@ class TrainingModule(lightning.LightningModule):
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
-        with torch.no_grad(), self._whole():
+        with torch.no_grad(), self._whole(), self._averaged():
             nll, score = self.validated(self.model, self.global_rank, self.trainer.world_size)
         self.model.train()
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
@@ -345,6 +355,8 @@ class TrainingModule(lightning.LightningModule):
             torch.distributed.all_gather_object(states, rng_state())
         sums = None if self._sums is None else self._sums.cpu()
         checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums}
+        if self._average is not None:
+            checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self._average.averages]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
@@ -356,6 +368,7 @@ class TrainingModule(lightning.LightningModule):
             if any(key.startswith("data.") for key in extension["changed"]):
                 self.standing.best, self.standing.best_update = -math.inf, 0
         self._chance = state["chance"]
+        self._averages = state.get("average")
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
     def _whole(self) -> AbstractContextManager[None]:
@@ -365,10 +378,16 @@ class TrainingModule(lightning.LightningModule):
             return FullyShardedDataParallel.summon_full_params(wrapped, writeback=False)
         return nullcontext()
 
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Context in which the model has the moving average of its parameters, where there is one."""
+        return nullcontext() if self._average is None else self._average.applied()
+
     def _weights(self) -> dict[str, Tensor]:
         """All weights, on every process. Checked, since a finite loss may have gradients that are not finite."""
-        with self._whole():
+        with self._whole(), self._averaged():
             weights = on_cpu(self.model.state_dict())
+            if self._average is not None:  # on a CPU these are the parameters themselves, which change back
+                weights = copy.deepcopy(weights)
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
         return weights
