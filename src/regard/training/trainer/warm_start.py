@@ -9,11 +9,11 @@ import torch
 from ...data import TokenizerPair
 from ...data.label_set import LabelSet
 from ...data.tokenizer import Tokenizer
-from ...data.tokenizer_extension import extended_labels, extended_tokenizer
 from ...decoding.load_model_and_tokenizers import find
 from ...models import Classifier, EncoderDecoder, MultiDecoder
 from ...models import load as load_model
 from ...models.pretrained_model import MODEL_TYPES, read
+from .vocabulary_extension import extended_labels, extended_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from .label_set import LabelSet
-from .tokenizer import Tokenizer, tokenizer_trainer
+from ...data.label_set import LabelSet
+from ...data.tokenizer import Tokenizer, tokenizer_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
