@@ -11,7 +11,7 @@ import argparse
 import multiprocessing
 import os
 import sys
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from tests.support.paths import ROOT
@@ -42,10 +42,11 @@ def main() -> int:
     print("\n".join(table), flush=True)
     failed = False
     names = options.target or list(TARGETS)
+    processes = Processes(options.cores)
     whole = sum(SHARES.get(name, 1) for name in names)
     for name in names:
         seconds = options.seconds * SHARES.get(name, 1) / whole
-        result = _fuzz_on_all(name, options.seed, seconds, options.cores)
+        result = processes.fuzz(name, options.seed, seconds)
         failed |= result.failed
         table.append("| " + " | ".join([name, *result.cells]) + " |")
         print(table[-1], flush=True)
@@ -58,20 +59,30 @@ def main() -> int:
     return int(failed)
 
 
-def _fuzz_on_all(target: str, seed: int, seconds: float, cores: int) -> Result:
-    """The counts of all processes; one that dies is an unforeseen case."""
-    total = Result()
-    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn"), prepare) as pool:
-        results: list[Future[Result]] = [
-            pool.submit(fuzz, target, seed + core * SEEDS, seconds) for core in range(cores)
-        ]
+class Processes:
+    """A process for each core. All targets use the same ones; those of a pool in which one died are replaced."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.pool = self._start()
+
+    def _start(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self.cores, multiprocessing.get_context("spawn"), prepare)
+
+    def fuzz(self, target: str, seed: int, seconds: float) -> Result:
+        """The counts of all processes; one that dies is an unforeseen case."""
+        total = Result()
+        results = [self.pool.submit(fuzz, target, seed + core * SEEDS, seconds) for core in range(self.cores)]
         for result in results:
             try:
                 total.add(result.result())
             except BrokenProcessPool as error:
                 print(f"{target}: a process died: {error}", file=sys.stderr)
                 total.counts["unforeseen"] += 1
-    return total
+        if total.counts["unforeseen"]:
+            self.pool.shutdown()
+            self.pool = self._start()
+        return total
 
 
 if __name__ == "__main__":

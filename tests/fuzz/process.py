@@ -24,7 +24,7 @@ GROWTH = 64
 In the first third it loads models and fills its caches. Which models are loaded at a time moves it by tens.
 """
 SAMPLES = 30
-FEWEST = 500
+FEWEST = 100
 """Cases of a process below which its memory says nothing yet."""
 
 
