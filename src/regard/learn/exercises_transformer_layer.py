@@ -32,7 +32,8 @@ EXERCISES = [
     Choice(
         name="no-position",
         chapter=10,
-        question="Why has a Transformer without position embeddings no sense of relative or absolute positions?",
+        question="Without position embeddings a Transformer cannot tell where a word stands, nor how far apart "
+        "two are. Why?",
         options=[
             "each weight depends on two vectors alone, and a sum does not depend on the order of its terms",
             "the softmax sorts the keys by their energy",
