@@ -182,6 +182,15 @@ class TestFit:
             fit(recipe, tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
+    def test_preparing_says_how_far_it_is(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("regard.training.trainer.data_module.REPORT", 0.0)
+        fit(recipe_loader.load_recipe(file, ["training.updates=1"]), tmp_path / "run")
+        said = capsys.readouterr().out
+        assert "learning the vocabulary: 300 rows so far" in said
+        assert "encoding train: 299 rows so far" in said
+
     def test_a_tied_table_is_stored_once(self, file: Path, tmp_path: Path) -> None:
         settings = ["tied=all", "training.updates=2", "training.average=2", "training.save_every=1"]
         run = fit(recipe_loader.load_recipe(file, [*settings, "tokenizer.joint=true"]), tmp_path / "run")

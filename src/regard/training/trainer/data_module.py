@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,7 +27,7 @@ from .recipe_corpus import Corpus, corpus_files, read
 from .warm_start import WarmStart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import torch
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 TYPICAL = 400  # training pictures whose statistics are kept, to notice others that are unlike them
+REPORT = 10.0  # seconds between lines while a corpus is prepared
 PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
 
 
@@ -70,6 +72,21 @@ class UpdateBatches(Dataset[list[Batch]]):
 
     def _open(self, epoch: int) -> list[EpochBatches]:
         return [self._batches(epoch=epoch, rank=rank) for rank in self._ranks]
+
+
+class ReportedRows:
+    """The rows of a corpus; while they are read, a line every `REPORT` seconds says how many there were."""
+
+    def __init__(self, corpus: Corpus, activity: str, say: Callable[[str], None]) -> None:
+        self.corpus, self.activity, self.say = corpus, activity, say
+
+    def __iter__(self) -> Iterator[Pair]:
+        last = time.monotonic()
+        for count, pair in enumerate(self.corpus, 1):
+            yield pair
+            if (now := time.monotonic()) - last >= REPORT:
+                self.say(f"{self.activity}: {count:,} rows so far")
+                last = now
 
 
 class DataModule(lightning.LightningDataModule):
@@ -121,7 +138,7 @@ class DataModule(lightning.LightningDataModule):
             tokenizers = TokenizerPair.train(
                 how.kind,
                 how.size,
-                train,
+                ReportedRows(train, "learning the vocabulary", self.say),
                 joint=how.joint,
                 lowercase=how.lowercase,
                 punctuation=how.punctuation,
@@ -158,7 +175,8 @@ class DataModule(lightning.LightningDataModule):
         longest = None if data.kind in ("text", "phrases") else data.longest  # running text is cut into windows later
         every = data.hold_out if split == "valid" and isinstance(data, FilesData) else 0
         try:
-            encoded = EncodedCorpus.build(corpus, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
+            rows = ReportedRows(corpus, f"encoding {split}", self.say)
+            encoded = EncodedCorpus.build(rows, tokenizers, longest=longest, folder=folder, on_bad=data.on_bad)
         except UnknownLabelError as error:
             if not every:
                 raise
