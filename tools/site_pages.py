@@ -89,6 +89,7 @@ VIEWS = {
     "sound": "When a model listened.",
     "read": "A text, its label, and the words that decided it.",
     "lookup": "Attention as look-up: keys, values, energies, weights.",
+    "inside": "One layer step by step: every matrix from X to its output.",
 }
 
 WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"
