@@ -95,6 +95,8 @@ VIEWS = {
 WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"
 LINKS = {"heads": "", "generation": f"#{html.escape(WRITING)}"}
 """What is opened where the name of a view is not enough: the page's own first view, and a text that a model writes."""
+TILES, TILE_WIDTH = "assets/tiles", 560
+"""The folder of the small pictures on the front page, and their pixels across: a fifth of the bytes of the large ones."""
 VIEWER_LINK = re.compile(r"^\[([^\]]+)\]\(" + re.escape(HOMEPAGE + LIVE) + r"/index\.html#(\S+)\)$", re.MULTILINE)
 """A paragraph that is nothing but a link into the viewer."""
 
@@ -111,6 +113,7 @@ def write(folder: Path) -> Path:
         _write_page(path, pages, _site_name(path))
     index = (SITE / "index.md").read_text(encoding="utf-8").replace("TILES", tiles(""))
     (pages / "index.md").write_text(index, encoding="utf-8")
+    _write_tiles(pages / TILES)
     (pages / LIVE).mkdir()
     (pages / LIVE / "index.html").write_text("the viewer comes here", encoding="utf-8")  # so that links to it are known
     reference = _write_reference(pages / "reference")
@@ -199,12 +202,23 @@ def _embedded_viewer(match: re.Match[str]) -> str:
     return f'[{title}](../{LIVE}/index.html#{state})\n\n<iframe class="view" {frame}></iframe>'
 
 
+def _write_tiles(folder: Path) -> None:
+    from PIL import Image
+
+    folder.mkdir(parents=True)
+    for name in [f"{view}-{scheme}" for view in VIEWS for scheme in ("light", "dark")]:
+        with Image.open(DOCS / "viewer" / f"{name}.png") as picture:
+            size = TILE_WIDTH, round(TILE_WIDTH * picture.height / picture.width)
+            small = picture.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+        small.save(folder / f"{name}.webp", quality=75, method=6)
+
+
 def tiles(up: str) -> str:
     """A link into the viewer for each view, with its picture."""
     parts = []
     for name, words in VIEWS.items():
         pictures = "".join(
-            f'<img class="{scheme}-only" alt="" loading="lazy" src="{up}viewer/{name}-{scheme}.png">'
+            f'<img class="{scheme}-only" alt="" loading="lazy" src="{up}{TILES}/{name}-{scheme}.webp">'
             for scheme in ("light", "dark")
         )
         title = {"lookup": "Look-up", "read": "Classify"}.get(name, name.capitalize())

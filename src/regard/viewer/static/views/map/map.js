@@ -294,7 +294,7 @@ class MapView {
       el("button", { type: "button", onclick: () => this.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),
-      ...(other ? [el("span.map-with", {}, "with", ...this.choosers(1))] : []),
+      ...(other ? [el("span.map-with", {}, el("span.joining", {}, "with"), ...this.choosers(1))] : []),
     );
     all()[held]?.focus();
   }
