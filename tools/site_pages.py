@@ -96,7 +96,7 @@ WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%2
 LINKS = {"heads": "", "generation": f"#{html.escape(WRITING)}"}
 """What is opened where the name of a view is not enough: the page's own first view, and a text that a model writes."""
 TILES, TILE_WIDTH = "assets/tiles", 560
-"""The folder of the small pictures on the front page, and their pixels across: a fifth of the bytes of the large ones."""
+"""The folder of the small pictures on the front page, and their pixels across."""
 VIEWER_LINK = re.compile(r"^\[([^\]]+)\]\(" + re.escape(HOMEPAGE + LIVE) + r"/index\.html#(\S+)\)$", re.MULTILINE)
 """A paragraph that is nothing but a link into the viewer."""
 
