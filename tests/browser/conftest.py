@@ -77,7 +77,7 @@ def library(minilm: Seen) -> Library:
     from regard.viewer.data.trace_view import TraceView
 
     library = Library([TraceView.of(minilm, "MiniLM")], installed_models())
-    for model in [x for x in library.models.values() if x.task == "translate"]:
+    for model in [x for x in library.models.values() if x.task == "translate" and x.attends]:
         library.read(model.name, "My sister has a small black dog.").pinned = True
     return library
 
