@@ -8,6 +8,9 @@ from ...data.source_reader import READER
 from ...decoding.load_model_and_tokenizers import find
 from ...json_file import read_object
 from ...models.pretrained_model import MODEL_TYPES, read
+from .data_section import NoSource, PictureSource, SoundSource
+
+SOURCE_KEYS = {key for section in (PictureSource, SoundSource, NoSource) for key in section.model_fields}
 
 
 def fill_sections(values: dict[str, Any]) -> None:
@@ -27,7 +30,9 @@ def fill_sections(values: dict[str, Any]) -> None:
     if "encoder" not in values:
         values["encoder"] = config["encoder"]
         reader = folder / READER
-        values.setdefault("source", read_object(reader) if reader.is_file() else {"kind": model.encoder.reads})
+        stored = read_object(reader) if reader.is_file() else {"kind": model.encoder.reads}
+        # A reader also stores what it learned from the training set; that is no setting.
+        values.setdefault("source", {key: value for key, value in stored.items() if key in SOURCE_KEYS})
         data = values.get("data")
         if isinstance(data, dict):
             data.setdefault("longest", config["longest"])
