@@ -44,6 +44,21 @@ def test_a_pair_with_gold_links_and_a_picture(
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_figure_of_the_lectures(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reversed names, and the French verb that holds a whole English phrase."""
+    model = ["--model", "phrasebook-bahdanau-en-fr"]
+    source = "The agreement on the European Economic Area was signed in August 1992."
+    target = "L'accord sur la zone économique européenne a été signé en août 1992."
+    _, out = run(monkeypatch, capsys, source, target, *model)
+    linked = [line.split()[:2] for line in out.splitlines()]
+    for pair in ("zone area", "économique economic", "européenne european", "signé signed", "août august", "1992 1992"):
+        assert pair.split() in linked
+    _, out = run(monkeypatch, capsys, "he hit me with a pie", "il m' a entarté", *model)
+    linked = [line.split()[:2] for line in out.splitlines()]
+    for pair in ("il he", "m' me", "a hit", "entarté pie"):
+        assert pair.split() in linked
+
+
 def test_pairs_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text(f"{SOURCE}\t{TARGET}\t0-0 1-1\nI sleep.\tJe dors.\t0-0 1-1\n", encoding="utf-8")
