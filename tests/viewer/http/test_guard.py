@@ -15,8 +15,8 @@ import pytest
 
 from regard.viewer import limits
 from regard.viewer.data.library import Library, installed_models
+from regard.viewer.data.sample_files import SAMPLES
 from regard.viewer.data.trace_view import TraceView
-from regard.viewer.http.routes.model_routes import SAMPLES
 from regard.viewer.http.server import Server, serving
 from tests.support.viewer_client import answered, client_of, seen_of
 
