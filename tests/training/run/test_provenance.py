@@ -54,3 +54,33 @@ def test_the_commit_is_read_without_git(tmp_path: Path) -> None:
     assert commit(tmp_path) == "a" * 40
     (git / "HEAD").write_text("c" * 40 + "\n")
     assert commit(tmp_path) == "c" * 40
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"ref: ../../secret\n",
+        b"ref: refs/../../../secret\n",
+        b"ref: secret\n",
+        b"ref: refs/heads/link\n",
+        b"ref: refs/heads/\0\n",
+        b"TOP SECRET",
+        b"\xff\xfe",
+    ],
+)
+def test_a_repository_cannot_have_another_file_recorded_as_its_commit(tmp_path: Path, head: bytes) -> None:
+    git = tmp_path / "project" / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    for folder in (tmp_path, git):
+        (folder / "secret").write_text("TOP SECRET")
+    (git / "refs" / "heads" / "link").symlink_to(tmp_path / "secret")
+    (git / "HEAD").write_bytes(head)
+    assert commit(tmp_path / "project") is None
+
+
+def test_a_large_file_is_not_read_for_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("c" * 64 + "\n")
+    assert commit(tmp_path) == "c" * 64
+    monkeypatch.setattr("regard.training.run.provenance.LARGEST", 64)
+    assert commit(tmp_path) is None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from datetime import UTC, datetime
@@ -27,6 +28,10 @@ NAME = "provenance.json"
 PACKAGES = ("regard", "torch", "pytorch-lightning", "numpy", "tokenizers", "safetensors", "triton")
 VARIABLES = ("REGARD_", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUBLAS_WORKSPACE_CONFIG", "SLURM_JOB_ID")
 """Names, or how they begin, of the environment variables that are recorded; others may hold secrets."""
+COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+"""A commit by its SHA-1 or SHA-256."""
+LARGEST = 2**24
+"""Bytes of a file of Git's that are read at most; packed-refs has a line for each branch and tag."""
 
 
 class Provenance:
@@ -121,28 +126,43 @@ def environment() -> dict[str, Any]:
 def commit(folder: Path) -> str | None:
     """The commit that is checked out where the command was run, if that is a Git repository.
 
-    Read from Git's files: `git` itself would execute what the repository's configuration names.
+    Read from Git's files: `git` itself would execute what the repository's configuration names. The repository may be
+    anybody's, so only the digits of a commit are returned, never other contents of a file that it refers to.
     """
-    for place in (folder, *folder.parents):
-        git = place / ".git"
-        if git.is_file():  # of a worktree: "gitdir: FOLDER"
-            git = place / git.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
-        if (git / "HEAD").is_file():
-            return _commit(git)
+    try:
+        for place in (folder, *folder.parents):
+            git = place / ".git"
+            if git.is_file():  # of a worktree: "gitdir: FOLDER"
+                git = place / _read(git).removeprefix("gitdir:").strip()
+            if (git / "HEAD").is_file():
+                digits = _commit(git)
+                return digits if digits and COMMIT.fullmatch(digits) else None
+    except (OSError, ValueError):  # not readable, not UTF-8, too large, or a path with a null byte
+        return None
     return None
 
 
 def _commit(git: Path) -> str | None:
-    head = (git / "HEAD").read_text(encoding="utf-8").strip()
+    head = _read(git / "HEAD").strip()
     if not head.startswith("ref:"):
         return head
     name = head.removeprefix("ref:").strip()
+    if not name.startswith("refs/") or ".." in name:  # Git allows no other names
+        return None
     common = git / "commondir"  # a worktree keeps its branches in the main repository
-    for folder in (git, git / common.read_text(encoding="utf-8").strip() if common.is_file() else git):
+    for folder in (git, git / _read(common).strip() if common.is_file() else git):
         if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8").strip()
+            return _read(folder / name).strip()
         packed = folder / "packed-refs"
-        for line in packed.read_text(encoding="utf-8").splitlines() if packed.is_file() else []:
+        for line in _read(packed).splitlines() if packed.is_file() else []:
             if line.endswith(f" {name}"):
                 return line.split()[0]
     return None
+
+
+def _read(file: Path) -> str:
+    with file.open("rb") as handle:
+        contents = handle.read(LARGEST + 1)
+    if len(contents) > LARGEST:
+        raise ValueError(f"{file} has more than {LARGEST:,} bytes")
+    return contents.decode()
