@@ -13,6 +13,7 @@ pytest.importorskip("pytorch_lightning")
 from safetensors.torch import load_file
 
 from regard.training import fit
+from regard.training.trainer.model_task import ModelRecipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,3 +88,72 @@ def test_what_is_wrong_is_named_before_anything_is_made(batches: list[Any], tmp_
     with pytest.raises(ValueError, match="updtes"):
         fit(line(), tmp_path / "run", train=batches, valid=batches, updtes=3)
     assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=r'strategy="fsdp" is for models of a recipe.*use strategy="ddp"'):
+        fit(line(), tmp_path / "run", train=batches, valid=batches, strategy="fsdp")
+    with pytest.raises(ValueError, match=r"run is no run: it holds no recipe\.toml"):
+        fit(line(), tmp_path / "run", train=batches, valid=batches, resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+class PickledLine(Line):
+    """Saves itself in a form of its own."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        torch.save(self.state_dict(), folder / "line.pt")
+
+
+class PretrainedLine(PickledLine):
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> PretrainedLine:
+        model = cls()
+        model.load_state_dict(torch.load(folder / "line.pt", weights_only=True))
+        return model
+
+
+@pytest.mark.parametrize("kind", [Line, PretrainedLine])
+def test_a_finished_run_gives_its_model_the_kept_weights(kind: type[Line], batches: list[Any], tmp_path: Path) -> None:
+    options = {"train": batches, "valid": batches, "updates": 3} | SETTINGS
+    fit(trained := kind(), tmp_path / "run", **options)
+    fit(again := kind(), tmp_path / "run", resume=True, **options)
+    assert torch.equal(again.map.weight, trained.map.weight)
+    assert not again.training
+
+
+def test_weights_that_only_the_model_can_read_are_not_passed_over(batches: list[Any], tmp_path: Path) -> None:
+    options = {"train": batches, "valid": batches, "updates": 3} | SETTINGS
+    fit(PickledLine(), tmp_path / "run", **options)
+    with pytest.raises(ValueError, match=r"PickledLine has save_pretrained and no from_pretrained; load its weights"):
+        fit(PickledLine(), tmp_path / "run", resume=True, **options)
+
+
+def test_the_folder_may_have_any_name_and_move(batches: list[Any], tmp_path: Path) -> None:
+    options = {"train": batches, "valid": batches} | SETTINGS
+    fit(line(), tmp_path / "my run", updates=2, **options)
+    assert ModelRecipe.open(tmp_path / "my run").name == "my-run"
+    (tmp_path / "my run").rename(tmp_path / "moved")
+    fit(line(), tmp_path / "moved", updates=3, resume=True, **options)
+    assert ModelRecipe.open(tmp_path / "moved").training.updates == 3
+
+
+def test_a_run_of_a_recipe_is_not_resumed_with_a_model(batches: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('name = "other"\n[data]\nkind = "opinions"\n')
+    with pytest.raises(ValueError, match=r"recipe\.toml has not the settings of a run that fit\(model, …\) began"):
+        fit(line(), tmp_path, train=batches, valid=batches, resume=True)
+
+
+def test_a_model_keeps_its_dtypes(batches: list[Any], tmp_path: Path) -> None:
+    class MixedLine(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.full((), 1 / 3, dtype=torch.float64))
+            self.register_buffer("third", torch.tensor(1 / 3, dtype=torch.float64))
+
+        def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return super().loss(batch) + (self.shift - self.third) ** 2  # type: ignore[operator]
+
+    model = MixedLine()
+    fit(model, tmp_path / "run", train=batches, valid=batches, updates=2, **SETTINGS)
+    assert [tensor.dtype for tensor in model.state_dict().values()].count(torch.float64) == 2
+    assert model.map.weight.dtype == torch.float32
+    assert model.third.item() == 1 / 3  # not rounded on the way

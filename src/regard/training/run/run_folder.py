@@ -58,9 +58,15 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         """An existing run."""
-        if not (folder / RECIPE).is_file():
+        return cls(folder, load_recipe(cls.recipe_file(folder)))
+
+    @staticmethod
+    def recipe_file(folder: Path) -> Path:
+        """The recipe.toml of an existing run."""
+        file = folder / RECIPE
+        if not file.is_file():
             raise ValueError(f"{folder} is no run: it holds no {RECIPE}")
-        return cls(folder, load_recipe(folder / RECIPE))
+        return file
 
     def extend(self, recipe: Recipe, update: int) -> Run:
         """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tomllib
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from ...json_file import DamagedFileError
 from ..run.checkpoint_manifest import checkpoint_update
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
-from ..run.run_folder import RECIPE, Run, anchored
+from ..run.run_folder import Run, anchored
 from ..tasks.task import recipe_task
 from .metric_loggers import log_recipe, metric_loggers, require_packages
 from .prepared_settings import write_settings
@@ -53,8 +52,8 @@ def fit(
 
     Or train a model of one's own: `fit(model, folder, train=batches, valid=batches, updates=1000, rate=1e-3)`. The
     model has a method `loss(batch)`, the mean loss of a batch as a scalar, or a `regard.models.Loss`. `train` and
-    `valid` are sequences of batches of tensors; `settings` are keys of [training]. The model has the kept weights
-    afterwards, and `folder/model` too.
+    `valid` are sequences of batches of tensors; `settings` are keys of [training], without FSDP. The model has the kept
+    weights afterwards, and `folder/model` too.
 
     A run can continue with other settings in [data], [training] and [search] (`run/run_extension.py`): more updates,
     more data. The schedule is then that of the new settings, from the next update on.
@@ -124,11 +123,19 @@ def _fit_model(
     force: bool,
 ) -> Run:
     from ..recipe.recipe import TrainingSection
-    from .model_task import ModelData, ModelRecipe, ModelTask
+    from .model_task import ModelData, ModelRecipe, ModelTask, run_name
 
-    recipe: Any = ModelRecipe(name=folder.resolve().name, seed=seed, training=TrainingSection(**settings))
+    recipe: Any = ModelRecipe(name=run_name(folder), seed=seed, training=TrainingSection(**settings))
     if recipe.training.init or recipe.training.graphs is True:
         raise ValueError("init and graphs are for models of a recipe; load weights into the model before fit")
+    if recipe.training.strategy == "fsdp":
+        raise ValueError(
+            'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, and '
+            'cannot get its kept weights; use strategy="ddp"'
+        )
+    if resume:
+        begun = ModelRecipe.open(folder)
+        recipe = recipe.model_copy(update={"name": begun.name})  # of the folder where the run began; it may have moved
     _check_processes(recipe.training)
     require_packages(recipe.training)
     first, run, changed = _first(), Run(folder, recipe), dict[str, list[Any]]()
@@ -139,8 +146,7 @@ def _fit_model(
 
     parts(run, print)  # what is wrong with them, before the folder is made
     if resume:
-        values = tomllib.loads((folder / RECIPE).read_text(encoding="utf-8"))
-        changed = changed_settings(ModelRecipe.model_validate(values), recipe)  # type: ignore[arg-type]
+        changed = changed_settings(begun, recipe)  # type: ignore[arg-type]
         require_open(changed, folder)
     if first and not folder.exists():
         make_folder(folder)
@@ -152,7 +158,10 @@ def _fit_model(
             _extend(run, recipe, update)
         if first and not run.model.exists():
             Provenance(folder).begin_session(update, changed)
+        finished = resume and run.model.exists()
         _fit(run, parts, first=first, resume=resume, changed=changed)
+        if finished:
+            ModelTask(recipe, model).load_kept(run.model)
     return run
 
 
@@ -346,9 +355,11 @@ def _graphs(settings: TrainingSection) -> bool:
 def _finish(fitting: TrainingModule, device: torch.device) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
-    # A new model: with FSDP the trained one is sharded over processes that no longer take part.
+    # A new model, of a recipe: with FSDP the trained one is sharded over processes that no longer take part.
     model: Any = task.model(corpora.tokenizers, corpora.train)
-    model = model.to(device, next(fitting.model.parameters()).dtype).eval()
+    if model is not fitting.model:  # `precision` may have cast the trained one
+        model = model.to(next(fitting.model.parameters()).dtype)
+    model = model.to(device).eval()
     model.load_state_dict(fitting.snapshots.average())
     _, averaged = fitting.validated(model)
     count = len(fitting.snapshots)

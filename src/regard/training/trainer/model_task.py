@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import nn
 
 from ...atomic_write import write_text
@@ -17,6 +19,7 @@ from ...models import Loss
 from ..recipe.data_section import Count, StrictSection
 from ..recipe.recipe import TrainingSection  # noqa: TC001  pydantic reads it at run time
 from ..recipe.recipe_writer import recipe_toml
+from ..run.run_folder import Run
 from ..tasks.task import Task
 from .data_module import DataModule, UpdateBatches
 
@@ -39,6 +42,21 @@ class ModelRecipe(StrictSection):
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump()
+
+    @classmethod
+    def open(cls, folder: Path) -> ModelRecipe:
+        """The settings of an existing run."""
+        file = Run.recipe_file(folder)
+        try:
+            return cls.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise ValueError(f"{file} has not the settings of a run that fit(model, …) began: {reason}") from None
+
+
+def run_name(folder: Path) -> str:
+    """The name of a run in this folder: that of the folder, with "-" for characters that a name cannot have."""
+    return re.sub(r"[^\w.-]+", "-", folder.resolve().name) or "model"
 
 
 class ModelLoss(nn.Module):
@@ -74,6 +92,21 @@ class ModelLoss(nn.Module):
         if card is not None:
             write_text(folder / "README.md", card)
 
+    def load_kept(self, folder: Path) -> None:
+        """Load what `save_pretrained` wrote, for use: the model is in evaluation mode, as after training."""
+        from safetensors.torch import load_model
+
+        kind = type(self.model)
+        if not hasattr(self.model, "save_pretrained"):
+            load_model(self.model, folder / "model.safetensors")
+        elif hasattr(kind, "from_pretrained"):
+            self.model.load_state_dict(kind.from_pretrained(folder).state_dict())
+        else:
+            raise ValueError(
+                f"{kind.__name__} has save_pretrained and no from_pretrained; load its weights from {folder} yourself"
+            )
+        self.eval()
+
 
 class ShuffledBatches:
     """The batches of one process in one epoch, in an order that the seed and the epoch decide."""
@@ -104,6 +137,10 @@ class ModelTask(Task):
 
     def model(self, tokenizers: Any, train: Any) -> Any:
         return self._model
+
+    def load_kept(self, folder: Path) -> None:
+        """Load the weights of a finished run into the model."""
+        self._model.load_kept(folder)
 
     def batches(self, encoded: Any, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Any:
         return ShuffledBatches(encoded, seed, epoch, rank, world)
