@@ -152,7 +152,11 @@ class Tokenizer:
         return "".join(pieces).replace(SPACE, " ")
 
     def words(self, ids: Sequence[int]) -> list[int]:
-        """Which word (of those that spaces separate, from 0) each id belongs to; for ids without specials."""
+        """Which word, from 0, each id belongs to; for ids without specials.
+
+        Words are what spaces separate. Of kind "word" every id is one word, so with `punctuation` there may be more
+        words than spaces separate: entarté. is two, entarté and the full stop.
+        """
         if self._backend.decoder is None:  # kind "word": every id is one
             return list(range(len(ids)))
         pieces, words, word = self.pieces(ids), [], -1

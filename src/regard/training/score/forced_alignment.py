@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...data.batch import UNKNOWN
-from ...seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links
-from ...seeing.alignment.word_level_weights import join_pieces
+from ...seeing.alignment.word_alignment import alignment_error_rate, best_links
+from .gold_links import gold_links, text_words
 from .translation_evaluation import alignments
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Pair, TokenizerPair
-    from ...data.tokenizer import Tokenizer
     from ...models import EncoderDecoder
     from ...seeing.alignment.word_alignment import Links
 
@@ -45,20 +43,13 @@ def force_align(
     for pair in pairs:
         if not pair.source.strip() or not pair.target.strip():
             raise ValueError(f"{pair.where or 'the pair'} has an empty side; an alignment needs a source and a target")
+    gold = [gold_links(pair, tokenizers) for pair in pairs]
     made = []
-    for pair, weights in zip(pairs, alignments(model, tokenizers, pairs), strict=False):
+    for pair, (sure, possible), weights in zip(pairs, gold, alignments(model, tokenizers, pairs), strict=False):
         if layer is not None and layer >= len(weights):
             raise ValueError(f"layer is {layer}, and this model has {len(weights)} layers of attention, from 0")
-        source, unknown_source = _words(tokenizers.source, pair.source)
-        target, unknown_target = _words(tokenizers.target, pair.target)
-        sure = None if pair.alignment is None else parse_links(pair.alignment)
-        possible = parse_links(pair.possible)
-        for i, j in sorted((sure or set()) | possible):
-            if i >= len(source) or j >= len(target):
-                raise ValueError(
-                    f"link {i}-{j} is outside the pair, which has {len(source)} and {len(target)} words: "
-                    f"{' '.join(source)} / {' '.join(target)}"
-                )
+        source, unknown_source = text_words(tokenizers.source, pair.source)
+        target, unknown_target = text_words(tokenizers.target, pair.target)
         mean = weights.mean(0) if layer is None else weights[layer]
         made.append(ForcedAlignment(source, target, mean, unknown_source + unknown_target, sure, possible))
     if not made:
@@ -73,15 +64,3 @@ def error_rate(made: list[ForcedAlignment]) -> float | None:
         return None
     links = [alignment.links for alignment in gold]
     return alignment_error_rate(links, [x.sure or set() for x in gold], [x.possible for x in gold])
-
-
-def _words(tokenizer: Tokenizer, text: str) -> tuple[list[str], list[str]]:
-    """The words of a text as the tokenizer splits them, and those it does not know."""
-    ids = tokenizer.encode(text)
-    numbers = tokenizer.words(ids)
-    words = join_pieces(numbers, tokenizer.pieces(ids))
-    spaced = text.split()
-    unknown = sorted({number for number, id in zip(numbers, ids, strict=True) if id == UNKNOWN})
-    if len(spaced) == len(words):  # an unknown word is shown as it was written
-        words = [spaced[n] if n in unknown else word for n, word in enumerate(words)]
-    return words, [words[n] for n in unknown]

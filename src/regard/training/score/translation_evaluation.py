@@ -12,9 +12,10 @@ import torch
 from ...data import Batches, EncodedCorpus
 from ...decoding import translate
 from ...models import EncoderDecoder
-from ...seeing.alignment.word_alignment import alignment_error_rate, best_links, parse_links
+from ...seeing.alignment.word_alignment import alignment_error_rate, best_links
 from ...seeing.alignment.word_level_weights import merge_pieces
 from . import bleu as scores
+from .gold_links import gold_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,13 +68,16 @@ def evaluate_translation(
     if not pairs:
         raise ValueError("there are no pairs to evaluate on")
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    own = model if isinstance(model, EncoderDecoder) else None
+    linked = [pair for pair in pairs if pair.alignment is not None]
+    if own and own.config.decoder.attends:
+        for pair in linked:  # before the translation, which takes long
+            gold_links(pair, tokenizers)
     began = time.perf_counter()
     translations = list(translate(model, tokenizers, sources, tokens=tokens, window=len(pairs), **how))
     seconds = time.perf_counter() - began
     written = sum(len(translation.hypotheses[0].tokens) + 1 for translation in translations)
     texts = [translation.text for translation in translations]
-    own = model if isinstance(model, EncoderDecoder) else None
-    linked = [pair for pair in pairs if pair.alignment is not None]
     evaluation = TranslationEvaluation(
         sentences=len(pairs),
         bleu=scores.bleu(texts, references),
@@ -114,8 +118,10 @@ def alignment_errors(
         for number, layer in enumerate(weights, 1):
             name = f"layer {number}" if len(weights) > 1 else "attention"
             links_by_layer.setdefault(name, []).append(best_links(layer))
-    sure = [parse_links(pair.alignment) for pair in pairs]
-    possible = [parse_links(pair.possible) for pair in pairs]
+    if not links_by_layer:
+        return {}
+    gold = [gold_links(pair, tokenizers) for pair in pairs]
+    sure, possible = [links or set() for links, _ in gold], [links for _, links in gold]
     return {name: alignment_error_rate(links, sure, possible) for name, links in links_by_layer.items()}
 
 
