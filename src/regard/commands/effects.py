@@ -141,6 +141,7 @@ def _over_file(
     text_model: TextModel, file: Path, of: Of, by: By, state: Path | None, process: Process
 ) -> Effects | None:
     """The mean effects over the lines of a file; None in all processes but the first."""
+    from .. import __version__
     from ..seeing.analysis import effects as sweep
     from ..seeing.corpus.corpus_run import progress_bar, run_corpus, weights_digest
     from ..seeing.corpus.mean_effects import add_effects, mean_effects
@@ -149,23 +150,29 @@ def _over_file(
         raise ValueError(f"there is no file {file}")
     lines = text_or_lines(str(file), MAX_TEXTS)
     rows = [line.split("\t") for line in lines]
-    for number, row in enumerate(rows, 1):
+    answers: list[list[int]] = []
+    for number, row in enumerate(rows, 1):  # all of them before the first run, which may take hours
         if len(row) not in (2, 3):
             raise ValueError(
                 f"{file}, text {number}: expected a text, an answer and perhaps another, got {len(row)} cells"
             )
+        try:
+            _inputs(text_model, row[0])
+            answers.append([_token(text_model.tokenizer, word) for word in row[1:]])
+        except ValueError as error:
+            raise ValueError(f"{file}, text {number}: {error}") from None
 
     def add(sums: ExactSums, number: int) -> None:
-        text, *answers = rows[number]
-        tokens = [_token(text_model.tokenizer, word) for word in answers]
+        tokens = answers[number]
         metric = _metric(tokens[0], tokens[1] if len(tokens) > 1 else None)
-        inputs = _inputs(text_model, text)
+        inputs = _inputs(text_model, rows[number][0])
         add_effects(sums, sweep(text_model.model, inputs, metric, of=of, by=by, progress=False))
 
     settings = {
         "analysis": f"effects of {of} by {by}",
         "model": text_model.name,
         "weights": weights_digest(text_model.model),
+        "regard": __version__,
         "texts": digest(lines),
     }
     sums = run_corpus(len(rows), add, state, settings, process=process, progress=progress_bar("texts", process))
@@ -192,8 +199,16 @@ def _report(title: str, result: Effects, tokens: list[str], save_table: Path | N
 
 
 def _inputs(text_model: TextModel, text: str) -> dict[str, Tensor]:
-    device = next(text_model.model.parameters()).device
-    return {"input_ids": text_model.encode(text).ids[None].to(device)}
+    """The whole text: the logits after a truncated one are not those of its next word."""
+    from ..seeing.capture.tokenized_text import TokenizedText
+
+    if not text.strip():
+        raise ValueError("there is no text to read: it is empty")
+    limit, device = text_model.max_length, next(text_model.model.parameters()).device
+    whole = TokenizedText.encode(text_model.tokenizer, text, None, limit + 1)
+    if len(whole) > limit:
+        raise ValueError(f"the text has more than {limit} tokens, which is as many as {text_model.name} reads")
+    return {"input_ids": whole.ids[None].to(device)}
 
 
 def _token(tokenizer: Any, word: str) -> int:

@@ -53,6 +53,7 @@ def patterns(
     """
     from rich.console import Console
 
+    from .. import __version__
     from ..decoding.load_model_and_tokenizers import is_own_model
     from ..seeing.analysis import Patterns
     from ..seeing.capture.huggingface_text_model import load_text_model
@@ -91,6 +92,7 @@ def patterns(
         "analysis": "patterns",
         "model": model,
         "weights": weights_digest(text_model.model),
+        "regard": __version__,
         "length": length,
         "texts": digest(lines),
     }

@@ -58,13 +58,13 @@ Tokens = Annotated[
 
 
 def find_device(name: str, local_rank: int = 0) -> str:
-    """The name of a device that PyTorch can use here; "auto" is a GPU if there is one, of several that of the rank."""
+    """The name of a device that PyTorch can use here; "auto" is a GPU if there is one, "cuda" that of the rank."""
     import torch
 
     if name == "auto":
-        if not torch.cuda.is_available():
-            return "cpu"
-        return f"cuda:{local_rank % torch.cuda.device_count()}" if local_rank else "cuda"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and local_rank and torch.cuda.is_available():
+        name = f"cuda:{local_rank % torch.cuda.device_count()}"
     try:
         torch.zeros(1, device=name).item()  # `item` fails on the device `meta`
     except (RuntimeError, AssertionError) as error:

@@ -155,5 +155,6 @@ def test_another_checkpoint_has_another_digest() -> None:
     before = weights_digest(model)
     assert weights_digest(model) == before
     with torch.no_grad():
-        model.layer[1].q.bias[3] += 1e-3
+        model.embedding.weight[13, 5] += 1e-3  # one element of one parameter
     assert weights_digest(model) != before
+    assert weights_digest(model.bfloat16()) != before

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 SAVE_SECONDS = 30.0
-SAMPLE = 1024
-"""Elements of each parameter that `weights_digest` reads."""
 DONE = "done"
 """Name of the tensor with the numbers of finished texts, in a part."""
 LONGEST_WAIT = timedelta(days=30)
@@ -180,12 +178,12 @@ def _wait(process: Process) -> None:
 
 
 def weights_digest(model: nn.Module) -> str:
-    """SHA-256 of the parameters' names and shapes, and of some of their elements: another checkpoint has another."""
+    """SHA-256 of the names, shapes and bytes of all parameters and buffers."""
     total = sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().flatten()
-        some = flat[:: max(1, flat.numel() // SAMPLE)].float().cpu()
-        total.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode() + some.numpy().tobytes())
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor):
+            total.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
