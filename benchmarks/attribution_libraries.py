@@ -56,9 +56,9 @@ def work():
 @torch.no_grad()
 def work():
     _, cache = bridge.run_with_cache(ids)
-    u = bridge.tokens_to_residual_directions(torch.tensor(mary)) - bridge.tokens_to_residual_directions(torch.tensor(john))
+    right, wrong = (bridge.tokens_to_residual_directions(torch.tensor(token)) for token in (mary, john))
     heads = cache.apply_ln_to_stack(cache.stack_head_results(layer=-1, pos_slice=-1), layer=-1, pos_slice=-1)
-    return (heads @ u).flatten()
+    return (heads @ (right - wrong)).flatten()
 """,
 }
 

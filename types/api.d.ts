@@ -71,6 +71,13 @@ export interface components {
              * @default 0
              */
             layers: number;
+            /** Examples */
+            examples?: string[];
+            /**
+             * Attends
+             * @default true
+             */
+            attends: boolean;
         };
         /** NextRequest */
         NextRequest: {
