@@ -104,3 +104,38 @@ def test_the_command_takes_settings_and_no_recipe(finished: Path) -> None:
     done = CliRunner().invoke(app, ["train", "--resume", str(finished / "run"), "bahdanau-phrasebook"])
     assert done.exit_code == 2
     assert "it takes KEY=VALUE and nothing else" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_more_data_for_a_run_whose_first_model_is_gone(finished: Path, tmp_path: Path) -> None:
+    """`training.init` is needed at the beginning only."""
+    shutil.copytree(finished / "run", tmp_path / "first")
+    settings = ["training.updates=2", f"training.init={tmp_path / 'first'}"]
+    run = fit(recipe_loader.load_recipe(finished / "tiny.toml", settings), tmp_path / "run")
+    before = json.loads((run.folder / "provenance.json").read_text())["init"]
+    shutil.rmtree(tmp_path / "first")
+    corpus(finished / "other.tsv", 50, seed=10)
+    resume(str(run.folder), "training.updates=3", 'data.train=["train.tsv", "other.tsv"]')
+    after = json.loads((run.folder / "provenance.json").read_text())
+    assert after["init"] == before
+    assert "other.tsv" in after["data"]
+
+
+def test_another_process_extends_a_run_whose_model_is_not_yet_moved(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under torchrun the first process moves it; the others may look before that."""
+    from regard.training.trainer import fit as fit_module
+
+    class ReachesTrainer(Exception):
+        pass
+
+    def trainer(run: Run) -> None:
+        raise ReachesTrainer
+
+    shutil.copytree(finished / "run", tmp_path / "run")
+    monkeypatch.setattr(fit_module, "_first", lambda: False)
+    monkeypatch.setattr(fit_module, "_trainer", trainer)
+    longer = recipe_loader.load_recipe(tmp_path / "run" / "recipe.toml", ["training.updates=20"])
+    assert (tmp_path / "run" / "model").is_dir()
+    with pytest.raises(ReachesTrainer):
+        fit(longer, tmp_path / "run", resume=True)

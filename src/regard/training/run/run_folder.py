@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -20,7 +22,19 @@ if TYPE_CHECKING:
 
 RECIPE = "recipe.toml"
 # What a run and its commands write, beside the recipe and the checkpoints.
-OWNED = ("model", "data", "metrics.csv", "tensorboard", "results.json", "ctranslate2", "provenance.json")
+OWNED = (
+    "model",
+    "data",
+    "metrics.csv",
+    "tensorboard",
+    "wandb",
+    "mlflow",
+    "results.json",
+    "ctranslate2",
+    "provenance.json",
+)
+EARLIER = re.compile(r"model-[0-9]+(-[0-9]+)?")
+"""The names that `Run.extend` gives earlier models."""
 
 
 class Run:
@@ -71,15 +85,17 @@ class Run:
     def extend(self, recipe: Recipe, update: int) -> Run:
         """The same run with a changed recipe. A finished model, of this update, moves to model-UPDATE/.
 
+        Where that exists, to model-UPDATE-2/ and so on: nothing is replaced.
         The recipe is written last: killed before, the run is finished again from its checkpoint.
         """
         if self.model.exists():
-            earlier = self.folder / f"model-{update}"
-            if earlier.exists():
-                shutil.rmtree(earlier)
-            self.model.rename(earlier)
+            self.model.rename(self._free_name(f"model-{update}"))
         write_text(self.folder / RECIPE, recipe_toml(recipe))
         return Run(self.folder, recipe)
+
+    def _free_name(self, name: str) -> Path:
+        names = itertools.chain([name], (f"{name}-{count}" for count in itertools.count(2)))
+        return next(path for path in map(self.folder.joinpath, names) if not os.path.lexists(path))
 
     @staticmethod
     @contextmanager
@@ -144,7 +160,7 @@ def _is_empty(folder: Path) -> bool:
 def _clear(folder: Path) -> None:
     """Remove what a run wrote, its recipe last: interrupted, it is still a run. Other files stay."""
     remove_unfinished(folder)
-    earlier = (path.name for path in folder.glob("model-*") if path.name.removeprefix("model-").isdecimal())
+    earlier = (path.name for path in folder.glob("model-*") if EARLIER.fullmatch(path.name))
     for name in (*OWNED, *earlier, "checkpoints", RECIPE):
         path = folder / name
         if path.is_dir() and not path.is_symlink():

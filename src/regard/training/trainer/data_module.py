@@ -22,6 +22,7 @@ from ...data.source_reader import make_reader
 from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData
 from ..run.provenance import Provenance
+from .interrupt_signals import ignore_signals
 from .prepared_settings import settings_changed, write_settings
 from .recipe_corpus import Corpus, corpus_files, read
 from .warm_start import WarmStart
@@ -121,7 +122,8 @@ class DataModule(lightning.LightningDataModule):
         train, valid = (read(recipe.data, split, recipe.source.kind) for split in ("train", "valid"))
         if next(iter(train), None) is None:
             raise ValueError(f"{self._named('train')} holds no usable rows")
-        if self.run.data.exists():  # a run that goes on with other data
+        first = not self.run.data.exists()
+        if not first:  # a run that goes on with other data
             tokenizers = TokenizerPair.load(self.run.data)
         elif recipe.tokenizer.load:
             tokenizers = TokenizerPair.load(recipe.tokenizer.load)
@@ -158,15 +160,18 @@ class DataModule(lightning.LightningDataModule):
             write_settings(self.run, unfinished)
             files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
             write_checksums(unfinished, files)
-        self._record_files()
+        self._record_files(first=first)
 
-    def _record_files(self) -> None:
-        """The checksums of the corpora, or of what was prepared where they are generated; and of `training.init`."""
+    def _record_files(self, *, first: bool) -> None:
+        """The checksums of the corpora, or of what was prepared where they are generated; and of `training.init`.
+
+        The latter only at the first preparation: a run that has begun no longer needs that model.
+        """
         recipe, provenance = self.run.recipe, Provenance(self.run.folder)
         root, files = corpus_files(recipe.data)
         prepared = [path for path in sorted(self.run.data.rglob("*")) if path.is_file()]
         provenance.record_files("data", files or prepared, root if files else self.run.folder)
-        if recipe.training.init:
+        if first and recipe.training.init:
             folder, _ = find(recipe.training.init)
             provenance.record_files("init", [folder / "model.safetensors"], folder)
 
@@ -261,6 +266,7 @@ class DataModule(lightning.LightningDataModule):
             batch_size=None,
             num_workers=workers,
             persistent_workers=workers > 0,
+            worker_init_fn=ignore_signals,
         )
 
     def transfer_batch_to_device(self, batch: list[Batch], device: torch.device, dataloader_idx: int) -> list[Batch]:

@@ -219,7 +219,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     if first:
         remove_unfinished(folder)
     bar = ProgressBar(shown=first)
-    if resume and run.model.exists():
+    if resume and not changed and run.model.exists():  # changed: the first process is about to move that model
         bar.say(f"{folder} is finished: its model is in {run.model}")
         return
     for key, (old, new) in changed.items():

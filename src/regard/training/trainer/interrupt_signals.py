@@ -14,6 +14,15 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if
 """Ctrl-C; the end of a job; and what Slurm sends before pre-emption (`#SBATCH --signal=USR1@120`). Windows has two."""
 
 
+def ignore_signals(worker: int) -> None:
+    """`worker_init_fn` of a DataLoader: a signal to the whole process group must not end its workers.
+
+    The main process needs them to finish the update. They end with it: PyTorch's workers check that it is there.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class InterruptSignals:
     """`received` is the first signal that came while they were installed; a second one ends the process at once.
 
@@ -38,7 +47,7 @@ class InterruptSignals:
                 signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        # A process that makes batches inherits the handler when it is forked; it has nothing to save.
+        # A forked process inherits the handler and has nothing to save.
         if self.received is not None or os.getpid() != self._process:
             raise SystemExit(128 + number)
         self.received = signal.Signals(number)
