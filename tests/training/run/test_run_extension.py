@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from regard.data import TokenizerPair
 from regard.models import load
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
+from regard.training.trainer.lightning_module import TrainingModule
 from tests.support.tiny_training import corpus, measured, recipe_file
 
 if TYPE_CHECKING:
@@ -79,6 +81,44 @@ def test_patience_begins_anew(finished: Path, tmp_path: Path) -> None:
     assert int(measured(run.folder)[-1][0]) == 3
     resume(str(run.folder), "training.updates=8")
     assert int(measured(run.folder)[-1][0]) == 5
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "run.provenance.Provenance.begin_session",
+        "run.run_folder.Run.extend",
+        "trainer.lightning_module.TrainingModule.on_train_start",
+    ],
+)
+def test_scores_on_other_data_are_not_compared_after_a_kill(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Killed before the next checkpoint, and resumed with one more change: the best score is of the data before."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished / "run", folder)
+    corpus(finished / "other.tsv", 12, seed=7)
+
+    def killed(*arguments: object) -> None:
+        raise RuntimeError("killed")
+
+    def stopped(self: TrainingModule) -> None:
+        states.append((self.standing.best_update, self.standing.best))
+        killed()
+
+    def extend(updates: int) -> None:
+        settings = ['data.valid=["other.tsv"]', f"training.updates={updates}"]
+        fit(recipe_loader.load_recipe(folder / "recipe.toml", settings), folder, resume=True)
+
+    states: list[tuple[int, float]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(f"regard.training.{method}", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            extend(12)
+    monkeypatch.setattr(TrainingModule, "on_train_start", stopped)
+    with pytest.raises(RuntimeError, match="killed"):
+        extend(13)
+    assert states == [(0, -math.inf)]
 
 
 @pytest.mark.parametrize(

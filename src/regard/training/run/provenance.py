@@ -66,9 +66,12 @@ class Provenance:
         }
         self._write()
 
-    def extension(self) -> dict[str, Any] | None:
-        """The last session that changed settings."""
-        return next((each for each in reversed(self.sessions) if each.get("changed")), None)
+    def changed_since(self, update: int) -> set[str]:
+        """The settings that changed since the checkpoint of this update, in all sessions that were begun after it.
+
+        A session that is killed before its first checkpoint is followed by one from the same update.
+        """
+        return {key for each in self.sessions if each["after_update"] >= update for key in each["changed"]}
 
     def card(self) -> str:
         """The lines of the model card: command, versions, commit and checksums."""

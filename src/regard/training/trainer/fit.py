@@ -88,10 +88,10 @@ def fit(
         if first and not resume:
             Run.create(recipe, folder, force=force)
         update = _last_update(run)
+        if first:
+            _begin_session(run, recipe, update, changed)
         if changed:
-            run = _extend(run, recipe, update) if first else Run(folder, recipe)
-        if first and not run.model.exists():
-            Provenance(folder).begin_session(update, changed)
+            run = Run(folder, recipe)
         with one_thread(recipe):
             _fit(run, _recipe_parts, first=first, resume=resume, changed=changed)
     return run
@@ -154,10 +154,8 @@ def _fit_model(
         if first and not resume:
             Run.create(recipe, folder, force=force)
         update = _last_update(run)
-        if changed and first:
-            _extend(run, recipe, update)
-        if first and not run.model.exists():
-            Provenance(folder).begin_session(update, changed)
+        if first:
+            _begin_session(run, recipe, update, changed)
         finished = resume and run.model.exists()
         _fit(run, parts, first=first, resume=resume, changed=changed)
         if finished:
@@ -174,13 +172,20 @@ def _last_update(run: Run) -> int:
     return 0
 
 
-def _extend(run: Run, recipe: Recipe, update: int) -> Run:
-    if recipe.training.updates < update:
+def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
+    """Record the session, unless the run is finished; then write the recipe if it changed.
+
+    In this order: killed between the two, the changes are recorded twice. In the other order, they would not be.
+    """
+    if changed and recipe.training.updates < update:
         raise ValueError(
             f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
         )
-    write_settings(run)  # a run of an earlier version has not written them
-    return run.extend(recipe, update)
+    if changed or not run.model.exists():
+        Provenance(run.folder).begin_session(update, changed)
+    if changed:
+        write_settings(run)  # a run of an earlier version has not written them
+        run.extend(recipe, update)
 
 
 NARROW = 128

@@ -361,11 +361,10 @@ class TrainingModule(lightning.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
         self.standing = ValidationState(**state["standing"])
-        extension = Provenance(self.run.folder).extension()
-        if extension is not None and checkpoint["global_step"] <= extension["after_update"]:
+        if changed := Provenance(self.run.folder).changed_since(checkpoint["global_step"]):
             # Patience begins anew, and scores on other data cannot be compared with those so far.
             self.standing.poor = self.standing.since_cut = 0
-            if any(key.startswith("data.") for key in extension["changed"]):
+            if any(key.startswith("data.") for key in changed):
                 self.standing.best, self.standing.best_update = -math.inf, 0
         self._chance = state["chance"]
         self._averages = state.get("average")
