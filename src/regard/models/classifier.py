@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from ..layers.pooling import (
     StaticPooling,
 )
 from ..plugins import load_plugin
-from .config_base import Config, TaskName, part_config
+from .config_base import Config, ModuleConfig, TaskName, part_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig
@@ -37,9 +37,10 @@ SPECIALS = 4  # <pad>, <s>, </s>, <unk>: the ids before the labels, in the vocab
 
 
 @dataclass(frozen=True)
-class HeadConfig(Config):
+class HeadConfig(ModuleConfig):
     """How a classifier pools annotations into one vector (`layers/pooling.py`); a linear map of it gives the logits."""
 
+    capturable: ClassVar[bool] = True
     pooling: Literal["mean", "last", "max", "static", "learned", "attention"] = "attention"
     hidden: int = 64  # of attention's energy
     idf: Literal["smoothed", "plain"] = "smoothed"  # TF-IDF: log((1 + N) / (1 + n)) + 1, or log(N / n)
@@ -84,6 +85,11 @@ class ClassifierConfig(Config):
     @property
     def task(self) -> TaskName:
         return "classify"
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record the loss."""
+        return self.encoder.capturable and self.head.capturable
 
     def problems(self) -> list[str]:
         encoder, pooling = self.encoder, self.head.pooling

@@ -68,7 +68,22 @@ class Config:
             raise ValueError("; ".join(f"{name}.{problem}" if name else problem for problem in wrong))
 
 
-class PartConfig(Config):
+class ModuleConfig(Config):
+    """Configuration of a module that models are built of: an encoder, a decoder or a head.
+
+    A subclass does not inherit `capturable`: it may build another module, so it sets it itself.
+    """
+
+    capturable: ClassVar[bool] = False
+    """Whether a CUDA graph can record its forward pass: no branch on data, and nothing read back from the GPU."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "capturable" not in cls.__dict__:
+            cls.capturable = False
+
+
+class PartConfig(ModuleConfig):
     """Configuration of an encoder or a decoder: a frozen dataclass, listed in `models/registry.py`."""
 
     kind: str  # its name in config.json

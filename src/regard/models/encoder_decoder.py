@@ -50,6 +50,11 @@ class EncoderDecoderConfig(Config):
         """The task this model is for."""
         return next(task for task, sources in SOURCES.items() if self.encoder.reads in sources)
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record the loss."""
+        return self.encoder.capturable and self.decoder.capturable
+
     def problems(self) -> list[str]:
         encoder, decoder = self.encoder, self.decoder
         if wrong := super().problems():

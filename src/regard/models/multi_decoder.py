@@ -22,6 +22,11 @@ class MultiDecoderConfig(EncoderDecoderConfig):
 
     tags: list[int] = field(default_factory=list)
 
+    @property
+    def capturable(self) -> bool:
+        """No: which rows go to which decoder is read back from the GPU, and differs from batch to batch."""
+        return False
+
     def problems(self) -> list[str]:
         if wrong := super().problems():
             return wrong

@@ -15,7 +15,7 @@ pytest.importorskip("pytorch_lightning")
 
 from regard.data import TokenizerPair
 from regard.decoding import translate
-from regard.models import Classifier, EncoderDecoder
+from regard.models import Classifier, EncoderDecoder, HeadConfig, RecurrentEncoderConfig
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
@@ -331,8 +331,34 @@ class TestBefore:
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
-        assert _graphs(recipe_loader.load_recipe(file, settings).training)
-        assert not _graphs(recipe_loader.load_recipe(file, [*settings, "training.strategy=fsdp"]).training)
+        assert _graphs(recipe_loader.load_recipe(file, settings))
+        assert not _graphs(recipe_loader.load_recipe(file, [*settings, "training.strategy=fsdp"]))
+
+    def test_a_model_that_branches_on_data_is_no_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Several decoders, and a part of a plug-in, which states nothing."""
+        from regard.training.trainer.fit import _graphs
+
+        class OwnEncoder(RecurrentEncoderConfig):
+            pass
+
+        class CapturableEncoder(RecurrentEncoderConfig):
+            capturable = True
+
+        class OwnHead(HeadConfig):
+            pass
+
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        names = ("common-encoder", "bahdanau-phrasebook", "lstm-attention-opinions")
+        several, single, classifier = (recipe_loader.load_recipe(name, ["training.graphs=auto"]) for name in names)
+        own = single.model_copy(update={"encoder": OwnEncoder()})
+        head = classifier.model_copy(update={"head": OwnHead()})
+        for recipe in (several, own, head):
+            assert not _graphs(recipe)
+            forced = recipe.model_copy(update={"training": recipe.training.model_copy(update={"graphs": True})})
+            with pytest.raises(ValueError, match=r"training.graphs = true needs a model that a CUDA graph can record"):
+                _graphs(forced)
+        for recipe in (single, classifier, single.model_copy(update={"encoder": CapturableEncoder()})):
+            assert _graphs(recipe)
 
     def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -59,6 +64,25 @@ def test_mixed_precision_learns_what_single_precision_learns(decoder: str) -> No
             optimizer.step()
         losses.append(loss.nll.item() / loss.tokens.item())
     assert max(losses) < 0.3, losses  # ln 20 ≈ 3.0 before training
+
+
+def test_several_decoders_are_trained_with_the_default_settings(tmp_path: Path) -> None:
+    """`graphs = "auto"` leaves CUDA graphs out: which rows each decoder gets is read back from the GPU."""
+    from regard.training import fit
+    from regard.training.recipe import recipe_loader
+
+    small = ["encoder.width=16", "encoder.embedding=16", "decoder.width=16", "decoder.embedding=16"]
+    settings = [
+        "training.accelerator=cuda",
+        "training.updates=4",
+        "training.validate_every=2",
+        "training.warmup=1",
+        "data.train=200",
+        "data.valid=8",
+        *small,
+    ]
+    run = fit(recipe_loader.load_recipe("common-encoder", settings), tmp_path / "run")
+    assert run.model.exists()
 
 
 def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:

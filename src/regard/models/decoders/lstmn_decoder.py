@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class LSTMNDecoderConfig(DecoderConfig):
     """An LSTM that attends over all its states so far, and over an encoder's (Cheng et al. 2016, section 4)."""
 
+    capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["lstmn"] = "lstmn"
     fusion: Literal["none", "shallow", "deep"] = "deep"  # how the encoder's tape enters; none without an encoder

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class RecurrentDecoderConfig(DecoderConfig):
     """A GRU or LSTM that attends to the annotations before its step (Bahdanau), after it (Luong), or not at all."""
 
+    capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["rnn"] = "rnn"
     attention: Literal["none", "bahdanau", "luong"] = "bahdanau"

@@ -32,6 +32,7 @@ DECAY = 0.9  # of the moving average of the reward
 class ShowAttendTellDecoderConfig(DecoderConfig):
     """Show, Attend and Tell (Xu et al. 2015): an LSTM with gated attention over a picture before each word."""
 
+    capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["tell"] = "tell"
     attention: Literal["none", "soft", "hard"] = "soft"

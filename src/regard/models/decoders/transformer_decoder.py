@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import nn
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class TransformerDecoderConfig(TransformerConfig, DecoderConfig):
     """Vaswani et al. 2017, section 3.1: masked self-attention, attention over the annotations, feed-forward."""
 
+    capturable: ClassVar[bool] = True
     masked: bool = True  # false lets every position see the tokens after it while training
 
     def layer_options(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ...layers import Dropout
 from ..annotations import Annotations, masked_mean
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class BagEncoderConfig(EncoderConfig):
     """Word embeddings alone: each word has the same vector in every position."""
 
+    capturable: ClassVar[bool] = True
     kind: Literal["bag"] = "bag"
     reads: Literal["text"] = "text"
     width: int = 0  # 0: the number of classes, so that the pooled vector is the logits

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -42,6 +42,7 @@ FILE = "REGARD_EFFICIENTNET"  # the environment variable that names the file, wh
 class EfficientNetEncoderConfig(EncoderConfig):
     """EfficientNet-Lite0 pretrained on ImageNet, frozen or fine-tuned: one annotation per 32 × 32 pixels."""
 
+    capturable: ClassVar[bool] = True
     kind: Literal["efficientnet"] = "efficientnet"
     size: int = 224  # of the pictures, in pixels a side
     tuned: bool = False  # whether its weights are trained too

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class LSTMNEncoderConfig(EncoderConfig):
     """An LSTM that attends over all its states so far (Cheng et al. 2016, section 3.1)."""
 
+    capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["lstmn"] = "lstmn"
     reads: SequenceSource = "text"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class NoEncoderConfig(EncoderConfig):
     """No source: a decoder over it is a language model."""
 
+    capturable: ClassVar[bool] = True
     kind: Literal["none"] = "none"
 
     @property

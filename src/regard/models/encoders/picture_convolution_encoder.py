@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ STRIDE = 8
 class GridEncoderConfig(EncoderConfig):
     """A small convolutional network over pictures, trained from scratch: one annotation per 8 × 8 pixels."""
 
+    capturable: ClassVar[bool] = True
     kind: Literal["grid"] = "grid"
     size: int = 64  # of the pictures, in pixels a side
     width: int = 128

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class RecurrentEncoderConfig(EncoderConfig):
     """A GRU or LSTM over embedded words or frames of sound, in both directions (Bahdanau) or one (Luong)."""
 
+    capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["rnn"] = "rnn"
     reads: SequenceSource = "text"

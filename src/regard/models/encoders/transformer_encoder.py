@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 
@@ -61,6 +61,7 @@ class TransformerConfig(PartConfig):
 class TransformerEncoderConfig(TransformerConfig, EncoderConfig):
     """Vaswani et al. 2017, section 3.1."""
 
+    capturable: ClassVar[bool] = True
     reads: SequenceSource = "text"
 
     def build(self, vocabulary: int, longest: int) -> TransformerEncoder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class ConvolutionEncoderConfig(EncoderConfig):
     """Filters over windows of several sizes, side by side (Kim 2014); several layers of them for sound."""
 
+    capturable: ClassVar[bool] = True
     kind: Literal["cnn"] = "cnn"
     reads: SequenceSource = "text"
     embedding: int = 128

@@ -257,6 +257,12 @@ class Recipe(StrictSection):
         name: TaskName = load_plugin(self.task, "task", _task_base(), "task").name
         return name
 
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can record the loss of its model; the sizes of the vocabularies do not matter."""
+        tags = list(range(1, len(self.decoders) + 1))
+        return (self.writer(1, 1, tags) if self.head is None else self.classifier(1, 1)).capturable
+
     def writer(
         self, source_vocabulary: int, target_vocabulary: int, tags: list[int] | None = None
     ) -> EncoderDecoderConfig:

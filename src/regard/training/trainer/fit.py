@@ -108,7 +108,7 @@ def _recipe_parts(run: Run, say: Callable[[str], None]) -> tuple[Task, DataModul
     from .data_module import DataModule
 
     task = recipe_task(run.recipe)
-    return task, DataModule(run, task, say, fixed_shapes=_graphs(run.recipe.training))
+    return task, DataModule(run, task, say, fixed_shapes=_graphs(run.recipe))
 
 
 def _fit_model(
@@ -348,13 +348,23 @@ def _accelerator(settings: TrainingSection) -> str:
     return settings.accelerator
 
 
-def _graphs(settings: TrainingSection) -> bool:
-    """Whether CUDA graphs are used: they cannot exchange gradients with other processes, nor use sharded parameters."""
+def _graphs(recipe: Recipe) -> bool:
+    """Whether CUDA graphs are used.
+
+    They cannot exchange gradients with other processes, use sharded parameters, or record a model that branches on
+    data (`ModuleConfig.capturable`).
+    """
+    settings = recipe.training
     alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
     possible = alone and _accelerator(settings) == "cuda"
     if settings.graphs is True and not possible:
         raise ValueError("training.graphs = true needs one CUDA device, and not FSDP; leave it at 'auto'")
-    return possible if settings.graphs == "auto" else settings.graphs
+    if settings.graphs is True and not recipe.capturable:
+        raise ValueError(
+            "training.graphs = true needs a model that a CUDA graph can record: one decoder, and parts whose "
+            "configuration says capturable = True; leave it at 'auto'"
+        )
+    return (possible and recipe.capturable) if settings.graphs == "auto" else settings.graphs
 
 
 def _finish(fitting: TrainingModule, device: torch.device) -> None:
