@@ -142,13 +142,18 @@ def _entry(values: dict[str, Any]) -> CheckpointEntry:
 
 
 def checkpoint_update(file: Path) -> int:
-    """The update of a checkpoint. What is not one is an error that names the file; nothing in it is executed."""
+    """The update of a checkpoint."""
+    return int(read_checkpoint(file)["global_step"])
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """What a checkpoint holds. What is not one is an error that names the file; nothing in it is executed."""
     try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # damaged files make torch.load raise almost anything
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DamagedFileError(f"{file} is not a checkpoint that can be read: {reason}; {ANEW}") from None
     missing = [name for name in NEEDED if not isinstance(checkpoint, dict) or name not in checkpoint]
     if missing:
         raise DamagedFileError(f"{file} is not a checkpoint of regard: it has no {missing[0]}; {ANEW}")
-    return int(checkpoint["global_step"])
+    return checkpoint

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ...atomic_write import make_folder, remove_unfinished, replacing_folder
 from ...json_file import DamagedFileError
-from ..run.checkpoint_manifest import checkpoint_update
+from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored
@@ -156,20 +156,25 @@ def _fit_model(
         update = _last_update(run)
         if first:
             _begin_session(run, recipe, update, changed)
-        finished = resume and run.model.exists()
+        finished = resume and not changed and run.model.exists()
         _fit(run, parts, first=first, resume=resume, changed=changed)
         if finished:
             ModelTask(recipe, model).load_kept(run.model)
     return run
 
 
-def _last_update(run: Run) -> int:
-    """That of the newest checkpoint that can be read; whether it is whole is checked before training resumes."""
+def _last_checkpoint(run: Run) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; whether it is whole is checked before training resumes."""
     for file in (run.last, run.previous):
         with suppress(DamagedFileError):
             if file.is_file():
-                return checkpoint_update(file)
-    return 0
+                return read_checkpoint(file)
+    return None
+
+
+def _last_update(run: Run) -> int:
+    checkpoint = _last_checkpoint(run)
+    return 0 if checkpoint is None else int(checkpoint["global_step"])
 
 
 def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
@@ -177,10 +182,16 @@ def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, lis
 
     In this order: killed between the two, the changes are recorded twice. In the other order, they would not be.
     """
-    if changed and recipe.training.updates < update:
+    settings = recipe.training
+    if changed and settings.updates < update:
         raise ValueError(
-            f"the run is at update {update:,}, and training.updates = {recipe.training.updates:,} is less: raise it"
+            f"the run is at update {update:,}, and training.updates = {settings.updates:,} is less: raise it"
         )
+    if changed and (checkpoint := _last_checkpoint(run)) is not None:
+        from .parameter_groups import require_part_groups
+
+        rate, _ = changed.get("training.rate", (settings.rate, settings.rate))
+        require_part_groups(checkpoint, settings, rate, run.folder)
     if changed or not run.model.exists():
         Provenance(run.folder).begin_session(update, changed)
     if changed:

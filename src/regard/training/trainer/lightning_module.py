@@ -25,6 +25,7 @@ from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
 from .moving_average import MovingAverage
+from .parameter_groups import parameter_groups, rate_share, require_groups
 from .warm_start import WarmStart, in_parts, require_parts
 
 if TYPE_CHECKING:
@@ -108,24 +109,20 @@ class TrainingModule(lightning.LightningModule):
             raise ValueError(f"training.freeze = {self.settings.freeze} leaves no parameter to learn")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        first, second = self.settings.betas
-        rates = self.settings.part_rates
-        groups: dict[float, list[torch.nn.Parameter]] = {1.0: []}  # share of the rate → its parameters
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                parts = [part for part in rates if in_parts(name.removeprefix("model."), [part])]
-                share = rates[max(parts, key=len)] / self.settings.rate if parts else 1.0  # the longest name decides
-                groups.setdefault(share, []).append(parameter)
-        groups = {share: parameters for share, parameters in groups.items() if parameters}
-        self._shares = list(groups)
+        groups = parameter_groups(self, self.settings)
+        self._shares = [rate_share(part, self.settings) for part in groups]
         return torch.optim.AdamW(
             [{"params": parameters} for parameters in groups.values()],
             lr=self.settings.rate,
-            betas=(first, second),
             eps=1e-9,
-            weight_decay=self.settings.decay,
             fused=self.device.type == "cuda",
+            **self._adam_settings(),
         )
+
+    def _adam_settings(self) -> dict[str, Any]:
+        """What a resumed run may change. The rate is set at every update."""
+        first, second = self.settings.betas
+        return {"betas": (first, second), "weight_decay": self.settings.decay}
 
     def on_fit_start(self) -> None:
         weights_size = size(self.model.state_dict())
@@ -137,6 +134,9 @@ class TrainingModule(lightning.LightningModule):
         if self.global_rank == 0:
             self.metrics.begin(update, None if self.resumed is None else self.resumed.metrics)
             self.snapshots.forget(update, self.standing.best_update, self.manifest.needed(update))
+        for optimizer in self.trainer.optimizers:
+            for group in optimizer.param_groups:  # a checkpoint brings its own
+                group.update(self._adam_settings())
         if self._chance is not None:
             restore_rng_state(self._chance[min(self.global_rank, len(self._chance) - 1)])
         if self.settings.ema:
@@ -354,12 +354,14 @@ class TrainingModule(lightning.LightningModule):
             states = states * self.trainer.world_size
             torch.distributed.all_gather_object(states, rng_state())
         sums = None if self._sums is None else self._sums.cpu()
-        checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums}
+        groups = list(parameter_groups(self, self.settings))
+        checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums, "groups": groups}
         if self._average is not None:
             checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self._average.averages]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
+        require_groups(checkpoint, len(parameter_groups(self, self.settings)), self.run.folder)
         self.standing = ValidationState(**state["standing"])
         if changed := Provenance(self.run.folder).changed_since(checkpoint["global_step"]):
             # Patience begins anew, and scores on other data cannot be compared with those so far.
