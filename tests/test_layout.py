@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "regard"
 
 # What each room may import of ours (design.md): attention ← layers ← models ← (training, decoding), attention ←
 # seeing ← viewer. cli.py and the commands stand above the rooms. Every room may read and write files and
-# compare them with their checksums (`FILES`).
+# compare them with their checksums, and knows the special tokens (`FILES`).
 ALLOWED = {
     "commands": {
         "attention",
@@ -36,7 +36,7 @@ ALLOWED = {
     "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
-FILES = {"atomic_write", "checksums", "json_file", "plugins"}
+FILES = {"atomic_write", "checksums", "json_file", "plugins", "special_tokens"}
 LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 

@@ -17,6 +17,7 @@ from regard.commands import app
 from regard.data import TokenizerPair
 from regard.models import Classifier, load
 from regard.training.recipe import recipe_loader
+from regard.training.recipe.data_section import OpinionsData
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +164,7 @@ def test_a_recipe_alone_imports_nothing(package: Path, monkeypatch: pytest.Monke
     with pytest.raises(ValueError, match=r"code of the package my_parts\. It runs only if you allow it"):
         recipe_loader.load_recipe(package / "mine.toml")
     assert "my_parts" not in sys.modules
-    monkeypatch.setenv("REGARD_PLUGINS", "other,my_parts")
+    monkeypatch.setenv("REGARD_PLUGINS", "other, my_parts")
     recipe = recipe_loader.load_recipe(package / "mine.toml")
     assert (recipe.base_task, recipe.encoder.width) == ("classify", 12)
 
@@ -187,6 +188,19 @@ def test_an_entry_point_names_a_plugin(package: Path, monkeypatch: pytest.Monkey
     text = RECIPE.replace('kind = "my_parts.parts:Neighbours"', 'kind = "neighbours"')
     (package / "mine.toml").write_text(text)
     assert recipe_loader.load_recipe(package / "mine.toml").encoder.kind == "neighbours"
+
+
+def test_an_entry_point_cannot_replace_a_kind_of_ours(package: Path) -> None:
+    parts = package / "site" / "my_parts" / "parts.py"
+    parts.write_text(PACKAGE.replace('kind: str = "my_parts.parts:Parity"', 'kind: str = "opinions"'))
+    info = package / "site" / "my_parts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my_parts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[regard.data]\nopinions = my_parts.parts:Parity\n")
+    importlib.invalidate_caches()
+    plugins.allow_plugins("my_parts")
+    assert plugins.plugin_path("opinions", "data") == "my_parts.parts:Parity"
+    assert type(recipe_loader.load_recipe("transformer-opinions").data) is OpinionsData
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,12 @@ class PluginError(ValueError):
 
 def allow_plugins(*packages: str) -> None:
     """Allow recipes and models to name classes of these packages: their code is imported and runs."""
-    _allowed.update(package.strip() for package in packages if package.strip())
+    _allowed.update(*map(_names, packages))
+
+
+def _names(text: str) -> set[str]:
+    """The names of packages in a text, where commas separate them."""
+    return {name.strip() for name in text.split(",") if name.strip()}
 
 
 def plugin_path(name: str, part: str) -> str | None:
@@ -53,7 +58,7 @@ def load_plugin(name: str, part: str, base: type[T], key: str) -> type[T]:
     if module_name not in sys.modules:
         if find_spec(package) is None:
             raise PluginError(f"{key} is {name!r}, a plug-in of the package {package}, which is not installed here")
-        if package not in _allowed | set(os.environ.get(VARIABLE, "").split(",")):
+        if package not in _allowed | _names(os.environ.get(VARIABLE, "")):
             raise PluginError(
                 f"{key} is {name!r}, code of the package {package}. It runs only if you allow it: "
                 f"regard --plugins {package} …, or {VARIABLE}={package}, or regard.plugins.allow_plugins({package!r})"

@@ -35,4 +35,4 @@ def regard(
     """Attention you can build with, train with and look at."""
     from ..plugins import allow_plugins
 
-    allow_plugins(*plugins.split(","))
+    allow_plugins(plugins)

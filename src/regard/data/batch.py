@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from ..special_tokens import BEGIN as BEGIN
+from ..special_tokens import END as END
+from ..special_tokens import PAD as PAD
+from ..special_tokens import UNKNOWN as UNKNOWN
+
 if TYPE_CHECKING:
     import torch
     from jaxtyping import Int, Shaped
     from torch import Tensor
-
-PAD, BEGIN, END, UNKNOWN = 0, 1, 2, 3  # the first ids of every vocabulary of ours: <pad>, <s>, </s>, <unk>
 
 
 @dataclass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ..atomic_write import write_text
-from .batch import END, UNKNOWN
+from ..special_tokens import END, SPECIALS, UNKNOWN
 
 if TYPE_CHECKING:
     import os
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["bpe", "unigram", "word", "character"]
 
-SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 SPACE = "▁"  # stands for the space before a word, so that pieces joined give the text back
 PASSAGE = 1 << 16  # characters of a text that are tokenised together
 ALPHABET = 1000  # rarer characters of the training text are <unk>

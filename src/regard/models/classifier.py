@@ -19,6 +19,7 @@ from ..layers.pooling import (
     StaticPooling,
 )
 from ..plugins import load_plugin
+from ..special_tokens import SPECIALS
 from .config_base import Config, ModuleConfig, TaskName, part_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .cross_entropy import SourceTargetBatch
-
-SPECIALS = 4  # <pad>, <s>, </s>, <unk>: the ids before the labels, in the vocabulary of the targets
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,8 @@ class Classifier(PretrainedModel):
         """
         logits = self(batch.source, batch.source_lengths).logits
         real = batch.target_lengths > 1
-        wanted = torch.where(real, batch.target[:, 1] - SPECIALS, 0)
+        # The special tokens come before the labels, in the vocabulary of the targets.
+        wanted = torch.where(real, batch.target[:, 1] - len(SPECIALS), 0)
         log_p = torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
         nll = -(log_p.gather(1, wanted[:, None])[:, 0] * real).sum()
         spread = -(log_p.mean(1) * real).sum()

@@ -89,7 +89,8 @@ def test_where_both_are_damaged_both_are_named(run: Run) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"\x00" * 1000, b"junk" * 1000])
 def test_a_checkpoint_without_checksums_is_named_too(run: Run, content: bytes) -> None:
-    (run.checkpoints / "checksums.json").unlink()
+    for name in ("checksums.json", "checksums.copy.json"):
+        (run.checkpoints / name).unlink()
     run.last.write_bytes(content)
     run.previous.unlink()
     with pytest.raises(DamagedFileError, match=r"last\.ckpt is not a checkpoint that can be read"):
@@ -97,18 +98,21 @@ def test_a_checkpoint_without_checksums_is_named_too(run: Run, content: bytes) -
 
 
 def test_a_run_of_an_earlier_version_is_resumed(run: Run, finished: Path) -> None:
-    (run.checkpoints / "checksums.json").unlink()
+    for name in ("checksums.json", "checksums.copy.json"):
+        (run.checkpoints / name).unlink()
     fit(run.recipe, run.folder, resume=True)
     assert_same(run.folder, finished)
 
 
-@pytest.mark.parametrize("damage", ["a digest", "not JSON", "empty", "no list"])
+@pytest.mark.parametrize("damage", ["a digest", "not JSON", "empty", "no list", "missing"])
 def test_a_damaged_manifest_does_not_refuse_whole_checkpoints(
     run: Run, finished: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = run.checkpoints / "checksums.json"
     if damage == "a digest":  # still JSON: it would say that last.ckpt is damaged
         flip(manifest, manifest.read_bytes().rindex(b'"sha256": "', 0, manifest.read_bytes().rindex(b"snapshots")) + 11)
+    elif damage == "missing":
+        manifest.unlink()
     else:
         manifest.write_text({"not JSON": "{", "empty": "", "no list": '{"checkpoints": 3}'}[damage])
     fit(run.recipe, run.folder, resume=True)
@@ -121,10 +125,15 @@ def test_a_damaged_manifest_does_not_refuse_whole_checkpoints(
     CheckpointManifest(run).resumable(lambda problem: pytest.fail(problem))
 
 
+@pytest.mark.parametrize("damage", ["flip", "missing"])
 def test_a_damaged_manifest_still_finds_a_damaged_checkpoint(
-    run: Run, finished: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, finished: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flip(run.checkpoints / "checksums.json")
+    manifest = run.checkpoints / "checksums.json"
+    if damage == "missing":
+        manifest.unlink()
+    else:
+        flip(manifest)
     flip(run.last, 5000)
     fit(run.recipe, run.folder, resume=True)
     output = capsys.readouterr().out.replace("\n", "")

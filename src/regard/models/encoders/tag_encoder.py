@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...special_tokens import BEGIN
 from .encoder import Encoder
 
 if TYPE_CHECKING:
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
     from ..annotations import Annotations
 
-NEUTRAL = 1  # <s>, which stands in the place of every tag
-
 
 class TagEncoder(Encoder):
-    """Replaces the tag that begins a sentence by one token for all, so that annotations are the same for all decoders.
+    """Replaces the tag that begins a sentence by <s> for all, so that annotations are the same for all decoders.
 
     The tag's number among `tags` goes into `Annotations.decoder`.
     """
@@ -40,7 +39,7 @@ class TagEncoder(Encoder):
             raise ValueError(
                 f"sentence {row + 1} does not begin with a tag that names its decoder, as in '<2es> i am from canada'"
             )
-        neutral = torch.cat([torch.full_like(source[:, :1], NEUTRAL), source[:, 1:]], 1)
+        neutral = torch.cat([torch.full_like(source[:, :1], BEGIN), source[:, 1:]], 1)
         annotations: Annotations = self.encoder(neutral, lengths)
         return replace(annotations, decoder=matches.int().argmax(1))
 

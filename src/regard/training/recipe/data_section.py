@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
@@ -184,7 +184,7 @@ def _plugin_data(value: Any, other: ValidatorFunctionWrapHandler) -> Any:
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(value, PluginData):
         return value
-    if not isinstance(kind, str) or plugin_path(kind, "data") is None:
+    if not isinstance(kind, str) or kind in OWN_KINDS or plugin_path(kind, "data") is None:
         return other(value)
     try:
         return plugin_data_class(kind).model_validate(value)
@@ -201,7 +201,7 @@ def plugin_data_class(kind: str) -> type[PluginData]:
     return found
 
 
-Data = Annotated[
+OwnData = (
     FilesData
     | PhrasebookData
     | OpinionsData
@@ -210,10 +210,11 @@ Data = Annotated[
     | DigitsData
     | PhotosData
     | TextData
-    | PhrasesData,
-    Field(discriminator="kind"),
-    WrapValidator(_plugin_data),
-]
+    | PhrasesData
+)
+OWN_KINDS = frozenset(each.model_fields["kind"].default for each in get_args(OwnData))
+"""No entry point of another package can replace these."""
+Data = Annotated[OwnData, Field(discriminator="kind"), WrapValidator(_plugin_data)]
 
 
 class TextSource(StrictSection):

@@ -3,7 +3,7 @@
 A checkpoint is a file of everything that `--resume` needs, the snapshots of weights that it refers to, and the lines
 that metrics.csv had. The last two are kept, as last.ckpt and previous.ckpt. The manifest has the SHA-256 of each part
 and is written before a new checkpoint takes its place, so that it describes whichever of them a power cut leaves.
-Its copy, checksums.copy.json, is read where the manifest itself is damaged: undamaged checkpoints stay usable.
+Its copy, checksums.copy.json, is read where the manifest itself is damaged or missing: whole checkpoints stay usable.
 """
 
 from __future__ import annotations
@@ -112,10 +112,13 @@ class CheckpointManifest:
         return entry
 
     def _entries(self, say: Callable[[str], None] = lambda problem: None) -> list[CheckpointEntry]:
-        """The entries of the manifest; none where there is no manifest. A damaged one is written anew from its copy."""
-        if not self.file.is_file():
-            return []
+        """The entries of the manifest; none where neither it nor its copy exists.
+
+        A manifest that is damaged or missing is written anew from its copy.
+        """
         has_copy = self.copy.is_file()
+        if not has_copy and not self.file.is_file():
+            return []
         try:
             return _read(self.file, f"its copy {self.copy} is used" if has_copy else f"remove it to {WITHOUT}")
         except DamagedFileError as error:
@@ -128,6 +131,8 @@ class CheckpointManifest:
 
 
 def _read(file: Path, advice: str) -> list[CheckpointEntry]:
+    if not file.is_file():
+        raise DamagedFileError(f"{file} is missing; {advice}")
     values = read_list(file, advice).get("checkpoints")
     try:
         return [_entry(each) for each in values]  # type: ignore[union-attr]
