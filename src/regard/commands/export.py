@@ -34,14 +34,12 @@ def export(
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, load_model_and_tokenizers
     from ..decoding.onnx import export_onnx
-    from ..models import EncoderDecoder, load
+    from ..models import load
 
     model, run_folder = load_model_and_tokenizers.find(run)
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
-    if to == "onnx":
-        export_onnx(load(model), tokenizers, folder)  # type: ignore[arg-type]
-    else:
-        export_ctranslate2(EncoderDecoder.from_pretrained(model), tokenizers, folder)
+    write = {"onnx": export_onnx, "ctranslate2": export_ctranslate2}[to]
+    write(load(model), tokenizers, folder)  # type: ignore[operator]
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

@@ -30,6 +30,8 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    if problem := model.config.export_problem("ctranslate2"):
+        raise ValueError(problem)
     spec = _specification(model, library().specs)
     spec.register_source_vocabulary(vocabulary(tokenizers.source))
     spec.register_target_vocabulary(vocabulary(tokenizers.target))
@@ -59,7 +61,8 @@ def _parts(model: EncoderDecoder) -> list[TransformerConfig]:
     """The configurations of encoder and decoder, where CTranslate2 computes the same as we do."""
     parts: list[TransformerConfig] = []
     for side, part in (("encoder", model.config.encoder), ("decoder", model.config.decoder)):
-        if not isinstance(part, TransformerConfig):
+        # A plug-in below TransformerConfig has a kind of its own, and may compute something else.
+        if not isinstance(part, TransformerConfig) or part.kind != "transformer":
             raise ValueError(f"CTranslate2 runs Transformers; this model's {side} is of kind {part.kind!r}")
         if part.positions != "sinusoidal":
             raise ValueError(f"only sinusoidal positions are exported; this model's {side} has {part.positions!r}")

@@ -20,7 +20,7 @@ from ..layers.pooling import (
 )
 from ..plugins import load_plugin
 from ..special_tokens import SPECIALS
-from .config_base import Config, ModuleConfig, TaskName, part_config
+from .config_base import Config, ExportEngine, ModuleConfig, TaskName, part_config
 from .cross_entropy import Loss
 from .encoders.bag_encoder import BagEncoder, BagEncoderConfig
 from .encoders.encoder import EncoderConfig
@@ -89,6 +89,17 @@ class ClassifierConfig(Config):
     def capturable(self) -> bool:
         """Whether a CUDA graph can record the loss."""
         return self.encoder.capturable and self.head.capturable
+
+    def export_problem(self, engine: ExportEngine) -> str | None:
+        """Why a model of this class is not exported to an engine; the exporter checks the kind of its encoder."""
+        if engine == "ctranslate2":
+            return "CTranslate2 runs translators, and this model is a classifier; export it with --to onnx"
+        if (plugin := getattr(self.head, "kind", None)) is not None:
+            return (
+                f"a head of kind {plugin!r} is not exported to ONNX; exported are heads without a kind, which is for "
+                "plug-ins"
+            )
+        return None
 
     def problems(self) -> list[str]:
         encoder, pooling = self.encoder, self.head.pooling

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 
-from .config_base import SOURCES, Config, TaskName, part_config
+from .config_base import SOURCES, Config, ExportEngine, TaskName, part_config
 from .cross_entropy import cross_entropy
 from .decoders.decoder import DecoderConfig
 from .decoders.transformer_decoder import TransformerDecoderConfig
@@ -54,6 +54,10 @@ class EncoderDecoderConfig(Config):
     def capturable(self) -> bool:
         """Whether a CUDA graph can record the loss."""
         return self.encoder.capturable and self.decoder.capturable
+
+    def export_problem(self, engine: ExportEngine) -> str | None:
+        """Why no model of this class is exported to an engine; the exporter checks the kinds of its parts."""
+        return None
 
     def problems(self) -> list[str]:
         encoder, decoder = self.encoder, self.decoder

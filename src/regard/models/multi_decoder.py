@@ -12,6 +12,7 @@ from .encoders.tag_encoder import TagEncoder
 if TYPE_CHECKING:
     from typing import Any
 
+    from .config_base import ExportEngine
     from .decoders.decoder import Decoder
     from .encoders.encoder import Encoder
 
@@ -26,6 +27,12 @@ class MultiDecoderConfig(EncoderDecoderConfig):
     def capturable(self) -> bool:
         """No: which rows go to which decoder is read back from the GPU, and differs from batch to batch."""
         return False
+
+    def export_problem(self, engine: ExportEngine) -> str | None:
+        return (
+            f"a model with several decoders, here {len(self.tags)}, is not exported; exported are models with one "
+            "decoder: train one for each language, without `decoders` in the recipe"
+        )
 
     def problems(self) -> list[str]:
         if wrong := super().problems():

@@ -74,9 +74,8 @@ class DecoderWriter:
         raise NotImplementedError
 
 
-def decoder_writer(decoder: Any, memory: int) -> DecoderWriter:
+def decoder_writer(kind: str, decoder: Any, memory: int) -> DecoderWriter:
     """The writer of a decoder over annotations `memory` wide, 0 where there are none."""
-    kind = decoder.config.kind
     if kind not in _WRITERS:
         raise ValueError(
             f"a decoder of kind {kind!r} is not exported to ONNX; exported are {', '.join(sorted(_WRITERS))}"

@@ -42,6 +42,8 @@ def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, f
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} is there already; remove it, or export to another folder")
+    if problem := model.config.export_problem("onnx"):
+        raise ValueError(problem)
     graphs, description = _classifier(model) if isinstance(model, Classifier) else _encoder_decoder(model)
     values = {
         "task": model.task,
@@ -82,7 +84,7 @@ def _classifier(model: Classifier) -> tuple[dict[str, OnnxGraph], dict[str, Any]
 
 
 def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
-    writer = decoder_writer(model.decoder, model.encoder.width)
+    writer = decoder_writer(model.config.decoder.kind, model.decoder, model.encoder.width)
     graphs = {"decoder": _step_graph(model, writer)}
     if model.encoder.width:
         graphs = {"encoder": _start_graph(model, writer), **graphs}
