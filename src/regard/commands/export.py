@@ -40,6 +40,6 @@ def export(
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
     write = {"onnx": export_onnx, "ctranslate2": export_ctranslate2}[to]
-    write(load(model), tokenizers, folder)  # type: ignore[operator]
+    write(load(model), tokenizers, folder)  # type: ignore[arg-type]
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")
