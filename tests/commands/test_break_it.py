@@ -56,3 +56,23 @@ def test_without_a_mask_validation_and_generation_disagree(tmp_path: Path) -> No
     )
     assert abs(taught[0] - alone[0]) < 0.2  # the first windows, and all of them
     assert "<svg" in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("rate", "whole"), [("1e5", "whole (diverged)"), ("1e2", "whole")])
+def test_a_model_that_diverges_is_the_result(tmp_path: Path, rate: str, whole: str) -> None:
+    """A rate that nothing survives, and one that a model with norms survives."""
+    settings = (*TINY, "training.validate_every=1", "data.train=100", "data.valid=20", "data.test=20")
+    settings += ("training.tokens=256", "encoder.width=16", "encoder.hidden=16", "encoder.layers=6")
+    plot = tmp_path / "curves.svg"
+    result = CliRunner().invoke(
+        app,
+        ["break", "norm", *settings, f"training.rate={rate}", "--out", str(tmp_path), "--save-plot", str(plot)],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0
+    lines = [" ".join(line.split()) for line in result.output.splitlines()]
+    assert any(line.startswith("encoder.norm=none: diverged, the ") for line in lines)
+    assert any(line.startswith("whole: diverged, the ") for line in lines) == ("diverged" in whole)
+    drawn = plot.read_text(encoding="utf-8")
+    assert f"<!-- {whole} -->" in drawn
+    assert "<!-- encoder.norm=none (diverged) -->" in drawn

@@ -40,7 +40,8 @@ def break_it(
     """Train a small Transformer whole and without one of its parts, and compare the two.
 
     Each takes about a minute on one CPU thread. Both runs have the same data, seed and number of updates; they are
-    ordinary runs, so that `regard see`, `regard evaluate` and the other commands take them.
+    ordinary runs, so that `regard see`, `regard evaluate` and the other commands take them. Where training diverges,
+    that is the result: there is no model then.
 
     \b
     Examples:
@@ -61,20 +62,27 @@ def break_it(
         from ..seeing.drawing.matplotlib_figures import check_figure_path
 
         check_figure_path(save_plot)
+    from ..training.run.run_folder import Run
     from ..training.trainer.fit import fit
+    from ..training.trainer.lightning_module import DivergedError
 
-    switch, runs = SWITCHES[part], {}
+    switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
     try:
         recipes = {name: switch.load(broken=name == "broken", settings=settings or []) for name in ("whole", "broken")}
     except RecipeError as error:
         typer.echo(f"regard: {error}", err=True)
         raise typer.Exit(1) from None
     for name, recipe in recipes.items():
-        runs[name] = fit(recipe, out / f"{part}-{name}", force=force)
-    _report(switch, runs, save_plot)
+        folder = out / f"{part}-{name}"
+        try:
+            runs[name] = fit(recipe, folder, force=force)
+        except DivergedError as error:
+            runs[name], diverged[name] = Run.open(folder), error.reason
+    _report(switch, runs, diverged, save_plot)
 
 
-def _report(switch: Switch, runs: dict[str, Run], save_plot: Path | None) -> None:
+def _report(switch: Switch, runs: dict[str, Run], diverged: dict[str, str], save_plot: Path | None) -> None:
+    """`diverged` says what was not finite, by the name of the run."""
     from ..seeing.drawing.matplotlib_figures import save_curves
     from ..training.run.learning_curve import learning_curve
     from ..training.tasks.task import recipe_task
@@ -88,13 +96,17 @@ def _report(switch: Switch, runs: dict[str, Run], save_plot: Path | None) -> Non
             f"{column} {points[-1][1]:.3f}" if points else f"{column} never finite"
             for column, points in curves[name].items()
         ]
+        if name in diverged:
+            typer.echo(f"{labels[name]}: diverged, {diverged[name]}; before that: " + ", ".join(ends))
+            labels[name] += " (diverged)"
+            continue
         typer.echo(f"{labels[name]}: " + ", ".join(ends))
         if switch.generates:
             nll, text = _generation(runs[name])
             typer.echo(f"  token by token: valid_nll {nll:.3f}; writes: {text!r}")
     if save_plot is not None:
-        lines = {labels[name]: curves[name]["valid_nll"] for name in runs if curves[name]["valid_nll"]}
-        values = [value for points in lines.values() for _, value in points]
+        lines = {labels[name]: curves[name]["valid_nll"] for name in runs}  # one without points is in the legend
+        values = [value for points in lines.values() for _, value in points] or [1.0]
         wide = min(values) > 0 and max(values) > WIDE * min(values)
         save_curves(save_plot, lines, "update", "loss of the validation set", log_y=wide)
         typer.echo(f"wrote {save_plot}", err=True)

@@ -67,7 +67,7 @@ def save_curves(
     if log_y:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, 1.05 * max(y for points in curves.values() for _, y in points) or 1)
+        axes.set_ylim(0, 1.05 * max((y for points in curves.values() for _, y in points), default=0) or 1)
     axes.grid(alpha=0.3)
     if len(curves) > 1:
         axes.legend()

@@ -53,6 +53,14 @@ class ValidationState:
     since_cut: int = 0  # validations without a better score since the last cut
 
 
+class DivergedError(ValueError):
+    """Training diverged: the loss or the weights are not finite. `reason` says which, without the advice."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(f"{reason}: {advice}")
+        self.reason = reason
+
+
 class TrainingModule(lightning.LightningModule):
     """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
 
@@ -269,9 +277,10 @@ class TrainingModule(lightning.LightningModule):
         if not math.isfinite(total):
             raise self._diverged(f"the loss up to update {update} is {total}")
 
-    def _diverged(self, what: str) -> ValueError:
+    def _diverged(self, what: str) -> DivergedError:
         kept = f"; the last checkpoint is from before, in {self.run.checkpoints}" if self.run.last.exists() else ""
-        return ValueError(f"{what}: a lower training.rate, a longer training.warmup or a training.clip may help{kept}")
+        advice = "a lower training.rate, a longer training.warmup or a training.clip may help"
+        return DivergedError(what, advice + kept)
 
     def _record(self, line: dict[str, int | float]) -> None:
         if self.global_rank == 0:
