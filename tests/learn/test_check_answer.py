@@ -45,7 +45,7 @@ def test_names_are_unique_and_every_chapter_has_two() -> None:
 
 
 def test_answers_of_other_kinds_and_shapes() -> None:
-    assert "Expected one number; got 2 numbers" in check("lookup-repeated-key", [50.0, 50.0]).text
+    assert "Expected one number; got a list of 2 numbers" in check("lookup-repeated-key", [50.0, 50.0]).text
     assert "Expected numbers; got str" in check("lookup-repeated-key", "fifty").text
     assert "letters a, b, c, d" in check("lookup-missing-key", "z").text
     assert check("lookup-repeated-key", torch.tensor(50))
@@ -66,3 +66,15 @@ def test_without_an_answer_the_question_is_printed(capsys: pytest.CaptureFixture
 def test_regard_does_not_import_the_exercises() -> None:
     code = "import regard, sys; regard.attend; sys.exit('regard.learn' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_printed_exercise_does_not_tell_its_answer() -> None:
+    for task in questions():
+        text = repr(task)
+        assert task.question[:20] in text or repr(task.question)[1:20] in text
+        assert task.reason not in text
+        assert "right=" not in text
+
+
+def test_a_letter_may_have_its_bracket() -> None:
+    assert check("why-scale", "b)")

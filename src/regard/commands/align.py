@@ -59,7 +59,7 @@ def align(
     \b
     Examples:
       regard align "Where is the library?" "Où est la bibliothèque ?"
-      regard align "he hit me with a pie" "il a m' entarté" --links "0-0 1-1 2-2 1-3 5-3" --possible "3-3 4-3"
+      regard align --model phrasebook-bahdanau-en-fr "he hit me with a pie" "il m' a entarté" --links "0-0 1-2 1-3 2-1"
       regard align "I like this red car." "J'aime cette voiture rouge." --save-plot alignment.png
       regard phrasebook 100 --test --links > pairs.tsv && regard align --file pairs.tsv --columns 0,1,2,3
     """

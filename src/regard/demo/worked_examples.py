@@ -74,11 +74,11 @@ def sections() -> Iterator[RenderableType]:
 
 def dictionary() -> RenderableType:
     phones = {"Alice Johnson": "555-1234", "Bob Smith": "555-5678", "Carol Davis": "555-8765"}
-    record = {"Name": "Bob Smith", "Date of birth": "May 5th 2000", "City": "Springfield"}
+    record = {"Name": "Jane Doe", "Date of birth": "May 5th 2000", "Place of birth": "Hull"}
     rows = table("table", "query", "answer")
     rows.add_row("phone directory", "Bob Smith", answer(lookup("Bob Smith", phones)))
     rows.add_row("phone directory", "Di Jones", answer(lookup("Di Jones", phones, default="not listed")))
-    rows.add_row("Bob's record", "Date of birth", answer(lookup("Date of birth", record)))
+    rows.add_row("Jane Doe's record", "Date of birth", answer(lookup("Date of birth", record)))
     return section("A dictionary", "energy = 1 where q = k, else 0", rows)
 
 

@@ -32,7 +32,7 @@ class Verdict:
 def check(name: str, answer: Any = ...) -> Verdict:
     """Print and return whether `answer` is right, and why. Without an answer, print the question.
 
-    check("boxes-350", 35.0)
+    check("boxes-325", 32.5)
     """
     task = exercise(name)
     if answer is ... or answer is None:

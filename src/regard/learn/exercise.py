@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,10 +30,10 @@ class Exercise(ABC):
     name: str
     chapter: int
     question: str
-    right: Any
-    reason: str
-    mistakes: Sequence[tuple[Any, str]]
-    hint: str
+    right: Any = field(repr=False)  # a printed list of exercises does not tell the answers
+    reason: str = field(repr=False)
+    mistakes: Sequence[tuple[Any, str]] = field(repr=False)
+    hint: str = field(repr=False)
 
     @abstractmethod
     def same(self, answer: Any, other: Any) -> bool:
@@ -81,7 +81,9 @@ class Function(Exercise):
             value = function(*copies)
         except Exception as error:
             shapes = ", ".join(str(tuple(x.shape)) if isinstance(x, torch.Tensor) else repr(x) for x in inputs)
-            raise AnswerError(f"With inputs {shapes} the function raised {type(error).__name__}: {error}.") from error
+            raise AnswerError(
+                f"With inputs {shapes} the function raised {type(error).__name__}: {error}. {self.hint}"
+            ) from error
         return _numbers(value)
 
 
@@ -93,7 +95,7 @@ class Choice(Exercise):
 
     def same(self, answer: Any, other: Any) -> bool:
         letters = "abcdefgh"[: len(self.options)]
-        letter = answer.strip().lower() if isinstance(answer, str) else answer
+        letter = answer.strip().rstrip(")").lower() if isinstance(answer, str) else answer
         if not isinstance(letter, str) or len(letter) != 1 or letter not in letters:
             raise AnswerError(f"Expected one of the letters {', '.join(letters)}; got {answer!r}.")
         return bool(letter == other)
@@ -116,5 +118,5 @@ def _shape_name(shape: tuple[int, ...]) -> str:
     if not shape:
         return "one number"
     if len(shape) == 1:
-        return f"{shape[0]} number{'s' if shape[0] != 1 else ''}"
+        return f"a list of {shape[0]} number{'s' if shape[0] != 1 else ''}"
     return " × ".join(map(str, shape)) + " numbers"
