@@ -59,6 +59,7 @@ LOADERS = {
     "training/run/results_file.py": "JSON",
     "training/trainer/data_module.py": "JSON",
     "training/trainer/fit.py": "TOML",
+    "training/trainer/model_task.py": "TOML and safetensors, or `from_pretrained` of the caller's own class",
     "training/trainer/vocabulary_extension.py": "the `tokenizers` library, from JSON",
     "training/trainer/warm_start.py": "a folder of a model of regard",
     "viewer/export/single_file.py": "JSON of its own server",

@@ -249,7 +249,8 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(straight: Path, tmp_
         def __reduce__(self) -> tuple[object, ...]:
             return print, ("this ran",)
 
-    for name in ("checksums.json", "previous.ckpt"):  # a forger leaves nothing that would give it away
+    # A forger leaves nothing that would give it away.
+    for name in ("checksums.json", "checksums.copy.json", "previous.ckpt"):
         (copy / "checkpoints" / name).unlink()
     torch.save({"state_dict": {}, "evil": Evil()}, copy / "checkpoints" / "last.ckpt")
     run = Run.open(copy)
