@@ -12,6 +12,7 @@ from tests.support.paths import SHARED
 from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported: no test waits for a network
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
 
 if find_spec("triton") is not None:
