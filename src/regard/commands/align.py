@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .console import output_console
-from .shared_options import Device, Model, find_device
+from .shared_options import Device, Model, PairColumns, find_device
 from .typer_app import app
 
 if TYPE_CHECKING:
@@ -36,12 +36,7 @@ def align(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Pairs: TSV, CSV, JSONL, Parquet, …; instead of arguments.")
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns of the file: source, target, sure and possible links; numbers or names. [default: 0,1]"
-        ),
-    ] = None,
+    columns: PairColumns = None,
     layer: Annotated[
         int | None, typer.Option(metavar="N", min=0, help="One layer of attention. [default: the mean of all]")
     ] = None,

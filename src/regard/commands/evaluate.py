@@ -14,6 +14,7 @@ from .shared_options import (
     Device,
     EngineName,
     LengthPenalty,
+    PairColumns,
     Tokens,
     find_device,
     search_settings,
@@ -46,12 +47,7 @@ def evaluate(
     split: Annotated[
         Literal["test", "valid"] | None, typer.Option(help="Which split of the run's own data. [default: test]")
     ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns of the file: source, target, sure and possible links; numbers or names. [default: 0,1]"
-        ),
-    ] = None,
+    columns: PairColumns = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="The text of the file is tokenised already.")] = False,
     beams: Beams = None,
     length_penalty: LengthPenalty = None,

@@ -42,6 +42,10 @@ TrustRemoteCode = Annotated[
         help="Run the Python code that the model brings along. It can do all that you can: for trusted authors.",
     ),
 ]
+PairColumns = Annotated[
+    str | None,
+    typer.Option(help="Columns of the file: source, target, sure and possible links; numbers or names. [default: 0,1]"),
+]
 StateFolder = Annotated[
     Path | None,
     typer.Option(

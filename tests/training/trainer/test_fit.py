@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 from dataclasses import replace
@@ -19,9 +18,7 @@ from regard.models import Classifier, EncoderDecoder, HeadConfig, RecurrentEncod
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.run.metrics_file import FIRST, MetricsFile
 from regard.training.trainer.fit import one_thread
-from regard.training.trainer.learning_rate import rate
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -366,55 +363,6 @@ class TestBefore:
             fit(recipe_loader.load_recipe(file, ["training.accelerator=cuda"]), tmp_path / "run")
         with pytest.raises(ValueError, match=r"training.graphs = true needs one CUDA device"):
             fit(recipe_loader.load_recipe(file, ["training.graphs=true"]), tmp_path / "other")
-
-
-class TestSchedule:
-    def settings(self, *given: str) -> list[float]:
-        training = recipe_loader.load_recipe("transformer-multi30k", ["training.rate=1.0", *given]).training
-        return [rate(training, update) for update in (1, 50, 100, 400, 900)]
-
-    def test_inverse_square_root(self) -> None:
-        assert self.settings("training.warmup=100") == pytest.approx([0.01, 0.5, 1.0, 0.5, 1 / 3])
-
-    def test_cosine(self) -> None:
-        result = self.settings("training.schedule=cosine", "training.warmup=100", "training.updates=900")
-        assert result == pytest.approx([0.01, 0.5, 1.0, 0.5 + 0.5 * math.cos(math.pi * 3 / 8), 0.0], abs=1e-12)
-
-    def test_constant_without_warm_up(self) -> None:
-        assert self.settings("training.schedule=constant", "training.warmup=0") == [1.0] * 5
-
-
-class TestSnapshots:
-    def test_average_the_window_and_forget_the_future(self, tmp_path: Path) -> None:
-        snapshots = WeightSnapshots(tmp_path, window=3)
-        shared = torch.zeros(2)
-        for update in (1, 2, 3, 4):
-            shared.fill_(update)
-            snapshots.take(update, {"a": shared, "tied": shared, "count": torch.tensor(update)})
-        assert len(snapshots) == 3
-        average = snapshots.average()
-        assert average["a"].tolist() == average["tied"].tolist() == [3.0, 3.0]
-        assert average["a"].dtype == torch.float32
-        assert average["count"].item() == 4, "a number that is not learned is the last one's"
-        for update in (2, 4):
-            snapshots.take_best(update, {"a": torch.tensor(float(update))})
-        snapshots.forget(after=3, best=2)
-        assert snapshots.average()["a"].tolist() == [2.0, 2.0], "the last three up to update 3"
-        assert snapshots.best()["a"].item() == 2.0
-
-
-def test_metrics_drop_what_comes_after_the_checkpoint(tmp_path: Path) -> None:
-    metrics = MetricsFile(tmp_path / "metrics.csv", "valid_bleu")
-    metrics.begin(0)
-    for update in (1, 2, 3):
-        metrics.write({"update": update, "loss": update / 3})
-    with metrics.path.open("a") as file:
-        file.write("4,0,0.1")  # a line that a kill cut short
-    metrics.begin(2)
-    with metrics.path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["update"], float(row["loss"])) for row in rows] == [("1", 1 / 3), ("2", 2 / 3)]
-    assert tuple(rows[0]) == (*FIRST, "valid_bleu")
 
 
 def test_a_warm_up_longer_than_the_training_is_remarked(

@@ -82,6 +82,18 @@ def fit(
     if not resume or any(key.startswith("data.") for key in changed):
         check(recipe.data)
     require_packages(recipe.training)
+    with _session(run, recipe, changed, resume=resume, force=force):
+        if changed:
+            run = Run(folder, recipe)
+        with one_thread(recipe):
+            _fit(run, _recipe_parts, first=first, resume=resume, changed=changed)
+    return run
+
+
+@contextmanager
+def _session(run: Run, recipe: Recipe, changed: dict[str, list[Any]], *, resume: bool, force: bool) -> Iterator[None]:
+    """The run's folder, made, locked and with this start recorded by the first of all processes."""
+    first, folder = _first(), run.folder
     if first and not folder.exists():
         make_folder(folder)
     with Run.alone(folder) if first and folder.is_dir() else nullcontext():
@@ -90,11 +102,7 @@ def fit(
         update = _last_update(run)
         if first:
             _begin_session(run, recipe, update, changed)
-        if changed:
-            run = Run(folder, recipe)
-        with one_thread(recipe):
-            _fit(run, _recipe_parts, first=first, resume=resume, changed=changed)
-    return run
+        yield
 
 
 def _first() -> bool:
@@ -148,14 +156,7 @@ def _fit_model(
     if resume:
         changed = changed_settings(begun, recipe)  # type: ignore[arg-type]
         require_open(changed, folder)
-    if first and not folder.exists():
-        make_folder(folder)
-    with Run.alone(folder) if first and folder.is_dir() else nullcontext():
-        if first and not resume:
-            Run.create(recipe, folder, force=force)
-        update = _last_update(run)
-        if first:
-            _begin_session(run, recipe, update, changed)
+    with _session(run, recipe, changed, resume=resume, force=force):
         finished = resume and not changed and run.model.exists()
         _fit(run, parts, first=first, resume=resume, changed=changed)
         if finished:
