@@ -100,10 +100,14 @@ def masks(queries: int = 5, keys: int = 7) -> dict[str, r.Mask | None]:
     }
 
 
-def within_budget(ours: Tensor, theirs: Tensor, truth: Tensor, dtype: torch.dtype) -> None:
-    """Ours may err twice as much as PyTorch's own computation in the same precision, plus rounding."""
+def within_budget(ours: Tensor, theirs: Tensor, truth: Tensor, dtype: torch.dtype, kernel: float = 1.0) -> None:
+    """Ours may err twice as much as PyTorch's own computation in the same precision, plus rounding.
+
+    `kernel` multiplies the error of `theirs` where it is the formula's and PyTorch's own kernel errs more.
+    """
     assert torch.isfinite(ours).all()
     truth = truth.double()
     rounding = 4 * torch.finfo(dtype).eps * truth.abs().max()
-    allowed = 2 * (theirs.double() - truth).abs().max() + rounding
-    assert (ours.double() - truth).abs().max() <= allowed
+    allowed = 2 * kernel * (theirs.double() - truth).abs().max() + rounding
+    error = (ours.double() - truth).abs().max()
+    assert error <= allowed, f"the error {error:.2e} exceeds {allowed:.2e}"

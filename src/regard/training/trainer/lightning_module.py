@@ -100,7 +100,8 @@ class TrainingModule(lightning.LightningModule):
             return
         recipe = self.run.recipe
         torch.manual_seed(recipe.seed)  # the same weights on every process …
-        self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
+        with self.trainer.strategy.root_device:  # … by any strategy: each device has random numbers of its own …
+            self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
         if recipe.training.init and self.starts:
             WarmStart(recipe).copy_into(self.model)
         self._freeze()
