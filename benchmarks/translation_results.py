@@ -28,6 +28,7 @@ COLUMNS = (
 ARCHITECTURES = (
     "transformer",
     "bahdanau",
+    "conditional",
     "luong-dot",
     "luong-general",
     "luong-concat",

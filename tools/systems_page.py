@@ -57,6 +57,7 @@ ENCODERS: dict[tuple[str, str], EncoderConfig] = {
 WRITERS: dict[str, DecoderConfig] = {
     "RNN, no attention": RecurrentDecoderConfig(attention="none", **RNN),  # type: ignore[arg-type]
     "RNN, Bahdanau": RecurrentDecoderConfig(**RNN),  # type: ignore[arg-type]
+    "RNN, conditional": RecurrentDecoderConfig(attention="conditional", **RNN),  # type: ignore[arg-type]
     "RNN, Luong": RecurrentDecoderConfig(attention="luong", energy="general", **RNN),  # type: ignore[arg-type]
     "LSTMN": LSTMNDecoderConfig(**RNN),  # type: ignore[arg-type]
     "Show-Attend-Tell, soft": ShowAttendTellDecoderConfig(hidden=16, **RNN),  # type: ignore[arg-type]
@@ -89,6 +90,7 @@ for kind in registry.DECODERS.keys() - {part.kind for part in WRITERS.values()}:
 NAMED = {
     ("text", "RNN", "RNN, no attention"): "seq2seq (Sutskever 2014)",
     ("text", "bidirectional RNN", "RNN, Bahdanau"): "Bahdanau 2014",
+    ("text", "bidirectional RNN", "RNN, conditional"): "Nematus (Sennrich 2017)",
     ("text", "RNN", "RNN, Luong"): "Luong 2015",
     ("text", "LSTMN", "LSTMN"): "LSTMN, deep fusion (Cheng 2016)",
     ("text", "Transformer", "Transformer"): "Transformer (Vaswani 2017)",

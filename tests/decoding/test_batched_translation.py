@@ -53,6 +53,7 @@ ENCODERS = {
 DECODERS: dict[str, Any] = {
     "seq2seq": RecurrentDecoderConfig(attention="none", embedding=16, width=16),
     "bahdanau": RecurrentDecoderConfig(embedding=16, width=16, readout="maxout"),
+    "conditional": RecurrentDecoderConfig(attention="conditional", embedding=16, width=16),
     "luong-local": RecurrentDecoderConfig(
         attention="luong", energy="general", scope="local-p", cell="lstm", window=2, embedding=16, width=16
     ),

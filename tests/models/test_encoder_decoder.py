@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from stat import S_IMODE
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -25,6 +26,9 @@ from regard.models import (
 )
 from regard.training.run.checkpoints import WeightSnapshots
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, WIDTH, batch
+
+if TYPE_CHECKING:
+    from regard.layers import RecurrentCell
 
 GRU, TRANSFORMER = ENCODERS["bidirectional GRU"], ENCODERS["Transformer"]
 
@@ -199,6 +203,48 @@ def test_bahdanau_is_the_papers_equations() -> None:
             feature = torch.tanh(decoder.join(torch.cat([s, y, c])))
             torch.testing.assert_close(got.weights[0, 0, t], alpha)
             torch.testing.assert_close(got.features[0, t], feature)
+
+
+def gru_cell(cell: RecurrentCell) -> nn.GRUCell:
+    """PyTorch's GRU with the weights of ours."""
+    given = torch.cat([matrix for matrix in (cell.early, cell.late) if matrix is not None], 1)
+    theirs = nn.GRUCell(given.shape[1], WIDTH).double()
+    theirs.weight_ih.copy_(given)
+    for own, other in (("weight_hh", "recall"), ("bias_ih", "bias"), ("bias_hh", "recall_bias")):
+        getattr(theirs, own).copy_(getattr(cell, other))
+    return theirs
+
+
+@torch.no_grad()
+def test_the_conditional_gru_is_the_papers_equations() -> None:
+    """s' = GRU₁(y, s), α = softmax(w·tanh(W s' + U h)), c = Σ α h, s = GRU₂(c, s'), tanh(W [s; y; c])."""
+    model, pairs = translator(GRU, DECODERS["conditional"]), batch(sentences=1)
+    decoder, energy = model.decoder, model.decoder.energy
+    got = model(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
+    notes = model.encode(pairs.source, pairs.source_lengths)
+    h, s = notes.vectors[0], torch.tanh(decoder.bridges[0](notes.summary[0]))
+    first, second = gru_cell(decoder.cells[0]), gru_cell(decoder.second)
+    for t, token in enumerate(pairs.target[0, :-1]):
+        y = decoder.embedding.weight[token]
+        between = first(y, s)
+        alpha = torch.softmax(torch.tanh(energy.query(between) + energy.key(h)) @ energy.weight, 0)
+        c = alpha @ h
+        s = second(c, between)
+        torch.testing.assert_close(got.weights[0, 0, t], alpha)
+        torch.testing.assert_close(got.features[0, t], torch.tanh(decoder.join(torch.cat([s, y, c]))))
+
+
+def test_recurrent_and_word_dropout_act_in_training_alone() -> None:
+    for encoder, decoder in (
+        (GRU, replace(DECODERS["conditional"], recurrent_dropout=0.5)),  # type: ignore[type-var]
+        (GRU, replace(DECODERS["conditional"], word_dropout=0.5)),  # type: ignore[type-var]
+        (replace(GRU, word_dropout=0.5), DECODERS["conditional"]),  # type: ignore[type-var]
+    ):
+        model, pairs = translator(encoder, decoder), batch()
+        inputs = (pairs.source, pairs.source_lengths, pairs.target[:, :-1])
+        assert torch.equal(model(*inputs).features, model(*inputs).features)
+        model.train()
+        assert not torch.equal(model(*inputs).features, model(*inputs).features)
 
 
 @pytest.mark.parametrize("kind", ["Luong dot", "Luong general", "Luong local-p"])

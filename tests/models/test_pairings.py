@@ -30,6 +30,7 @@ ENCODERS: dict[str, EncoderConfig] = {
 DECODERS: dict[str, DecoderConfig] = {
     "none": RecurrentDecoderConfig(attention="none", **RNN),  # type: ignore[arg-type]
     "Bahdanau": RecurrentDecoderConfig(**RNN),  # type: ignore[arg-type]
+    "conditional": RecurrentDecoderConfig(attention="conditional", **RNN),  # type: ignore[arg-type]
     "Luong dot": RecurrentDecoderConfig(energy="dot", **LUONG),  # type: ignore[arg-type]
     "Luong general": RecurrentDecoderConfig(energy="general", **LUONG),  # type: ignore[arg-type]
     "Luong concat": RecurrentDecoderConfig(energy="concat", **LUONG),  # type: ignore[arg-type]

@@ -175,6 +175,8 @@ VARIANTS: dict[str, tuple[Any, Any]] = {
         for attention, energy, scope in (
             ("bahdanau", "dot", "global"),
             ("bahdanau", "concat", "global"),
+            ("conditional", "additive", "global"),
+            ("conditional", "dot", "global"),
             ("luong", "dot", "local-m"),
             ("luong", "general", "local-p"),
             ("luong", "additive", "global"),
@@ -183,6 +185,10 @@ VARIANTS: dict[str, tuple[Any, Any]] = {
     "lstm-two-layers": (
         RecurrentEncoderConfig(cell="lstm", layers=2, **RNN),
         RecurrentDecoderConfig(cell="lstm", layers=2, readout="maxout", **RNN),
+    ),
+    "conditional-lstm-two-layers": (
+        TEXT,
+        RecurrentDecoderConfig(attention="conditional", cell="lstm", layers=2, readout="maxout", **RNN),
     ),
     "luong-not-fed": (TEXT, RecurrentDecoderConfig(attention="luong", input_feeding=False, layers=2, **RNN)),
     "hard": (TEXT, ShowAttendTellDecoderConfig(attention="hard", hidden=8, **RNN)),
@@ -238,7 +244,7 @@ def test_shipped_translators_write_the_same(name: str, tmp_path: Path) -> None:
 def test_one_sentence_has_several_rows(tmp_path: Path) -> None:
     """A beam: the memory of one sentence serves every row."""
     torch.manual_seed(0)
-    for name in ("sinusoidal-post-0", "bahdanau-concat-global", "luong-dot-local-m", "hard", "not-attending"):
+    for name in ("sinusoidal-post-0", "bahdanau-concat-global", "conditional-additive-global", "luong-dot-local-m", "hard", "not-attending"):
         model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, *VARIANTS[name], longest=32)))
         folder = export_onnx(model, tokenizers("text", False), tmp_path / name)
         source, lengths = sources("text")

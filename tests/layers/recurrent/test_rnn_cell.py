@@ -25,3 +25,12 @@ def test_cell_is_pytorchs(kind: str) -> None:
     want = theirs(torch.cat([x, y], 1), h if kind == "gru" else (h, c))
     for mine, other in zip(got, (want,) if kind == "gru" else want, strict=True):
         torch.testing.assert_close(mine, other)
+
+
+def test_a_mask_multiplies_the_state_at_every_step() -> None:
+    cell, mask, extra = RecurrentCell("gru", 3, 2, 4).double(), torch.tensor([[2.0, 0, 2, 0], [0, 2, 2, 2]]), leaf(2, 4)
+    unrolled = cell.unroll(F64, also=extra, mask=mask.double())
+    for h in (leaf(2, 4), leaf(2, 4)):
+        gates, product = unrolled.recall((h,))
+        torch.testing.assert_close(gates, nn.functional.linear(h * mask, cell.recall, cell.recall_bias))
+        torch.testing.assert_close(product, (h * mask) @ extra.mT)

@@ -36,6 +36,7 @@ ENCODERS = {
 }
 DECODERS = {
     "bahdanau": RecurrentDecoderConfig(embedding=16, width=16),
+    "conditional": RecurrentDecoderConfig(attention="conditional", embedding=16, width=16),
     "luong": RecurrentDecoderConfig(attention="luong", energy="general", cell="lstm", embedding=16, width=16),
     "transformer": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2),
     "alibi": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2, positions="alibi"),

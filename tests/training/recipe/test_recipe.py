@@ -31,7 +31,10 @@ from tests.support.command_line import run_command
 if TYPE_CHECKING:
     from pathlib import Path
 
-ARCHITECTURES = ("seq2seq", "bahdanau", "luong-dot", "luong-general", "luong-concat", "luong-local", "transformer")
+ARCHITECTURES = (
+    *("seq2seq", "bahdanau", "conditional", "luong-dot", "luong-general", "luong-concat", "luong-local"),
+    "transformer",
+)
 NAMES = [f"{architecture}-{data}" for architecture in ARCHITECTURES for data in ("phrasebook", "multi30k", "tatoeba")]
 
 
@@ -67,6 +70,7 @@ def test_the_architectures_are_what_their_names_say() -> None:
 
     assert decoder("seq2seq").attention == "none"
     assert (decoder("bahdanau").attention, decoder("bahdanau").energy) == ("bahdanau", "additive")
+    assert (decoder("conditional").attention, decoder("conditional").energy) == ("conditional", "additive")
     assert {name: decoder(f"luong-{name}").energy for name in ("dot", "general", "concat")} == {
         "dot": "dot",
         "general": "general",
@@ -177,7 +181,7 @@ def test_what_a_recipe_allows_the_model_can_be() -> None:
     good = recipe_loader.load_recipe("bahdanau-phrasebook", ["decoder.readout=plain"])
     count = {True: 0, False: 0}
     for attention, energy, scope, embedding, tied, bidirectional in itertools.product(
-        ("none", "bahdanau", "luong"),
+        ("none", "bahdanau", "luong", "conditional"),
         ("dot", "general"),
         ("global", "local-m"),
         (8, 16),

@@ -109,7 +109,7 @@ def _mixed(g: OnnxGraph, weights: str, memory: Values) -> str:
 
 
 class RecurrentDecoderWriter(DecoderWriter):
-    """`RecurrentDecoder`: none, Bahdanau or Luong, with its energies, local attention and input feeding."""
+    """`RecurrentDecoder`: none, Bahdanau, Luong or conditional, with its energies, local attention and input feeding."""
 
     @property
     def _names(self) -> list[list[str]]:
@@ -176,6 +176,9 @@ class RecurrentDecoderWriter(DecoderWriter):
             new = [cell_gates(g, decoder.cells[0], gates, hidden[0])]
         else:
             new = [cell_step(g, decoder.cells[0], y, late, hidden[0])]
+        if decoder.second is not None:
+            context, weights = self._attend(g, new[0][0], memory, None)
+            new = [cell_step(g, decoder.second, None, context, new[0])]
         for cell, before in zip(list(decoder.cells)[1:], hidden[1:], strict=True):
             new.append(cell_step(g, cell, None, new[-1][0], before))
         for names, values in zip(self._names, new, strict=True):

@@ -52,9 +52,15 @@ class RecurrentCell(nn.Module):
         """The initial state with hidden vector h; an LSTM's memory cell is zero."""
         return (h,) if self.kind == "gru" else (h, torch.zeros_like(h))
 
-    def unroll(self, dtype: torch.dtype, also: Float[Tensor, "extra width"] | None = None) -> LoopCell:
-        """The cell for one loop. `also` is a matrix to multiply h with in the same product."""
-        return LoopCell(self, dtype, also)
+    def unroll(
+        self,
+        dtype: torch.dtype,
+        also: Float[Tensor, "extra width"] | None = None,
+        mask: Float[Tensor, "rows width"] | None = None,
+    ) -> LoopCell:
+        """The cell for one loop. `also` is a matrix to multiply h with in the same product; `mask`, for dropout that is
+        the same at every step, multiplies h before it."""
+        return LoopCell(self, dtype, also, mask)
 
 
 def loop_dtype(x: Tensor) -> torch.dtype:
@@ -66,8 +72,8 @@ def loop_dtype(x: Tensor) -> torch.dtype:
 class LoopCell:
     """A cell for one loop: the gradients of its weights are computed once, after the loop."""
 
-    def __init__(self, cell: RecurrentCell, dtype: torch.dtype, also: Tensor | None) -> None:
-        self._kind, self._size = cell.kind, cell.size
+    def __init__(self, cell: RecurrentCell, dtype: torch.dtype, also: Tensor | None, mask: Tensor | None) -> None:
+        self._kind, self._size, self._mask = cell.kind, cell.size, mask
         matrix: Tensor = cell.recall
         bias: Tensor | None = cell.recall_bias
         if also is not None:
@@ -80,7 +86,7 @@ class LoopCell:
 
     def recall(self, hidden: Hidden) -> tuple[Float[Tensor, "rows gates"], Float[Tensor, "rows extra"]]:
         """U h + b', and the product of h with `also`."""
-        both = self._recall(hidden[0])
+        both = self._recall(hidden[0] if self._mask is None else hidden[0] * self._mask)
         return both[:, : self._size], both[:, self._size :]
 
     def step(

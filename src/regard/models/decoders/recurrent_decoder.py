@@ -1,4 +1,4 @@
-"""Recurrent decoders: without attention, with Bahdanau's (attend, then step) or Luong's (step, then attend)."""
+"""Recurrent decoders: without attention, or attending before the step (Bahdanau), after it (Luong) or between two."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
 from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config_base import CellKind  # noqa: TC001  read at run time
-from ..encoders.source_embedding import token_embedding
+from ..encoders.source_embedding import drop_words, token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecurrentDecoderConfig(DecoderConfig):
-    """A GRU or LSTM that attends to the annotations before its step (Bahdanau), after it (Luong), or not at all."""
+    """A GRU or LSTM that attends to the annotations before its step (Bahdanau), after it (Luong), between two steps
+    (conditional), or not at all."""
 
     capturable: ClassVar[bool] = True
     recurrent: ClassVar[bool] = True
     kind: Literal["rnn"] = "rnn"
-    attention: Literal["none", "bahdanau", "luong"] = "bahdanau"
+    attention: Literal["none", "bahdanau", "luong", "conditional"] = "bahdanau"
     energy: Literal["additive", "dot", "general", "concat"] = "additive"
     scope: Literal["global", "local-m", "local-p"] = "global"  # Luong 2015, section 3.2
     window: int = 10  # D of local attention: it covers 2D + 1 positions
@@ -44,6 +45,8 @@ class RecurrentDecoderConfig(DecoderConfig):
     layers: int = 1
     readout: Literal["plain", "maxout"] = "plain"
     dropout: float = 0.2
+    recurrent_dropout: float = 0.0  # of the state, where recurrent matrices read it: one mask per sentence (Gal 2016)
+    word_dropout: float = 0.0  # of whole input words
 
     @property
     def output_width(self) -> int:
@@ -78,6 +81,7 @@ class RecurrentLoop:
     """What is constant in a loop over the target: cells, matrices, and what the decoder attends to."""
 
     cells: list[LoopCell]
+    second: LoopCell | None  # the cell of the conditional decoder's second step
     memory: EncoderMemory | None
     query: DeferredLinear | None  # Luong's projection of the query, where the energy has one
     join: DeferredLinear | None  # Luong's h̃
@@ -125,6 +129,8 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     - bahdanau: c_t = attend(h_{t−1}, annotations), h_t = cell([y_{t−1}; c_t], h_{t−1})  (Bahdanau et al. 2015)
     - luong: h_t = cell([y_{t−1}; h̃_{t−1}], h_{t−1}), c_t = attend(h_t, annotations), h̃_t = tanh(W [c_t; h_t])
       (Luong et al. 2015; h̃_{t−1} is there with input feeding, section 3.3)
+    - conditional: h'_t = cell₁(y_{t−1}, h_{t−1}), c_t = attend(h'_t, annotations), h_t = cell₂(c_t, h'_t)  (the
+      conditional GRU of Firat and Cho 2016 and Nematus, Sennrich et al. 2017, section 2)
 
     Luong reads out h̃_t; the others tanh(W [h_t; y_{t−1}; c_t]), or the larger of each two numbers (maxout) in place
     of the tanh (Bahdanau et al. 2015, appendix A.2.2).
@@ -137,10 +143,14 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         luong = config.attention == "luong"
         self.config, self._luong = config, luong
         self.embedding = token_embedding(vocabulary, config.embedding)
-        self.dropout = Dropout(config.dropout)
+        self.dropout, self.word_dropout = Dropout(config.dropout), Dropout(config.word_dropout)
+        self.recurrent_dropout = Dropout(config.recurrent_dropout)
         self.bridges = nn.ModuleList(nn.Linear(memory, config.width) for _ in range(config.layers) if memory)
-        late = {"none": 0, "bahdanau": memory, "luong": config.width if config.input_feeding else 0}[config.attention]
+        fed = config.width if luong and config.input_feeding else 0
+        late = memory if config.attention == "bahdanau" else fed
         first = RecurrentCell(config.cell, config.embedding, late, config.width)
+        conditional = config.attention == "conditional"
+        self.second = RecurrentCell(config.cell, 0, memory, config.width) if conditional else None
         above = (RecurrentCell(config.cell, 0, config.width, config.width) for _ in range(config.layers - 1))
         self.cells = cast("list[RecurrentCell]", nn.ModuleList([first, *above]))
         self.energy = None if config.attention == "none" else _energy(config, memory)
@@ -156,7 +166,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:
-        y = self.dropout(self.embedding(tokens))  # [batch, target, embedding]
+        y = self._embed(tokens)  # [batch, target, embedding]
         loop, step = self._start(annotations)
         steps = []
         for position, gates in enumerate(self.cells[0].input_gates(y).unbind(1)):
@@ -176,20 +186,33 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: RecurrentDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
-        y = self.dropout(self.embedding(tokens))
+        y = self._embed(tokens)
         after = self._step(state.loop, state.last, self.cells[0].input_gates(y), state.position, state.beams)
         features = self._features(state.loop, y[:, None], [after])[:, 0]
         maps = after.weights[:, None] if weights and after.weights is not None else None
         return features, replace(state, last=after, position=state.position + 1), maps
+
+    def _embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
+        y: Tensor = self.dropout(drop_words(self.embedding(tokens), self.word_dropout))
+        return y
 
     def _start(self, annotations: Annotations) -> tuple[RecurrentLoop, RecurrentStep]:
         project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
         vectors = annotations.vectors
         dtype = loop_dtype(vectors if vectors.shape[-1] else self.output.weight)
         vectors = vectors.to(dtype)
+        # The query is the state before a step, which its cell multiplies too: one product for both. Luong's is not.
+        with_query = None if self._luong else self.cells[0] if self.second is None else self.second
+
+        def unroll(cell: RecurrentCell) -> LoopCell:
+            mask = None
+            if self.training and self.config.recurrent_dropout:
+                mask = self.recurrent_dropout(vectors.new_ones(len(vectors), self.config.width))
+            return cell.unroll(dtype, also=project if cell is with_query else None, mask=mask)
+
         loop = RecurrentLoop(
-            # Bahdanau's query is the state before the step, which the cell multiplies too: one product for both.
-            cells=[c.unroll(dtype, also=None if self._luong or n else project) for n, c in enumerate(self.cells)],
+            cells=[unroll(cell) for cell in self.cells],
+            second=None if self.second is None else unroll(self.second),
             memory=None if self.energy is None else EncoderMemory.project(self.energy, vectors, annotations.lengths),
             query=DeferredLinear(project.to(dtype)) if self._luong and project is not None else None,
             join=DeferredLinear(self.join.weight.to(dtype)) if self._luong else None,
@@ -212,11 +235,13 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         context = weights = fed = None
         if loop.context is not None:
             gates = gates + loop.context.repeat_interleave(beams, 0)
-        if loop.memory is not None and not self._luong:
-            q = q if q.shape[1] else last.hidden[0][0].to(q.dtype)  # Dot has no query matrix
-            context, weights = loop.memory.attend(q.unflatten(0, (-1, beams)))
-            context, weights = context.flatten(0, 1), weights.flatten(0, 1)
+        if loop.memory is not None and loop.second is None and not self._luong:
+            context, weights = _attend(loop.memory, q, last.hidden[0], beams)
         hidden = [first.step(gates, last.fed if self._luong else context, recurrent, last.hidden[0])]
+        if loop.memory is not None and loop.second is not None:
+            recurrent, q = loop.second.recall(hidden[0])
+            context, weights = _attend(loop.memory, q, hidden[0], beams)
+            hidden = [loop.second.step(None, context, recurrent, hidden[0])]
         for cell, before in zip(loop.cells[1:], last.hidden[1:], strict=True):
             hidden.append(cell.step(None, self.dropout(hidden[-1][0]), cell.recall(before)[0], before))
         if loop.memory is not None and loop.join is not None:
@@ -246,6 +271,15 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         maxout = self.config.readout == "maxout"
         joined = joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined)
         return self.dropout(joined)  # type: ignore[no-any-return]
+
+
+def _attend(
+    memory: EncoderMemory, q: Float[Tensor, "rows d"], hidden: Hidden, beams: int
+) -> tuple[Float[Tensor, "rows memory"], Float[Tensor, "rows places"]]:
+    """Context and weights for a state `hidden` and its projection q, which is empty where the energy projects none."""
+    q = q if q.shape[1] else hidden[0].to(q.dtype)
+    context, weights = memory.attend(q.unflatten(0, (-1, beams)))
+    return context.flatten(0, 1), weights.flatten(0, 1)
 
 
 def _energy(config: RecurrentDecoderConfig, memory: int) -> LearnedEnergy | Dot:

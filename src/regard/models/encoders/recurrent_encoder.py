@@ -11,7 +11,7 @@ from ...layers import Dropout, RecurrentLayer
 from ..annotations import Annotations
 from ..config_base import CellKind, SequenceSource  # noqa: TC001  read at run time
 from .encoder import Encoder, EncoderConfig
-from .source_embedding import embed, source_embedding
+from .source_embedding import drop_words, embed, source_embedding
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -32,6 +32,7 @@ class RecurrentEncoderConfig(EncoderConfig):
     layers: int = 1
     bidirectional: bool = True
     dropout: float = 0.2
+    word_dropout: float = 0.0  # of whole input words
 
     @property
     def annotation_width(self) -> int:
@@ -48,7 +49,7 @@ class RecurrentEncoder(Encoder):
         super().__init__()
         self.width = config.annotation_width
         self.embedding = source_embedding(config.reads, vocabulary, config.embedding)
-        self.dropout = Dropout(config.dropout)
+        self.dropout, self.word_dropout = Dropout(config.dropout), Dropout(config.word_dropout)
         self.layers = nn.ModuleList(
             RecurrentLayer(
                 config.cell,
@@ -61,6 +62,7 @@ class RecurrentEncoder(Encoder):
 
     def forward(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
         x, lengths = embed(self.embedding, source, lengths)
+        x = drop_words(x, self.word_dropout)
         for layer in self.layers:
             x, summary = layer(self.dropout(x), lengths)
         return Annotations(self.dropout(x), lengths, summary)

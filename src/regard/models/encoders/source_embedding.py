@@ -64,3 +64,11 @@ def embed(
         return embedding(source), lengths
     vectors, frames = embedding(source, lengths)
     return vectors, frames
+
+
+def drop_words(x: Float[Tensor, "*batch width"], dropout: nn.Dropout) -> Float[Tensor, "*batch width"]:
+    """Zeros for words drawn at random while training (Gal and Ghahramani 2016, section 4.2)."""
+    if not dropout.training or not dropout.p:
+        return x
+    dropped: Tensor = x * dropout(x.new_ones(*x.shape[:-1], 1))
+    return dropped
