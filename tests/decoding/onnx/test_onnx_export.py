@@ -244,7 +244,14 @@ def test_shipped_translators_write_the_same(name: str, tmp_path: Path) -> None:
 def test_one_sentence_has_several_rows(tmp_path: Path) -> None:
     """A beam: the memory of one sentence serves every row."""
     torch.manual_seed(0)
-    for name in ("sinusoidal-post-0", "bahdanau-concat-global", "conditional-additive-global", "luong-dot-local-m", "hard", "not-attending"):
+    for name in (
+        "sinusoidal-post-0",
+        "bahdanau-concat-global",
+        "conditional-additive-global",
+        "luong-dot-local-m",
+        "hard",
+        "not-attending",
+    ):
         model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, *VARIANTS[name], longest=32)))
         folder = export_onnx(model, tokenizers("text", False), tmp_path / name)
         source, lengths = sources("text")

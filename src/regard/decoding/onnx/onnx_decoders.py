@@ -109,7 +109,7 @@ def _mixed(g: OnnxGraph, weights: str, memory: Values) -> str:
 
 
 class RecurrentDecoderWriter(DecoderWriter):
-    """`RecurrentDecoder`: none, Bahdanau, Luong or conditional, with its energies, local attention and input feeding."""
+    """`RecurrentDecoder`: without attention, Bahdanau, Luong or conditional, with all its options."""
 
     @property
     def _names(self) -> list[list[str]]:
