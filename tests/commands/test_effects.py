@@ -115,3 +115,11 @@ def test_mean_effects_over_a_file_and_a_run_that_goes_on(
     assert "text 2: the text has more than 32 tokens" in str(_run(monkeypatch, *words))
     assert "more than 32 tokens" in str(_run(monkeypatch, folder, "the cat " * 20, "--answer", "mat"))
     assert "for the texts of a --file" in str(_run(monkeypatch, folder, "the cat", "--state", state))
+
+
+def test_a_language_model_of_regard(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, "shakespeare-transformer", "The king is", "--exact", "3") in (0, None)
+    out = capsys.readouterr().out
+    assert "Effects of" in out
+    assert "heads by zero" in out
+    assert "regard classify" in str(_run(monkeypatch, "opinions-lstm", "The king is"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,12 +15,14 @@ from .typer_app import app
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
+    from torch import nn
 
     from ..seeing.capture.huggingface_text_model import TextModel
+    from ..seeing.capture.tokenized_text import TokenizedText
     from ..seeing.corpus.corpus_run import Process
     from ..seeing.corpus.exact_sums import ExactSums
     from ..seeing.effects.effect_table import Effects
+    from ..viewer.data.answer_inputs import AnswerInputs
 
 Of = Literal["heads", "layers", "tokens"]
 By = Literal["zero", "mean", "patch"]
@@ -71,7 +74,6 @@ def effects(
       regard effects smollm2 "The capital of France is" --exact 20 --save-table heads.csv
       torchrun --nproc-per-node 8 -m regard effects smollm2 --file prompts.tsv --state sums
     """
-    from ..seeing.capture.huggingface_text_model import load_text_model
     from ..seeing.corpus.corpus_run import Process
     from ..seeing.drawing.matplotlib_figures import check_figure_path
     from ..seeing.result_table import check_table_path
@@ -95,21 +97,53 @@ def effects(
         raise ValueError(
             "the lines of a --file hold the answers; --answer, --instead, --corrupted and --exact are for one text"
         )
-    text_model = load_text_model(
-        model, find_device(device, process.local), with_head=True, trust_remote_code=trust_remote_code
-    )
+    language_model = _load(model, find_device(device, process.local), trust_remote_code)
     if file is None:
-        title, result, tokens = _of_text(text_model, text or "", answer, instead, of, by, corrupted, exact)
+        title, result, tokens = _of_text(language_model, text or "", answer, instead, of, by, corrupted, exact)
     else:
-        mean = _over_file(text_model, file, of, by, state, process)
+        mean = _over_file(language_model, file, of, by, state, process)
         if mean is None:  # another process prints the result
             return
         title, result, tokens = f"logit of the answer, mean over {file}", mean, []
     _report(title, result, tokens, save_table, save_plot)
 
 
+@dataclass(frozen=True, slots=True)
+class _LanguageModel:
+    """A model that continues a text, of Hugging Face or of regard."""
+
+    name: str
+    network: nn.Module
+    answers: Callable[[str], AnswerInputs]
+    """The next tokens after a text."""
+    tokens: Callable[[str], list[str]]
+
+
+def _load(name: str, device: str, trust_remote_code: bool) -> _LanguageModel:
+    from ..decoding import load_model_and_tokenizers
+    from ..seeing.capture.huggingface_text_model import load_text_model
+    from ..viewer.data.answer_inputs import text_model_answers, writer_answers
+
+    if load_model_and_tokenizers.is_own_model(name):
+        own = load_model_and_tokenizers.load(name, device, wanted=("write",))
+        tokenizer = own.tokenizers.target
+        return _LanguageModel(
+            name,
+            own.model,
+            lambda text: writer_answers(own, tokenizer.continued(_some_text(text))),
+            lambda text: tokenizer.pieces(tokenizer.continued(text)),
+        )
+    text_model = load_text_model(name, device, with_head=True, trust_remote_code=trust_remote_code)
+    return _LanguageModel(
+        text_model.name,
+        text_model.model,
+        lambda text: text_model_answers(text_model, _whole_text(text_model, text)),
+        lambda text: text_model.encode(text).tokens,
+    )
+
+
 def _of_text(
-    text_model: TextModel,
+    language_model: _LanguageModel,
     text: str,
     answer: str | None,
     instead: str | None,
@@ -123,22 +157,21 @@ def _of_text(
 
     from ..seeing.analysis import effects as sweep
 
-    tokenizer, read = text_model.tokenizer, text_model.encode(text)
-    inputs = _inputs(text_model, text)
-    other = None if corrupted is None else _inputs(text_model, corrupted)
+    answers = language_model.answers(text)
+    other = None if corrupted is None else language_model.answers(corrupted).inputs
     if answer is None:
         with torch.no_grad():
-            chosen = int(text_model.model(**inputs).logits[0, -1].argmax())
+            chosen = int(answers.scores(answers.model(**answers.inputs))[0].argmax())
     else:
-        chosen = _token(tokenizer, answer)
-    metric = _metric(chosen, None if instead is None else _token(tokenizer, instead))
-    result = sweep(text_model.model, inputs, metric, of=of, by=by, corrupted=other, exact=exact)
-    words = [tokenizer.decode([chosen]).strip(), *([] if instead is None else [instead])]
-    return f"logit of {' less that of '.join(repr(word) for word in words)}", result, read.tokens
+        chosen = answers.find(answer)
+    metric = answers.metric(chosen, None if instead is None else answers.find(instead))
+    result = sweep(answers.model, answers.inputs, metric, of=of, by=by, corrupted=other, exact=exact)
+    words = [answers.names([chosen])[0].strip("▁Ġ ") or " ", *([] if instead is None else [instead])]
+    return f"logit of {' less that of '.join(repr(word) for word in words)}", result, language_model.tokens(text)
 
 
 def _over_file(
-    text_model: TextModel, file: Path, of: Of, by: By, state: Path | None, process: Process
+    language_model: _LanguageModel, file: Path, of: Of, by: By, state: Path | None, process: Process
 ) -> Effects | None:
     """The mean effects over the lines of a file; None in all processes but the first."""
     from .. import __version__
@@ -150,28 +183,27 @@ def _over_file(
         raise ValueError(f"there is no file {file}")
     lines = text_or_lines(str(file), MAX_TEXTS)
     rows = [line.split("\t") for line in lines]
-    answers: list[list[int]] = []
+    chosen: list[list[int]] = []
     for number, row in enumerate(rows, 1):  # all of them before the first run, which may take hours
         if len(row) not in (2, 3):
             raise ValueError(
                 f"{file}, text {number}: expected a text, an answer and perhaps another, got {len(row)} cells"
             )
         try:
-            _inputs(text_model, row[0])
-            answers.append([_token(text_model.tokenizer, word) for word in row[1:]])
+            answers = language_model.answers(row[0])
+            chosen.append([answers.find(word) for word in row[1:]])
         except ValueError as error:
             raise ValueError(f"{file}, text {number}: {error}") from None
 
     def add(sums: ExactSums, number: int) -> None:
-        tokens = answers[number]
-        metric = _metric(tokens[0], tokens[1] if len(tokens) > 1 else None)
-        inputs = _inputs(text_model, rows[number][0])
-        add_effects(sums, sweep(text_model.model, inputs, metric, of=of, by=by, progress=False))
+        answers = language_model.answers(rows[number][0])
+        metric = answers.metric(*chosen[number])
+        add_effects(sums, sweep(answers.model, answers.inputs, metric, of=of, by=by, progress=False))
 
     settings = {
         "analysis": f"effects of {of} by {by}",
-        "model": text_model.name,
-        "weights": weights_digest(text_model.model),
+        "model": language_model.name,
+        "weights": weights_digest(language_model.network),
         "regard": __version__,
         "texts": digest(lines),
     }
@@ -198,30 +230,18 @@ def _report(title: str, result: Effects, tokens: list[str], save_table: Path | N
         console.print(f"wrote {save_plot}", markup=False)
 
 
-def _inputs(text_model: TextModel, text: str) -> dict[str, Tensor]:
+def _some_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("there is no text to read: it is empty")
+    return text
+
+
+def _whole_text(text_model: TextModel, text: str) -> TokenizedText:
     """The whole text: the logits after a truncated one are not those of its next word."""
     from ..seeing.capture.tokenized_text import TokenizedText
 
-    if not text.strip():
-        raise ValueError("there is no text to read: it is empty")
-    limit, device = text_model.max_length, next(text_model.model.parameters()).device
-    whole = TokenizedText.encode(text_model.tokenizer, text, None, limit + 1)
+    limit = text_model.max_length
+    whole = TokenizedText.encode(text_model.tokenizer, _some_text(text), None, limit + 1)
     if len(whole) > limit:
         raise ValueError(f"the text has more than {limit} tokens, which is as many as {text_model.name} reads")
-    return {"input_ids": whole.ids[None].to(device)}
-
-
-def _token(tokenizer: Any, word: str) -> int:
-    """The first token of a word after a space."""
-    ids = tokenizer(f" {word.strip()}", add_special_tokens=False)["input_ids"]
-    if not word.strip() or not ids:
-        raise ValueError(f"{word!r} is no word; give one that the model may continue with")
-    return int(ids[0])
-
-
-def _metric(chosen: int, other: int | None) -> Callable[[Any], Tensor]:
-    def metric(output: Any) -> Tensor:
-        logits: Tensor = output.logits[:, -1]
-        return logits[:, chosen] if other is None else logits[:, chosen] - logits[:, other]
-
-    return metric
+    return whole

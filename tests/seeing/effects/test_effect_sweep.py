@@ -399,3 +399,33 @@ def test_what_cannot_be_is_refused() -> None:
         effects(small_model("gpt2").train(), inputs, _metric)
     with pytest.raises(ValueError, match="called no attention"):
         effects(nn.Linear(2, 2), torch.zeros(3, 2), lambda out: out.sum(1))
+
+
+def test_a_run_that_gives_nan_is_not_replaced_by_its_estimate() -> None:
+    model = small_model("llama")
+    base = _metric(model(CLEAN)).detach()
+
+    def metric(output: Any) -> Tensor:
+        value = _metric(output)
+        return torch.where((value - base).abs() < 1e-9, value, torch.nan)  # NaN for any change
+
+    result = effects(model, {"input_ids": CLEAN}, metric, exact=2)
+    assert result.measured is not None
+    assert int(result.measured.sum()) == 2
+    assert bool(result.mean()[result.measured].isnan().all())
+    assert bool(result.mean()[~result.measured].isfinite().all())
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.BatchNorm1d(4, track_running_stats=False).eval()])
+def test_a_norm_over_the_batch_is_refused(norm: nn.Module) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = F.scaled_dot_product_attention(x, x, x)
+            return self.norm(out.flatten(0, 2)).view_as(out)
+
+    with pytest.raises(ValueError, match="norm, BatchNorm1d, normalizes by the mean of its batch"):
+        effects(Model(), torch.randn(2, 2, 3, 4), lambda out: out.flatten(1).sum(1))

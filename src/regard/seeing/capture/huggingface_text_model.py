@@ -68,19 +68,24 @@ class TextModel:
     def is_encoder_decoder(self) -> bool:
         return bool(getattr(self.model.config, "is_encoder_decoder", False))
 
+    def inputs(self, text: TokenizedText) -> dict[str, Any]:
+        """The keyword arguments of the model for one text or a pair of sentences, as a batch of one."""
+        device = next(self.model.parameters()).device
+        inputs = {"input_ids": text.ids[None].to(device)}
+        if text.segments is not None and getattr(self.model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = _token_types(text).to(device)[None]
+        return inputs
+
     @torch.no_grad()
     def read(self, text: TokenizedText, target: TokenizedText | None = None, **options: Any) -> Seen:
         """Run the model over the text while watched; `options` are those of `watch`.
 
         A decoder reads the target shifted by one token, so that row i predicts token i.
         """
-        device = next(self.model.parameters()).device
-        inputs = {"input_ids": text.ids[None].to(device)}
+        inputs = self.inputs(text)
         if target is not None:
             shifted = torch.cat([target.ids.new_tensor([self.start_token]), target.ids[:-1]])
-            inputs["decoder_input_ids"] = shifted[None].to(device)
-        if text.segments is not None and getattr(self.model.config, "type_vocab_size", 0) > 1:
-            inputs["token_type_ids"] = _token_types(text).to(device)[None]
+            inputs["decoder_input_ids"] = shifted[None].to(inputs["input_ids"].device)
         with watch(self.model, **options) as seen:
             self.model(**inputs)
         seen.tokens, seen.text = [text.tokens], text if target is None else None

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from .effect_table import Effects
 from .interventions import ModelIntervention, applied
@@ -88,12 +90,23 @@ def effects(
         raise ValueError('by="patch" needs corrupted=…, other inputs of the same shape, into which parts are patched')
     if exact is not None and of == "tokens" and by == "zero":
         raise ValueError("masking a token has no estimate from a gradient; leave exact=None, or replace its embedding")
-    dropout = next((x for x in model.modules() if isinstance(x, nn.Dropout) and x.training and x.p > 0), None)
-    if dropout is not None:
-        raise ValueError(f"{type(model).__name__} is in training mode with {dropout}; call model.eval() first")
+    _check_evaluation_mode(model)
     inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     corrupted = dict(corrupted) if isinstance(corrupted, Mapping) else corrupted
     return _Sweep(model, inputs, metric, of, by, corrupted, rows, seed).run(exact, progress)
+
+
+def _check_evaluation_mode(model: nn.Module) -> None:
+    """Refuse modules that are random, or that mix the entries of a batch, each of which has its own change."""
+    for name, part in model.named_modules():
+        if isinstance(part, _DropoutNd) and part.training and part.p > 0:
+            raise ValueError(f"{type(model).__name__} is in training mode with {part}; call model.eval() first")
+        if isinstance(part, _BatchNorm) and (part.training or part.running_mean is None):
+            advice = "call model.eval() first" if part.training else "it has no running statistics"
+            raise ValueError(
+                f"{name or type(model).__name__}, {type(part).__name__}, normalizes by the mean of its batch, in which "
+                f"changed and unchanged entries would mix; {advice}"
+            )
 
 
 class _Sweep:
@@ -141,6 +154,8 @@ class _Sweep:
             result.estimates = self._estimate(base, recorder, embedding, outputs, embeddings, sites)
             order = result.estimates.mean(1).abs().argsort(descending=True)
             chosen = order[:exact].tolist()
+            result.measured = torch.zeros(len(sites), dtype=torch.bool)
+            result.measured[chosen] = True
         if chosen:
             self._check_repeats(output)
         del output, recorder, base

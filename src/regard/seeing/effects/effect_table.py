@@ -12,7 +12,7 @@ from ..result_table import ResultTable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jaxtyping import Float
+    from jaxtyping import Bool, Float
     from torch import Tensor
 
     from .row_replacement import Site
@@ -33,6 +33,8 @@ class Effects:
     """Of patching, the metric on the inputs that parts come from."""
     estimates: Float[Tensor, "sites b"] | None = None
     """The estimate of `differences` from one backward pass."""
+    measured: Bool[Tensor, " sites"] | None = None
+    """Which sites were run; None: all. The metric of a run may be NaN itself."""
 
     @property
     def differences(self) -> Float[Tensor, "sites b"]:
@@ -49,7 +51,9 @@ class Effects:
     def mean(self) -> Float[Tensor, " sites"]:
         """The mean difference over the batch; the estimate where no run was made."""
         mean = self.differences.mean(1)
-        return mean if self.estimates is None else torch.where(mean.isnan(), self.estimates.mean(1), mean)
+        if self.estimates is None or self.measured is None:
+            return mean
+        return torch.where(self.measured, mean, self.estimates.mean(1))
 
     def matrix(self) -> Float[Tensor, "layers heads"]:
         """`mean` of heads as a matrix; NaN for heads that a layer does not have."""

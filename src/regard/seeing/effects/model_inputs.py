@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,21 +21,22 @@ def run_model(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def first_tensor(x: Any) -> Tensor | None:
-    """A tensor, or the first one of a tuple, list or mapping."""
-    if isinstance(x, Tensor):
-        return x
-    if isinstance(x, Mapping):
-        x = tuple(x.values())
-    return next((part for part in x if isinstance(part, Tensor)), None) if isinstance(x, tuple | list) else None
+    """A tensor, or the first one of a tuple, list, mapping or dataclass."""
+    return x if isinstance(x, Tensor) else next((part for part in _parts(x) if isinstance(part, Tensor)), None)
 
 
 def all_tensors(x: Any) -> list[Tensor]:
-    """A tensor, or all those in a tuple, list or mapping and what these contain."""
-    if isinstance(x, Tensor):
-        return [x]
-    if isinstance(x, Mapping):
-        x = tuple(x.values())
-    return [tensor for part in x for tensor in all_tensors(part)] if isinstance(x, tuple | list) else []
+    """A tensor, or all those in a tuple, list, mapping or dataclass and what these contain."""
+    return [x] if isinstance(x, Tensor) else [tensor for part in _parts(x) for tensor in all_tensors(part)]
+
+
+def _parts(x: Any) -> tuple[Any, ...]:
+    """The parts of a tuple, list, mapping or dataclass; none of anything else."""
+    if isinstance(x, Mapping):  # outputs of Transformers are mappings and dataclasses
+        return tuple(x.values())
+    if is_dataclass(x):
+        return tuple(getattr(x, field.name) for field in fields(x))
+    return tuple(x) if isinstance(x, tuple | list) else ()
 
 
 def batch_size(inputs: Inputs) -> int:
@@ -84,9 +86,11 @@ def without_graph(x: Any) -> Any:
 
 
 def _mapped(x: Any, function: Any) -> Any:
-    """A mapping (an output of Transformers too), tuple or list with a function applied to its parts."""
+    """A mapping (an output of Transformers too), dataclass, tuple or list with a function applied to its parts."""
     if isinstance(x, Mapping):
         return type(x)(**{key: function(part) for key, part in x.items()})
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{field.name: function(getattr(x, field.name)) for field in fields(x) if field.init})
     if isinstance(x, tuple) and hasattr(x, "_fields"):
         return type(x)(*(function(part) for part in x))
     return type(x)(function(part) for part in x) if isinstance(x, tuple | list) else x

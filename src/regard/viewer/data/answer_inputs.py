@@ -1,0 +1,185 @@
+"""The answers that a model chooses from at one position, as numbers to explain: logits of tokens or labels, similarities.
+
+    model                       answers                                  number
+    writes or translates        the tokens of its vocabulary             the logit of the next token
+    classifies                  its labels                               the logit of the label
+    only reads (no output       the other tokens of the text, and the    the cosine of the two final vectors
+    layer)                      whole text (the mean vector)
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...data.batch import BEGIN
+from ...decoding.batched_translation import translate
+from ...decoding.source_batches import stacked
+from ...seeing.capture.tokenized_text import TokenizedText
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jaxtyping import Float
+    from torch import Tensor, nn
+
+    from ...decoding.load_model_and_tokenizers import Pretrained
+    from ...seeing.capture.huggingface_text_model import TextModel
+
+WHOLE_TEXT = "the whole text"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnswerInputs:
+    """A model, what it reads, and the scores of its answers at one position."""
+
+    model: nn.Module
+    inputs: dict[str, Any]
+    """Keyword arguments of the model."""
+    scores: Callable[[Any], Float[Tensor, "b answers"]]
+    """From what the model returns to the scores of all answers at the position."""
+    names: Callable[[list[int]], list[str]]
+    """The tokens or labels of some answers."""
+    find: Callable[[str], int]
+    """The answer that a word means; a ValueError where it means none."""
+    kind: str
+    """What an answer is: "next token", "label" or "similarity"."""
+    positions: int
+    """Positions that have answers."""
+    position: int
+
+    def metric(self, answer: int, minus: int | None = None) -> Callable[[Any], Float[Tensor, " b"]]:
+        """The score of an answer, less that of another, from what the model returns."""
+
+        def score(output: Any) -> Tensor:
+            scores = self.scores(output)
+            return scores[:, answer] if minus is None else scores[:, answer] - scores[:, minus]
+
+        return score
+
+
+def check_position(position: int, count: int) -> int:
+    """The position counted from 0; negative ones count from the end."""
+    if not -count <= position < count:
+        raise ValueError(f"there is no position {position}; there are {count}, counted from 0")
+    return position % count
+
+
+# Models of regard
+
+
+def writer_answers(loaded: Pretrained, ids: Sequence[int], position: int = -1) -> AnswerInputs:
+    """The next token after a position of a text that a language model of regard reads."""
+    longest = loaded.model.config.longest
+    if len(ids) > longest:
+        raise ValueError(f"the text has {len(ids)} tokens; this model reads {longest}")
+    device = next(loaded.model.parameters()).device
+    one = torch.ones(1, dtype=torch.int64, device=device)
+    inputs = {"source": one[:, None], "lengths": one, "target": torch.tensor([list(ids)], device=device)}
+    return _decoder_answers(loaded, inputs, check_position(position, len(ids)), len(ids))
+
+
+def translator_answers(loaded: Pretrained, text: str, position: int = -1) -> AnswerInputs:
+    """The token at a position of the greedy translation of a text."""
+    (result,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
+    source, target = result.source_tokens, [BEGIN, *result.tokens[:-1]]
+    device = next(loaded.model.parameters()).device
+    inputs = {
+        "source": torch.tensor([source], device=device),
+        "lengths": torch.tensor([len(source)], device=device),
+        "target": torch.tensor([target], device=device),
+    }
+    return _decoder_answers(loaded, inputs, check_position(position, len(target)), len(target))
+
+
+def _decoder_answers(loaded: Pretrained, inputs: dict[str, Any], position: int, count: int) -> AnswerInputs:
+    tokenizer, model = loaded.tokenizers.target, loaded.model
+
+    def scores(output: Any) -> Tensor:
+        logits: Tensor = model.readout(output.features[:, position])
+        return logits
+
+    def find(word: str) -> int:
+        ids = tokenizer.encode(word.strip()) if word.strip() else []
+        pieces = tokenizer.pieces(ids)
+        kept = [token for token, piece in zip(ids, pieces, strict=True) if piece.strip("▁ ")]
+        if not kept:
+            raise ValueError(f"{word[:40]!r} is no word of this model's vocabulary; give another")
+        return kept[0]
+
+    return AnswerInputs(model, inputs, scores, tokenizer.pieces, find, "next token", count, position)
+
+
+def classifier_answers(loaded: Pretrained, text: str) -> AnswerInputs:
+    """The labels that a classifier of regard may give a text."""
+    device = next(loaded.model.parameters()).device
+    source, lengths = (part.to(device) for part in stacked([np.asarray(loaded.tokenizers.source.encode(text))]))
+    labels: list[str] = loaded.tokenizers.target.names
+
+    def find(word: str) -> int:
+        if word not in labels:
+            raise ValueError(f"there is no label {word[:40]!r}; choose from {', '.join(labels)}")
+        return labels.index(word)
+
+    inputs = {"source": source, "lengths": lengths}
+    names = partial(_some, labels)
+    return AnswerInputs(loaded.model, inputs, lambda output: output.logits, names, find, "label", 1, 0)
+
+
+def _some(names: list[str], at: list[int]) -> list[str]:
+    return [names[n] for n in at]
+
+
+# Models of Hugging Face
+
+
+def text_model_answers(text_model: TextModel, text: TokenizedText, position: int = -1) -> AnswerInputs:
+    """The next token after a position; of a model without an output layer, similarities of final vectors."""
+    if text_model.is_encoder_decoder:
+        raise ValueError(f"{text_model.name} reads one text and writes another; its answers are not known here")
+    inputs: dict[str, Any] = text_model.inputs(text)
+    position = check_position(position, len(text))
+    if text_model.model.get_output_embeddings() is None:  # type: ignore[operator]
+        return _vector_answers(text_model, inputs, text, position)
+    kept = position
+    if "logits_to_keep" in inspect.signature(text_model.model.forward).parameters:
+        inputs["logits_to_keep"], kept = len(text) - position, 0  # the last so many
+    tokenizer = text_model.tokenizer
+
+    def find(word: str) -> int:
+        ids = tokenizer(f" {word.strip()}", add_special_tokens=False)["input_ids"]
+        if not word.strip() or not ids:
+            raise ValueError(f"{word[:40]!r} is no word; give one that the model may continue with")
+        return int(ids[0])  # the first token of the word after a space
+
+    def scores(output: Any) -> Tensor:
+        logits: Tensor = output.logits[:, kept]
+        return logits
+
+    names = tokenizer.convert_ids_to_tokens
+    return AnswerInputs(text_model.model, inputs, scores, names, find, "next token", len(text), position)
+
+
+def _vector_answers(
+    text_model: TextModel, inputs: dict[str, Any], text: TokenizedText, position: int
+) -> AnswerInputs:
+    names = [*text.tokens, WHOLE_TEXT]
+
+    def scores(output: Any) -> Tensor:
+        x = output.last_hidden_state
+        others = torch.cat([x, x.mean(dim=1, keepdim=True)], dim=1)
+        return torch.nn.functional.cosine_similarity(x[:, position, None], others, dim=-1)
+
+    def find(word: str) -> int:
+        if word not in names:
+            raise ValueError(f"{word[:40]!r} is no token of this text, nor {WHOLE_TEXT!r}")
+        return names.index(word)
+
+    return AnswerInputs(
+        text_model.model, inputs, scores, partial(_some, names), find, "similarity", len(text), position
+    )
