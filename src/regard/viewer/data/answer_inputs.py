@@ -1,10 +1,10 @@
-"""The answers that a model chooses from at one position, as numbers to explain: logits of tokens or labels, similarities.
+"""The answers that a model chooses from at one position, as numbers to explain: logits, or similarities of vectors.
 
-    model                       answers                                  number
-    writes or translates        the tokens of its vocabulary             the logit of the next token
-    classifies                  its labels                               the logit of the label
-    only reads (no output       the other tokens of the text, and the    the cosine of the two final vectors
-    layer)                      whole text (the mean vector)
+model                       answers                                  number
+writes or translates        the tokens of its vocabulary             the logit of the next token
+classifies                  its labels                               the logit of the label
+only reads (no output       the other tokens of the text, and the    the cosine of the two final vectors
+layer)                      whole text (the mean vector)
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import torch
 from ...data.batch import BEGIN
 from ...decoding.batched_translation import translate
 from ...decoding.source_batches import stacked
-from ...seeing.capture.tokenized_text import TokenizedText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from ...decoding.load_model_and_tokenizers import Pretrained
     from ...seeing.capture.huggingface_text_model import TextModel
+    from ...seeing.capture.tokenized_text import TokenizedText
 
 WHOLE_TEXT = "the whole text"
 
@@ -165,9 +165,7 @@ def text_model_answers(text_model: TextModel, text: TokenizedText, position: int
     return AnswerInputs(text_model.model, inputs, scores, names, find, "next token", len(text), position)
 
 
-def _vector_answers(
-    text_model: TextModel, inputs: dict[str, Any], text: TokenizedText, position: int
-) -> AnswerInputs:
+def _vector_answers(text_model: TextModel, inputs: dict[str, Any], text: TokenizedText, position: int) -> AnswerInputs:
     names = [*text.tokens, WHOLE_TEXT]
 
     def scores(output: Any) -> Tensor:
