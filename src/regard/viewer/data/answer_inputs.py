@@ -110,7 +110,7 @@ def _decoder_answers(loaded: Pretrained, inputs: dict[str, Any], position: int, 
         kept = [token for token, piece in zip(ids, pieces, strict=True) if piece.strip("▁ ")]
         if not kept:
             raise ValueError(f"{word[:40]!r} is no word of this model's vocabulary; give another")
-        return kept[0]
+        return int(kept[0])
 
     return AnswerInputs(model, inputs, scores, tokenizer.pieces, find, "next token", count, position)
 
