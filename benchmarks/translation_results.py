@@ -43,9 +43,9 @@ TITLES = {
         "Multi30k, English to German, test_2016_flickr",
         "Lowercased, normalised and tokenised text, the form that most papers score. Published: Transformer-Tiny 41.02 "
         "tokenised BLEU, beam 5 (Wu et al. 2021); text-only GRUs 38.1, which conditional-multi30k exceeds and "
-        "bahdanau-multi30k does not reach. [Lab notes](lab_notes.md) lists the settings that were tried. Here and below, "
-        "recurrent encoders of 2026-11-15 were trained when mixed precision still ran cuDNN's recurrent steps in float16; now "
-        "they run in float32.",
+        "bahdanau-multi30k does not reach. [Lab notes](lab_notes.md) lists the settings that were tried. Here and "
+        "below, recurrent encoders of 2026-11-15 were trained when mixed precision still ran cuDNN's recurrent steps "
+        "in float16; now they run in float32.",
     ),
     "multi30k-en-fr": (
         "Multi30k, English to French, test_2016_flickr",
