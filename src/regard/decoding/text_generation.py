@@ -20,11 +20,22 @@ if TYPE_CHECKING:
     from .sampling import Sample
 
 
-@torch.no_grad()
 def generate(
     model: EncoderDecoder, tokenizer: Tokenizer, prompt: str = "", *, tokens: int = 256, sample: Sample | None = None
 ) -> Iterator[str]:
     """y_t ~ p(y_t | prompt, y_<t): the continuation of the prompt, piece by piece, at most `tokens` tokens.
+
+    See `generate_ids`.
+    """
+    for token in generate_ids(model, tokenizer, prompt, tokens=tokens, sample=sample):
+        yield tokenizer.running([token])
+
+
+@torch.no_grad()
+def generate_ids(
+    model: EncoderDecoder, tokenizer: Tokenizer, prompt: str = "", *, tokens: int = 256, sample: Sample | None = None
+) -> Iterator[int]:
+    """The ids of the continuation, at most `tokens` of them.
 
     Without `sample` each is the likeliest. Without a prompt the text begins a new line. Keys, values and states
     are cached, so a token costs one step. The context is as long as the training windows; when it is full, generation
@@ -54,7 +65,7 @@ def generate(
                 return
             ids.append(token)
             tokens -= 1
-            yield tokenizer.running([token])
+            yield token
 
 
 def _begin(tokenizer: Tokenizer, prompt: str) -> list[int]:

@@ -27,6 +27,10 @@ MATRICES = 1 << 16
 """Batch entries × heads of one call."""
 VECTORS = 1 << 33
 """Bytes of one call's queries, or keys, over all heads."""
+EXPLAINED = 1024
+"""Tokens of a text whose contributions are computed: a backward pass keeps what every layer computed."""
+RUNS = 1 << 30
+"""Bytes of the cache of runs with a backward pass."""
 MEMORY = 512 << 20
 """Bytes of the pyramid cache; the cache of encoded arrays has a quarter of it."""
 
@@ -41,6 +45,7 @@ def public() -> dict[str, int]:
         "generated": GENERATED,
         "beams": BEAMS,
         "models": MODELS,
+        "explained": EXPLAINED,
     }
 
 

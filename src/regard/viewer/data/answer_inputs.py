@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...data.batch import BEGIN
+from ...data.batch import BEGIN, END
 from ...decoding.batched_translation import translate
 from ...decoding.source_batches import stacked
 
@@ -118,7 +118,7 @@ def _decoder_answers(loaded: Pretrained, inputs: dict[str, Any], position: int, 
 def classifier_answers(loaded: Pretrained, text: str) -> AnswerInputs:
     """The labels that a classifier of regard may give a text."""
     device = next(loaded.model.parameters()).device
-    source, lengths = (part.to(device) for part in stacked([np.asarray(loaded.tokenizers.source.encode(text))]))
+    source, lengths = (part.to(device) for part in stacked([np.asarray([*loaded.tokenizers.source.encode(text), END])]))
     labels: list[str] = loaded.tokenizers.target.names
 
     def find(word: str) -> int:

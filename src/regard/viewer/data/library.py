@@ -251,6 +251,7 @@ class Library:
         """A model with its tokenizers, `Pretrained` or `TextModel`; only for the thread of the models."""
         if model.name not in self._loaded:
             self._loaded[model.name] = loaded = _load(model)
+            loaded.model.requires_grad_(False)  # nothing is trained here; contributions need gradients of outputs only
             self._make_cancellable(loaded.model)
         self._loaded.move_to_end(model.name)
         while len(self._loaded) > LOADED:

@@ -19,6 +19,9 @@ from ...decoding.beam_hypotheses_per_step import beam_history
 from ...decoding.classification import classify
 from ...models import EncoderDecoder
 from ...seeing.capture.watch import watch
+from ..limits import RequestError
+from .answer_inputs import classifier_answers
+from .contribution_run import Target, backward_run, call_contributions
 from .token_words import TokenLabels
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ ALTERNATIVES = 8
 """Most likely next tokens that are listed for each step of a translation."""
 PIXELS = 512
 """Along a side of the picture that is sent back: a square, as the model reads it; the page gives it its proportions."""
+LABELS = 16
+"""Labels of a classifier that contributions are computed for: each takes a backward pass."""
 POINTS = 800
 """Of a waveform."""
 
@@ -116,7 +121,30 @@ def text_classification(library: Library, model: ModelEntry, text: str) -> dict[
         "words": loaded.tokenizers.source.pieces([int(x) for x in result.numbers]),
         "weights": _numbers(result.weights),
         "static": _numbers(result.static),
+        **_label_contributions(loaded, text, len(result.numbers)),
     }
+
+
+def _label_contributions(loaded: Pretrained, text: str, tokens: int) -> dict[str, Any]:
+    """What each token contributed to the logit of each label through the pooling, and the error of the proof.
+
+    Nothing where the pooling is no attention over the tokens.
+    """
+    answers = classifier_answers(loaded, text)
+    labels = loaded.tokenizers.target.names[:LABELS]
+    contributions, error, budget = {}, 0.0, 0.0
+    for number, label in enumerate(labels):
+        try:
+            seen = backward_run(answers, Target(0, number))[0]
+        except RequestError:
+            return {"contributions": None}
+        calls = [call for call in seen.calls if call.shape[-1] == tokens and call.shape[-2] == 1]
+        if len(calls) != 1:
+            return {"contributions": None}
+        explained = call_contributions(calls[0])
+        contributions[label] = _numbers(explained.contributions.dense().sum(0)[0])
+        error, budget = max(error, explained.error), explained.budget
+    return {"contributions": contributions, "contribution_error": error, "contribution_budget": budget}
 
 
 def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, Any]:

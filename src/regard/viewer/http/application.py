@@ -17,7 +17,7 @@ from ..static_files import MEDIA_TYPES, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .request_computations import Jobs
 from .responses import json_response
-from .routes import call_routes, experiment_routes, model_routes, trace_routes
+from .routes import call_routes, contribution_routes, experiment_routes, model_routes, trace_routes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -53,7 +53,7 @@ def create_app(
         separate_input_output_schemas=False,
     )
     app.state.jobs = Jobs(library)
-    for routes in (trace_routes, call_routes, model_routes, experiment_routes):
+    for routes in (trace_routes, call_routes, contribution_routes, model_routes, experiment_routes):
         app.include_router(routes.router, prefix="/api")
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(ClientDisconnected, _disconnected)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fastapi import Request
 
+    from ..data.contribution_run import ContributionRun
     from ..data.library import Library
     from ..data.tile_pyramid import Pool, Tile
     from ..data.trace_view import TraceView
@@ -78,6 +79,7 @@ class Jobs:
     models: Worker = field(default_factory=lambda: Worker("models"))
     pyramids: LRUCache[TilePyramid] = field(default_factory=lambda: LRUCache(limits.MEMORY))
     arrays: LRUCache[EncodedArray] = field(default_factory=lambda: LRUCache(limits.MEMORY // 4))
+    runs: LRUCache[ContributionRun] = field(default_factory=lambda: LRUCache(limits.RUNS))
 
     def __post_init__(self) -> None:
         self.library.on_remove = self._remove_trace
@@ -143,7 +145,7 @@ class Jobs:
             self._remove_trace(key[0])
 
     def _remove_trace(self, id: str) -> None:
-        for cache in (self.pyramids, self.arrays):
+        for cache in (self.pyramids, self.arrays, self.runs):
             cache.remove(lambda key: key[0] == id)
 
     async def compute_row_states(

@@ -132,6 +132,21 @@ async def received(request: Request, trace: TraceId, call: CallId, head: Head = 
     return EncodedArray.of(total).response(request)
 
 
+def check_tile(tile: Tile, queries: int, keys: int) -> Tile:
+    """The same tile; a 422 where it is empty or has more cells than weights."""
+    top, left, bottom, right = tile.top, tile.left, tile.bottom, tile.right
+    if top >= bottom or left >= right:
+        raise RequestError(
+            422, f"rows {top}:{bottom}, columns {left}:{right} of {queries} × {keys} are an empty rectangle"
+        )
+    if tile.height > bottom - top or tile.width > right - left:
+        weights = f"{bottom - top} × {right - left} weights"
+        raise RequestError(
+            422, f"{weights} cannot be pooled to {tile.height} × {tile.width} cells; ask for fewer cells"
+        )
+    return tile
+
+
 @router.get("/tile", responses=TILE, response_class=Response)
 async def tile(
     request: Request,
@@ -156,15 +171,7 @@ async def tile(
     """
     jobs, view, (count, queries, keys) = call_of(request, trace, call, entry)
     check_head(head, count)
-    bottom, right = min(bottom, queries), min(right, keys)
-    if top >= bottom or left >= right:
-        raise RequestError(
-            422, f"rows {top}:{bottom}, columns {left}:{right} of {queries} × {keys} are an empty rectangle"
-        )
-    if height > bottom - top or width > right - left:
-        weights = f"{bottom - top} × {right - left} weights"
-        raise RequestError(422, f"{weights} cannot be pooled to {height} × {width} cells; ask for fewer cells")
-    rectangle = Tile(top, left, bottom, right, height, width)
+    rectangle = check_tile(Tile(top, left, min(bottom, queries), min(right, keys), height, width), queries, keys)
     return (await jobs.tile(request, view, call, entry, head, rectangle, pool, type)).response(request)
 
 
