@@ -70,5 +70,6 @@ def _square(seen: Any) -> set[str]:
     for call in seen:
         *_, queries, keys = call.shape
         square = [x for x in tensors_of(call.record) if x.numel() >= queries * keys and {queries, keys} <= set(x.shape)]
-        held |= {f"{call.origin} {list(x.shape)}" for x in square if min(queries, keys) > 1}
+        reason = f", {call.matrix}" if call.matrix else ""
+        held |= {f"{call.origin} {list(x.shape)}{reason}" for x in square if min(queries, keys) > 1}
     return held

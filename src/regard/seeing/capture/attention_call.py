@@ -109,6 +109,11 @@ class Call:
         return self.record.origin
 
     @property
+    def matrix(self) -> str:
+        """Why the weights are held as a whole matrix; empty if queries and keys are held instead."""
+        return "" if self._generation is None else self._generation.first.matrix
+
+    @property
     def kind(self) -> str:
         """ "self" if queries and keys come from the same sequence, otherwise "cross"."""
         if self.record.cross is not None:
@@ -256,7 +261,8 @@ def _measure_fidelity(call: Call) -> MeasuredFidelity:
     """The error of the worst head, on the outputs kept."""
     generation = call.generation
     rows, out = generation.outputs()
-    budget, first = BUDGET[out.dtype], generation.first
+    first = generation.first
+    budget = BUDGET[_coarsest(out.dtype, first.energies.a.dtype)]
     if first.measured is not None:
         stored = first.steps is not None  # in a trace, whose steps are counted, it is what the file says
         remark = "recorded" if stored else ""
@@ -280,7 +286,9 @@ def _measure_product(
 ) -> MeasuredFidelity:
     """|W·v − out| / |out| of the worst head, on these rows."""
     generation = call.generation
-    v, budget, first = generation.v, BUDGET[out.dtype], generation.first
+    v, first = generation.v, generation.first
+    dtype = _coarsest(out.dtype, first.energies.a.dtype)  # weights of float32 may be multiplied with values in float64
+    budget = BUDGET[dtype]
     part, after = weights.rows(rows.tolist()), first.after
     mean = v.mean(dim=-2, dtype=torch.float32)  # [*batch, D_v]: the output of uniform weights
     groups = first.energies.groups
@@ -299,9 +307,14 @@ def _measure_product(
         # What attention contributes, behind a residual and all that follows it.
         uniform = after((w.sum(dim=-1, keepdim=True) * mean[..., None, :].to(v.dtype)), at)
         whole, moved = out.float().norm(), (out.float() - uniform.float()).norm()
-    allowed = (budget * moved / whole.clamp_min(1e-30)).clamp_max(budget) + ROUNDING[out.dtype]
+    allowed = (budget * moved / whole.clamp_min(1e-30)).clamp_max(budget) + ROUNDING[dtype]
     worst = int((error / allowed).nan_to_num(torch.inf).argmax())
     return MeasuredFidelity(float(error.flatten()[worst]), float(allowed.flatten()[worst]))
+
+
+def _coarsest(*dtypes: torch.dtype) -> torch.dtype:
+    """The floating-point type of the largest rounding error."""
+    return max((x for x in dtypes if x in BUDGET), key=BUDGET.__getitem__)
 
 
 def layer_of(name: str) -> int | None:

@@ -87,6 +87,8 @@ class Record:
     """Whether queries, masks or learned parts were changed in place between the call and the making of this record."""
     key_versions: tuple[int | None, int | None] | None = None
     """The version counters of keys and values at the call; None if the record was made at the call."""
+    matrix: str = ""
+    """Why the weights are kept as a whole matrix; empty if they are computed from queries and keys."""
 
 
 def dot_energies(

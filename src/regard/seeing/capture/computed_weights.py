@@ -43,8 +43,13 @@ def record_of_weights(
     out: Float[Tensor, "*batch q d_v"] | None = None,
     origin: str = IN_ITS_OWN_CODE,
     dropout: float = 0.0,
+    *,
+    reason: str,
 ) -> Record:
-    """A record of weights without queries and keys: energies of 0, with the weights added to them."""
+    """A record of weights without queries and keys: energies of 0, with the weights added to them.
+
+    `reason` says why they are kept as a whole.
+    """
     w = weights.detach()
     *batch, queries, keys = w.shape
     zeros = w.new_zeros(1).expand
@@ -53,4 +58,4 @@ def record_of_weights(
     )
     v = w.new_empty(*batch, keys, 0) if v is None else v.detach()
     out = w.new_empty(*batch, queries, 0) if out is None else out.detach()
-    return Record(energies, v, out, origin, normalize=Unchanged(), dropout=dropout)
+    return Record(energies, v, out, origin, normalize=Unchanged(), dropout=dropout, matrix=reason)

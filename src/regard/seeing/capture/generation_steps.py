@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from ...attention import Bias, dense
 from ...attention.tensor_versions import TensorVersions
 from .call_inputs_and_output import fixed_of, placed, with_short_masks, without_unfilled
+from .computed_weights import IN_ITS_OWN_CODE
 from .interval_mask import intervals
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ class Generation:
             and type(record.normalize) is type(self.first.normalize)
             and record.normalize.settings() == self.first.normalize.settings()
             and record.after is None
+            # A module that notes what it computed by a softmax: the note replaces the softmax, and does not follow it.
+            and (record.origin == IN_ITS_OWN_CODE) is (self.first.origin == IN_ITS_OWN_CODE)
             and (record.measured is None or _is_without_values(record) is _is_without_values(self.first) is True)
         )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from .recording.call_recorder import CallRecorder
+from .tensor_storage import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -84,6 +86,16 @@ class Seen:
         """
         storages = [x.untyped_storage() for call in self.calls for x in call.tensors() if not x.is_nested]
         return sum({x.data_ptr(): x.nbytes() for x in storages}.values())
+
+    @property
+    def matrices(self) -> list[str]:
+        """The calls whose weights are held as a whole, T_q × T_k numbers for each head, with their size and reason.
+
+        All others hold queries and keys, and grow with the length.
+        """
+        return [
+            f"{call.name}: {format_bytes(_weight_bytes(call))}, {call.matrix}" for call in self.calls if call.matrix
+        ]
 
     @property
     def prompt(self) -> int:
@@ -195,6 +207,10 @@ def _cells(call: Call) -> tuple[str, ...]:
     if whole != call.heads:
         heads += f" of {whole}, from {call.head_numbers.start}"
     return call.name, call.kind, heads, rows, str(keys), origin, verdict
+
+
+def _weight_bytes(call: Call) -> int:
+    return math.prod(call.shape) * call.record.energies.a.element_size()
 
 
 def _first_names(calls: Sequence[Call]) -> str:

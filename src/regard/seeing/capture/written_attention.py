@@ -10,6 +10,7 @@ import torch
 from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .computed_weights import record_of_weights
 from .output_gradients import GraphOutput
+from .recording.written_scores import NotRecomputableError, recomputed_record
 from .tensor_product import output_matrix, same_values
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from .call_inputs_and_output import Record
+    from .recording.written_scores import WrittenScores
     from .tensor_product import TensorProduct
 
 HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads", "nhead", "nheads", "num_attn_heads")
@@ -57,6 +59,8 @@ class OpenSoftmax:
     dim: int
     """The axis over which it was normalised: the keys."""
     module: nn.Module
+    origin: WrittenScores | str
+    """How its input was computed, or why that is not known."""
     pieces: list[Piece] = field(default_factory=list)
     _versions: TensorVersions = field(init=False)
 
@@ -100,7 +104,20 @@ class OpenSoftmax:
         lead = self._lead(w)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
-        return record_of_weights(w, v, out, dropout=dropout)
+        try:
+            return recomputed_record(self._scores(), w, v, out, dropout)
+        except NotRecomputableError as error:
+            return record_of_weights(w, v, out, dropout=dropout, reason=str(error))
+
+    def _scores(self) -> WrittenScores:
+        """How the input of the softmax was computed, if one product with values has all keys in its order."""
+        if isinstance(self.origin, str):
+            raise NotRecomputableError(self.origin)
+        if len(self.pieces) > 1 or not self.complete:
+            raise NotRecomputableError("its weights are multiplied with values in parts")
+        if self.dim != self.weights.dim() - 1:
+            raise NotRecomputableError(f"its softmax is over axis {self.dim} of {list(self.weights.shape)}")
+        return self.origin
 
     def output(self) -> GraphOutput | None:
         """The output with its graph; None if it is the sum of several products."""
@@ -165,4 +182,6 @@ class OpenSoftmax:
             return None
         if len(lead) > 1 and self.weights.shape[-2] == w.shape[-2] and torch.Size(lead).numel() == w.shape[0]:
             return lead
-        return (-1, heads) if heads is not None and heads > 1 and w.shape[0] % heads == 0 else None
+        if heads is not None and heads > 1 and w.shape[0] % heads == 0:
+            return (w.shape[0] // heads, heads)
+        return None if isinstance(self.origin, str) or len(self.origin.leading()) < 2 else self.origin.leading()

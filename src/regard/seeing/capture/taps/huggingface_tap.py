@@ -21,6 +21,7 @@ from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
 from .patching import Replacement, Tap
+from .score_trace import end_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,6 +62,7 @@ def _attention(
     ablations = call_routing.ablations_of(module)
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
+    end_trace()
     waiting = call_routing.thread_state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
@@ -145,7 +147,8 @@ def _record(
             raise ValueError(f"the weights of {type(module).__name__} are not the softmax of its queries and keys")
         groups = record.energies.groups
         v = record.v if groups == 1 else record.v.repeat_interleave(groups, dim=-3)
-        own = record_of_weights(weights, v, record.out, "eager, its own way", record.dropout)
+        reason = "they are not the softmax of its queries and keys"
+        own = record_of_weights(weights, v, record.out, "eager, its own way", record.dropout, reason=reason)
         return replace(own, cross=record.cross)
     return record
 

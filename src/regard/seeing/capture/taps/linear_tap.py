@@ -120,7 +120,8 @@ def _by_unit_values(function: Callable[..., Any], options: dict[str, Any], out: 
         with torch.no_grad(), call_routing.suspend_reports():
             result = function(**inputs)
         w = result[0] if isinstance(result, tuple) else result
-        record = record_of_weights(w.transpose(1, 2), v.transpose(1, 2).float(), kept, origin)
+        w, reason = w.transpose(1, 2), "it has no softmax: what it returns for unit values"
+        record = record_of_weights(w, v.transpose(1, 2).float(), kept, origin, reason=reason)
         record.rows, record.cross = rows, False
         return record
 

@@ -1,7 +1,8 @@
 """The tap of attention that a module writes out: a softmax, and the product with values that follows it.
 
-Names do not decide: a softmax is attention if its result is multiplied with values and summed over the same axis. The
-weights are kept as a whole matrix, which such a model stores anyway. Values and output are those of the product.
+Names do not decide: a softmax is attention if its result is multiplied with values and summed over the same axis.
+Values and output are those of the product. Queries and keys are those of the product before the softmax, if what is
+between them can be repeated (`score_trace`); if not, the weights are kept as a whole matrix.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from torch.nn import functional as F
 from ....attention.tensor_versions import ChangedInPlaceError
 from .. import call_routing
 from ..computed_weights import record_of_weights
+from ..recording.written_scores import forget_masks
 from ..tensor_product import einsum_product, matmul_product
 from ..written_attention import OpenSoftmax, head_count
 from .patching import Replacement, Tap
+from .score_trace import begin_trace, end_trace, without_softmax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,6 +39,7 @@ MOST = 8
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
+    origin = end_trace(input)
     with call_routing.suspend_reports():  # F.softmax may call the others
         weights = original(input, dim, *args, **kwargs)
     if not (call_routing.watches or call_routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
@@ -55,22 +59,27 @@ def _softmax(
         if len(waiting) == MOST:
             _report(waiting.pop(0))
         state.events += 1
-        waiting.append(OpenSoftmax(weights, dim % weights.dim(), module))
+        waiting.append(OpenSoftmax(weights, dim % weights.dim(), module, origin))
     return weights
 
 
 def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     out = original(input, other, *args, **kwargs)
     if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
-        return _find_softmax(lambda: matmul_product(input, other, out), out, input, other)
+        found = _find_softmax(lambda: matmul_product(input, other, out), out, input, other)
+        if found is not None:
+            return found
+        if input.dim() > 1 < other.dim() and input.shape[-1] > 1:
+            begin_trace(out, input, other)
     return out
 
 
 def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
     out = original(input, other)
+    found = None
     if isinstance(other, torch.Tensor):
-        return _find_softmax(lambda: matmul_product(other, input, out), out, other, input)
-    return out
+        found = _find_softmax(lambda: matmul_product(other, input, out), out, other, input)
+    return out if found is None else found
 
 
 def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
@@ -78,18 +87,32 @@ def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if isinstance(args[0], str) and len(operands) == 2:
         a, b = operands
-        return _find_softmax(lambda: einsum_product(args[0], a, b, out), out, a, b)
+        found = _find_softmax(lambda: einsum_product(args[0], a, b, out), out, a, b)
+        if found is not None:
+            return found
+        begin_trace(out, a, b, args[0])
     return out
 
 
-def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Tensor) -> Tensor:
+def _baddbmm(
+    original: Callable[..., Tensor], input: Tensor, batch1: Tensor, batch2: Tensor, *args: Any, **kwargs: Any
+) -> Tensor:
+    """input + q·k: a bias and scores in one function. Values are not multiplied by it."""
+    out = original(input, batch1, batch2, *args, **kwargs)
+    beta, scale = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+    if not args and beta in (0, 1) and isinstance(scale, int | float):
+        begin_trace(out, batch1, batch2, None, scale, input if beta else None)
+    return out
+
+
+def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operands: Tensor) -> Tensor | None:
     """Report the product if one of its operands is the result of a softmax that waits for it.
 
-    Returns its output, without the heads that an ablation silences.
+    Returns its output, without the heads that an ablation silences; None if no softmax waits for it.
     """
     waiting = call_routing.thread_state.softmaxes
-    if not any(softmax.may_be(x) for softmax in waiting for x in operands):
-        return out
+    if not waiting or not any(softmax.may_be(x) for softmax in waiting for x in operands):
+        return None
     try:
         with torch.no_grad(), call_routing.suspend_reports():
             product = make()
@@ -101,7 +124,7 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
         call_routing.report_missed(call_routing.failure(error))
         return out
     if softmax is None:
-        return out
+        return None
     ablated = _ablated(softmax, out) if call_routing.ablations else out
     if softmax.complete:
         waiting.remove(softmax)
@@ -121,6 +144,8 @@ def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
 
 def close_softmaxes() -> None:
     """At the end of a watch: no product will follow."""
+    end_trace()
+    forget_masks()
     waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
     for softmax in waiting:
         _report(softmax)
@@ -129,6 +154,8 @@ def close_softmaxes() -> None:
 def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
     call_routing.thread_state.softmaxes.clear()
+    end_trace()
+    without_softmax.clear()
 
 
 def _report(softmax: OpenSoftmax) -> None:
@@ -143,7 +170,8 @@ def _report(softmax: OpenSoftmax) -> None:
         return bool(ATTENTION_NAME.search(name.lower()))
 
     if softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads)):
-        call_routing.report(record_of_weights(weights), softmax.module, name_filter=is_attention)
+        record = record_of_weights(weights, reason="no product with values was found after its softmax")
+        call_routing.report(record, softmax.module, name_filter=is_attention)
         return
     call_routing.report_missed(
         f"its softmax over {weights.shape[softmax.dim]} entries, {list(weights.shape)}, is not followed by a product "
@@ -153,20 +181,16 @@ def _report(softmax: OpenSoftmax) -> None:
     )
 
 
-def _is_awaited() -> bool:
-    """Whether a product may be that of attention."""
-    return bool(call_routing.thread_state.softmaxes) and call_routing.is_active()
-
-
 def _replacements() -> Iterable[Replacement]:
     for owner in (F, torch, torch.Tensor):
         yield Replacement(owner, "softmax", _softmax)
     for owner in (torch, torch.Tensor):
-        yield Replacement(owner, "matmul", _matmul, _is_awaited)
-        yield Replacement(owner, "bmm", _matmul, _is_awaited)
-    yield Replacement(torch.Tensor, "__matmul__", _matmul, _is_awaited)
-    yield Replacement(torch.Tensor, "__rmatmul__", _reflected, _is_awaited)
-    yield Replacement(torch, "einsum", _einsum, _is_awaited)
+        yield Replacement(owner, "matmul", _matmul)
+        yield Replacement(owner, "bmm", _matmul)
+        yield Replacement(owner, "baddbmm", _baddbmm)
+    yield Replacement(torch.Tensor, "__matmul__", _matmul)
+    yield Replacement(torch.Tensor, "__rmatmul__", _reflected)
+    yield Replacement(torch, "einsum", _einsum)
 
 
 TAP = Tap("a softmax followed by a product with values", _replacements, on_close=close_softmaxes, on_remove=_forget)

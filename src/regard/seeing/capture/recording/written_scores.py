@@ -1,0 +1,246 @@
+"""WrittenScores: how a module that writes out its attention computed the input of its softmax.
+
+A product of queries and keys, followed by steps that act on each score alone: a scale, a mask, a cast. From these the
+weights are computed again, rounding included, so that the T_q × T_k matrix need not be kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ....attention import Bias, Softmax, Weights, dense
+from ....attention.energies.energy_forms import DotForm
+from ....attention.energies.lazy_energy_matrix import EnergyMatrix
+from ....attention.tensor_versions import version_of
+from ..attention_call import BUDGET
+from ..call_inputs_and_output import CLOSED, SHORT, Record, Rounded, evenly_spaced, with_short_masks
+from ..computed_weights import IN_ITS_OWN_CODE
+from ..interval_mask import intervals_of
+from ..tensor_product import einsum_product
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+    from torch import Tensor
+
+    from ....attention import Mask, Modifier
+
+HALF = (torch.float16, torch.bfloat16)
+ROWS = 8
+"""Rows of the matrix with which the recomputed weights are compared."""
+
+
+class NotRecomputableError(ValueError):
+    """The weights cannot be computed again from queries and keys; the message says why."""
+
+
+class ScoreStep(NamedTuple):
+    """A step that acts on each score alone."""
+
+    kind: str
+    """ "scale": times `number`; "add": plus `number` · `tensor`; "close": `number` where `tensor` is `closed`; "floor":
+    at least `number`; "cast": to another type."""
+    shape: tuple[int, ...]
+    """That of the scores, [..., T_q, T_k]."""
+    dtype: torch.dtype
+    """That of the scores after it."""
+    number: float | Tensor = 1.0
+    tensor: Tensor | None = None
+    closed: bool = True
+    version: int | None = None
+    """How often `tensor` had been changed in place."""
+
+
+class WrittenScores(NamedTuple):
+    """A product and the steps after it, by reference."""
+
+    operands: tuple[Tensor, Tensor]
+    versions: tuple[int | None, int | None]
+    equation: str | None
+    """Of einsum; None for a product of matrices."""
+    scale: float
+    shape: tuple[int, ...]
+    """That of the scores now."""
+    dtype: torch.dtype
+    """That of the product."""
+    steps: tuple[ScoreStep, ...] = ()
+    fused: bool = False
+    """Whether the first step is part of the product's kernel (`baddbmm`), which rounds once after it."""
+
+    def then(self, kind: str, result: Tensor, **options: Any) -> WrittenScores:
+        """The scores after one more step, whose result has the shape of the scores."""
+        tensor = options.get("tensor")
+        version = None if tensor is None else version_of(tensor)
+        step = ScoreStep(kind, self.shape, result.dtype, version=version, **options)
+        return self._replace(steps=(*self.steps, step))
+
+    def leading(self) -> tuple[int, ...]:
+        """The leading axes where they are most: those that a reshape merged later are told apart."""
+        return max((self.shape[:-2], *(step.shape[:-2] for step in self.steps)), key=len)
+
+    def energies(self, batch: tuple[int, ...]) -> EnergyMatrix:
+        """The energies with these leading axes; NotRecomputableError if they cannot be made of steps that are known."""
+        if any(version_of(x) != version for x, version in zip(self.operands, self.versions, strict=True)):
+            raise NotRecomputableError("queries or keys were changed in place after their product")
+        q, k = self._queries_and_keys(batch)
+        scale, dtype, mask = self.scale, self.dtype, None
+        modifiers = [] if self.fused else _rounding(dtype)
+        for step in self.steps:
+            if step.tensor is not None and version_of(step.tensor) != step.version:
+                raise NotRecomputableError("a mask or bias was changed in place after its use")
+            number = float(step.number)
+            if step.kind == "scale" and not modifiers:
+                scale *= number
+            elif step.kind == "scale":
+                modifiers = _scaled(modifiers, number, step.dtype)
+            elif step.kind == "add":
+                assert step.tensor is not None
+                added = _aligned(step.tensor, step.shape, batch)
+                modifiers += [Bias(added if number == 1 else added * number), *_rounding(step.dtype)]
+            elif step.kind == "close":
+                rule = _mask_of(step, batch)
+                mask = rule if mask is None or rule is None else mask & rule
+            elif step.dtype != dtype:
+                modifiers += _rounding(step.dtype)
+            dtype = step.dtype
+            if step.kind in ("close", "floor") and not number <= CLOSED:
+                raise NotRecomputableError(f"its scores are set to {number:g}, which closes no key")
+        return EnergyMatrix(q, k, DotForm(scale), batch, tuple(modifiers), mask)
+
+    def _queries_and_keys(self, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        a, b = (x.detach().to(self.dtype) for x in self.operands)  # autocast casts them as well
+        if self.equation is None:
+            q, k = a, b.mT
+        else:
+            product = einsum_product(self.equation, a, b, a)
+            if product is None:
+                raise NotRecomputableError(f"einsum({self.equation!r}) is no product of matrices")
+            sides, out = product.axes, product.out_axes
+            first = 0 if out[-2] in sides[0] else 1
+            row, column, lead = out[-2], out[-1], out[:-2]
+            summed = [x for x in sides[0] if x in sides[1] and x not in out]
+            own = {*lead, *summed}
+            if len(summed) != 1 or row in sides[1 - first] or column in sides[first]:
+                raise NotRecomputableError(f"einsum({self.equation!r}) is no product of queries and keys")
+            if {*sides[first]} != own | {row} or {*sides[1 - first]} != own | {column}:
+                raise NotRecomputableError(f"einsum({self.equation!r}) broadcasts")
+            q, k = (
+                product.operands[side].permute([sides[side].index(x) for x in (*lead, last, *summed)])
+                for side, last in ((first, row), (1 - first, column))
+            )
+        shape = self.steps[0].shape if self.steps else self.shape
+        first_lead = shape[:-2]
+        return _aligned(q, (*first_lead, *q.shape[-2:]), batch), _aligned(k, (*first_lead, *k.shape[-2:]), batch)
+
+
+def recomputed_record(
+    scores: WrittenScores,
+    weights: Float[Tensor, "*batch q k"],
+    v: Float[Tensor, "*batch k d_v"],
+    out: Float[Tensor, "*batch q d_v"],
+    dropout: float,
+) -> Record:
+    """A record of queries and keys that gives these weights, which need not be kept then.
+
+    NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist.
+    """
+    batch, (queries, keys) = tuple(weights.shape[:-2]), weights.shape[-2:]
+    if math.prod(scores.shape) != weights.numel() or scores.shape[-2:] != (queries, keys):
+        raise NotRecomputableError(f"its scores {list(scores.shape)} are multiplied as {list(weights.shape)}")
+    energies = scores.energies(batch)
+    record = Record(energies, v.detach(), out.detach(), IN_ITS_OWN_CODE, dropout=dropout)
+    record = _recent_masks.shorten(record)
+    biases = [x.added for x in record.energies.modifiers if x.added is not None]
+    large = next((x for x in biases if x.numel() >= max(weights.numel(), SHORT)), None)
+    if large is not None:
+        raise NotRecomputableError(f"its scores have a bias of their own, {list(large.shape)}")
+    rows = evenly_spaced(queries, ROWS).tolist()
+    ours = Weights(record.energies, Softmax()).tile(rows, slice(None))
+    theirs = weights.detach()[..., rows, :].to(ours.dtype)
+    error, whole = (ours - theirs).norm(dim=-1), theirs.norm(dim=-1)
+    if not bool((error <= BUDGET[min(weights.dtype, scores.dtype, key=lambda x: torch.finfo(x).bits)] * whole).all()):
+        worst = float((error / whole).nan_to_num(torch.inf).max())
+        raise NotRecomputableError(f"weights recomputed from its queries and keys differ by {worst:.1e}")
+    return record
+
+
+class _RecentMasks:
+    """The intervals of the masks seen last: all layers of a model usually share one mask."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, Mask | None]] = {}
+        self._versions: dict[int, int | None] = {}
+
+    def shorten(self, record: Record) -> Record:
+        """The record with masks of T_q × T_k numbers as two numbers per query, where these are equal."""
+        valid = {key: entry for key, entry in self._known.items() if version_of(entry[0]) == self._versions[key]}
+        record = with_short_masks(record, valid)
+        self._known = dict(list(valid.items())[-4:])
+        self._versions = {key: version_of(x) for key, (x, _) in self._known.items()}
+        return record
+
+    def clear(self) -> None:
+        self._known.clear()
+        self._versions.clear()
+
+
+_recent_masks = _RecentMasks()
+forget_masks = _recent_masks.clear
+
+
+def _rounding(dtype: torch.dtype) -> list[Modifier]:
+    return [Rounded(_name(dtype))] if dtype in HALF else []
+
+
+def _scaled(modifiers: list[Modifier], number: float, dtype: torch.dtype) -> list[Modifier]:
+    """Times a number, rounded to this type."""
+    last = modifiers[-1]
+    if last == Rounded(_name(dtype)):
+        return [*modifiers[:-1], Rounded(_name(dtype), number)]
+    return [*modifiers, Rounded(_name(dtype), number)]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _mask_of(step: ScoreStep, batch: tuple[int, ...]) -> Mask | None:
+    """The keys that a step leaves open; None if it leaves all."""
+    assert step.tensor is not None
+    x = _compact(_aligned(step.tensor, step.shape, batch))
+    seen = ~x if step.closed else x
+    if not bool(seen.any(-1).all()):
+        raise NotRecomputableError("its mask closes all keys of a query")
+    if bool(seen.all()):
+        return None
+    interval = intervals_of(seen) if x.shape[-2] > 1 and x.shape[-2] * x.shape[-1] >= SHORT else None
+    return dense(seen) if interval is None else interval
+
+
+def _compact(x: Bool[Tensor, "..."]) -> Tensor:
+    """Without the copies along axes that were expanded."""
+    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride())]
+
+
+def _aligned(x: Tensor, shape: tuple[int, ...], batch: tuple[int, ...]) -> Tensor:
+    """A tensor that broadcasts to scores of this shape, for scores with other leading axes: some merged, or split.
+
+    The same object if they are the same: a mask that all layers share is kept once.
+    """
+    x = x.detach() if x.requires_grad else x
+    now = shape[:-2]
+    if x.dim() < 2:
+        x = x.reshape(*[1] * (2 - x.dim()), *x.shape)
+    if now == batch or x.dim() == 2:
+        return x
+    x = x[(None,) * (len(shape) - x.dim())]
+    own, last = x.shape[:-2], x.shape[-2:]
+    if all(n == 1 for n in own):
+        return x.reshape(last)
+    if len(now) == 1:
+        return x.reshape(*batch, *last)
+    if math.prod(now) == math.prod(own) or last[0] == 1 or last[1] == 1:
+        return x.expand(*now, *last).reshape(*batch, *last)
+    raise NotRecomputableError(f"a mask {list(x.shape)} does not follow the scores to {list(batch)}")

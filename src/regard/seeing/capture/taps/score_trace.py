@@ -1,0 +1,246 @@
+"""ScoreTrace: follows the product of queries and keys to the softmax, in attention that a module writes out.
+
+It is a function mode of PyTorch that is on from a product to the softmax after it, and off in all other code: nothing
+else in the model passes through it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ....attention.tensor_versions import version_of
+from .. import call_routing
+from ..recording.written_scores import WrittenScores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from torch import Tensor
+
+    Origin = WrittenScores | str
+    Place = tuple[CodeType, int]
+
+FUNCTIONS = 96
+"""Functions that may run between a product and its softmax. If there are more, the product is something else."""
+SHAPE_FROM = {
+    **dict.fromkeys(("expand_as", "view_as", "reshape_as", "type_as", "to"), 1),
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like", "empty_like"), 0),
+    **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"), 0),
+}
+"""How many arguments give the values of the result. The others give its shape or type."""
+without_softmax: set[Place] = set()
+"""Places in code whose product was followed by no softmax. They are not followed again."""
+NOT_FOUND = "no product of queries and keys was found before its softmax"
+_stack_length = getattr(torch._C, "_len_torch_function_stack", None)
+_push = getattr(torch._C, "_push_on_torch_function_stack", None)
+_pop = getattr(torch._C, "_pop_torch_function_stack", None)
+"""The stack of function modes, private to PyTorch. Without these functions the weights are kept as a whole."""
+
+
+class ScoreTrace(TorchFunctionMode):
+    """What is known of each tensor that comes from a product: its steps, or why they cannot be repeated."""
+
+    def __init__(self) -> None:
+        self._origins: dict[int, tuple[weakref.ref[Tensor], int | None, Origin]] = {}
+        self._left = FUNCTIONS
+        self._places: list[Place] = []
+
+    def begin(self, out: Tensor, origin: Origin, place: Place) -> None:
+        """Follow the result of a product that was computed at this place of the model's code."""
+        self._left = FUNCTIONS
+        self._places.append(place)
+        self._add(out, origin)
+
+    def origin(self, x: Any) -> Origin | None:
+        """How x was computed from a product; None if it was not, or was changed in place by another function."""
+        entry = self._origins.get(id(x))
+        if entry is None:
+            return None
+        reference, version, origin = entry
+        is_same = reference() is x  # ids are used again
+        return origin if is_same and version == version_of(x) else None
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if self._left <= 0 or torch.compiler.is_compiling():
+            return func(*args, **options)
+        self._left -= 1
+        if not self._left:
+            without_softmax.update(self._places)
+        name = func.__name__
+        values = args[0] if args and isinstance(args[0], list | tuple) else args[: SHAPE_FROM.get(name, 3)]
+        origins = [self.origin(x) for x in values]
+        result = func(*args, **options)
+        if any(x is not None for x in origins) and type(result) is torch.Tensor:
+            self._add(result, _after(name, args, options, origins, result))
+        elif name == "__setitem__" and args[0].is_inference():
+            self._origins.pop(id(args[0]), None)  # it has no version counter that would tell
+        return result
+
+    def _add(self, x: Tensor, origin: Origin) -> None:
+        self._origins[id(x)] = weakref.ref(x), version_of(x), origin
+
+
+def _after(
+    name: str, args: tuple[Any, ...], options: dict[str, Any], origins: list[Origin | None], x: Tensor
+) -> Origin:
+    """What is known of a function's result."""
+    at = next(at for at, origin in enumerate(origins) if origin is not None)
+    scores = origins[at]
+    if scores is None or isinstance(scores, str):
+        return NOT_FOUND if scores is None else scores
+    if sum(origin is not None for origin in origins) > 1:
+        return "its scores are computed from several products"
+    step = _STEPS.get(name.strip("_"))
+    after = None if step is None else step(scores, at, args, options, x)
+    return f"its scores pass through {name}" if after is None else after
+
+
+def _added(scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Origin | None:
+    return None if options else _plus(scores, args[1 - at], 1.0, x)
+
+
+def _subtracted(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    return None if options or at else _plus(scores, args[1], -1.0, x)
+
+
+def _plus(scores: WrittenScores, other: Any, sign: float, x: Tensor) -> Origin | None:
+    if not isinstance(other, torch.Tensor) or x.shape != scores.shape or not other.is_floating_point():
+        return None
+    return scores.then("add", x, number=sign, tensor=other)
+
+
+def _multiplied(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    factor = args[1 - at]
+    if options or x.shape != scores.shape or not _is_number(factor):
+        return None
+    return scores.then("scale", x, number=factor)
+
+
+def _divided(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    if options or at or x.shape != scores.shape or not _is_number(args[1]):
+        return None
+    number = args[1]
+    return scores.then("scale", x, number=1 / (number.double() if isinstance(number, torch.Tensor) else number))
+
+
+def _filled(scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Origin | None:
+    if at or len(args) != 3 or x.shape != scores.shape or args[1].dtype != torch.bool or not _is_number(args[2]):
+        return None
+    return scores.then("close", x, number=args[2], tensor=args[1])
+
+
+def _where(scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Origin | None:
+    if len(args) != 3 or x.shape != scores.shape:
+        return None
+    condition = args[1] if at == 0 else args[0]  # the method is called on the scores
+    value = args[1] if at == 2 else args[2]
+    if condition.dtype != torch.bool or not _is_number(value):
+        return None
+    return scores.then("close", x, number=value, tensor=condition, closed=at == 2)
+
+
+def _bounded(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    bounds = [*args[:at], *args[at + 1 :], *options.values()]
+    if len(bounds) != 1 or not _is_number(bounds[0]) or x.shape != scores.shape or not {*options} <= {"min", "other"}:
+        return None
+    return scores.then("floor", x, number=bounds[0])
+
+
+def _cast(scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Origin | None:
+    return scores.then("cast", x) if not at and x.is_floating_point() and x.shape == scores.shape else None
+
+
+def _reshaped(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    if at or x.dim() < 2 or x.shape[-2:] != scores.shape[-2:] or x.numel() != math.prod(scores.shape):
+        return None
+    scores = scores.then("cast", x) if x.shape != scores.shape else scores
+    return scores._replace(shape=tuple(x.shape))
+
+
+_STEPS: dict[str, Callable[..., Origin | None]] = {
+    "add": _added,
+    "iadd": _added,
+    "sub": _subtracted,
+    "isub": _subtracted,
+    "mul": _multiplied,
+    "imul": _multiplied,
+    "div": _divided,
+    "truediv": _divided,
+    "idiv": _divided,
+    "itruediv": _divided,
+    "masked_fill": _filled,
+    "where": _where,
+    "max": _bounded,
+    "maximum": _bounded,
+    "clamp": _bounded,
+    "clamp_min": _bounded,
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "to", "type", "type_as"), _cast),
+    **dict.fromkeys(("view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "contiguous"), _reshaped),
+}
+"""Functions that act on each score alone, by name without the underscores of methods and in-place variants."""
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) or (isinstance(x, torch.Tensor) and x.dim() == 0)
+
+
+def begin_trace(
+    out: Tensor, a: Tensor, b: Tensor, equation: str | None = None, scale: float = 1.0, added: Tensor | None = None
+) -> None:
+    """Follow a product that may be that of queries and keys; `added` is what `baddbmm` adds to it."""
+    state = call_routing.thread_state
+    if type(out) is not torch.Tensor or out.dim() < 3 or state.interface_call is not None:
+        return
+    frame = sys._getframe(3)  # the code of the model that called the replaced function
+    place = frame.f_code, frame.f_lasti
+    if place in without_softmax or not out.is_floating_point():
+        return
+    if state.trace is None:
+        if _stack_length is None or _push is None or _pop is None or _stack_length():
+            return  # a mode of the model's own is open, and would be closed in place of this one
+        state.trace = ScoreTrace()
+        _push(state.trace)
+    shape = tuple(out.shape)
+    scores = WrittenScores((a, b), (version_of(a), version_of(b)), equation, scale, shape, out.dtype)
+    if added is not None:
+        scores = scores.then("add", out, tensor=added)._replace(fused=True)
+    state.trace.begin(out, scores, place)
+
+
+def end_trace(x: Tensor | None = None) -> Origin:
+    """Stop following, and return how x was computed."""
+    trace = call_routing.thread_state.trace
+    if trace is None:
+        return NOT_FOUND
+    call_routing.thread_state.trace = None
+    origin = NOT_FOUND if x is None else trace.origin(x) or NOT_FOUND
+    assert _stack_length is not None and _push is not None and _pop is not None  # noqa: PT018
+    above = []
+    while _stack_length():  # modes that were opened after it stay open
+        mode = _pop()
+        if mode is trace:
+            break
+        above.append(mode)
+    for mode in reversed(above):
+        _push(mode)
+    return origin

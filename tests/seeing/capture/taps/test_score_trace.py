@@ -1,0 +1,252 @@
+"""Attention that a module writes out is recomputed from its queries and keys: no T × T matrix is held, or it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regard import watch
+from regard.seeing.capture.taps import score_trace
+
+B, H, T, D = 2, 3, 160, 8
+Scores = Callable[[Tensor, Tensor], Tensor]
+PAST = torch.ones(T, T, dtype=torch.bool).tril()
+LEAST = torch.finfo(torch.bfloat16).min
+CAUSAL = torch.zeros(B, 1, T, T).masked_fill(~PAST, LEAST)
+PADDING = torch.zeros(B, 1, 1, T)
+PADDING[1, ..., -9:] = LEAST
+SLOPES = torch.arange(B * H).view(-1, 1, 1) * torch.linspace(-1, 0, T)
+
+
+class Block(nn.Module):
+    """A module that writes attention out; `weights` has those it used."""
+
+    def __init__(self, scores: Scores) -> None:
+        super().__init__()
+        self.scores, self.num_heads = scores, H
+        self.weights: list[Tensor] = []
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = self.scores(q, k)
+        w = scores.softmax(-1).to(v.dtype)
+        self.weights.append(w.detach().clone())
+        return w.view(-1, *w.shape[-2:]) @ v.reshape(-1, *v.shape[-2:]) if w.dim() == 3 else w @ v
+
+
+def inputs(dtype: torch.dtype = torch.bfloat16, length: int = T) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, H, length, D) * 2 for _ in range(3))
+    return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def seen_of(scores: Scores, *qkv: Tensor) -> tuple[Any, Block]:
+    model = Block(scores)
+    with torch.no_grad(), watch(model) as seen:
+        model(*qkv)
+    assert score_trace._stack_length is not None
+    assert not score_trace._stack_length(), "a mode stayed on the stack"
+    return seen, model
+
+
+def _in_place(q: Tensor, k: Tensor) -> Tensor:
+    e = q @ k.mT
+    e /= D**0.5
+    e += CAUSAL.to(e.dtype)
+    return e.float()
+
+
+def _filled(q: Tensor, k: Tensor) -> Tensor:
+    e = torch.matmul(q, k.transpose(2, 3)) * 0.25
+    closed = (~PAST).view(1, 1, T, T).expand_as(e)
+    e.masked_fill_(closed, LEAST)
+    return e.float() + PADDING
+
+
+def _merged(q: Tensor, k: Tensor) -> Tensor:
+    e = torch.bmm(q.flatten(0, 1) * 0.5, k.flatten(0, 1).transpose(1, 2))
+    e = e.view(B, H, T, T) + CAUSAL.to(e.dtype)
+    return torch.max(e, torch.tensor(LEAST, dtype=e.dtype)).view(B * H, T, T)
+
+
+def _with_slopes(q: Tensor, k: Tensor) -> Tensor:
+    e = SLOPES.to(q.dtype).baddbmm(q.flatten(0, 1), k.flatten(0, 1).mT, beta=1.0, alpha=0.3)
+    return e.view(B, H, T, T) + CAUSAL.to(e.dtype)
+
+
+def _einsum(q: Tensor, k: Tensor) -> Tensor:
+    e = torch.einsum("bhkd,bhqd->bhqk", k, q) * torch.tensor(0.3)
+    return torch.where(PAST, e, torch.tensor(LEAST, dtype=e.dtype))
+
+
+WAYS: dict[str, Scores] = {
+    "in place": _in_place,
+    "filled": _filled,
+    "merged heads": _merged,
+    "baddbmm": _with_slopes,
+    "einsum and where": _einsum,
+    "of the tensor": lambda q, k: (q @ k.mT).where(PAST, LEAST).div(3.0).sub(-PADDING.to(q.dtype)),
+    "cast to float": lambda q, k: (q @ k.mT).float().mul(0.2).clamp(min=-1e30) + CAUSAL,
+    "nothing between": lambda q, k: (q * 0.3) @ k.mT,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_are_recomputed_from_queries_and_keys(way: str, dtype: torch.dtype) -> None:
+    seen, model = seen_of(WAYS[way], *inputs(dtype))
+    (call,) = seen
+    assert call.matrix == ""
+    assert seen.matrices == []
+    assert seen.faithful is True
+    theirs = model.weights[0].float().view(call.shape)
+    ours = call.weights.tile(slice(None), slice(None))
+    # Where a score lies between two numbers of its type, one of the two rounds it up: half a step of the type.
+    torch.testing.assert_close(ours, theirs, rtol=5e-2 if dtype == torch.bfloat16 else 1e-4, atol=2e-3)
+    assert (ours - theirs).abs().mean() < (2e-5 if dtype == torch.bfloat16 else 1e-8)
+    assert seen.nbytes < B * H * T * T * dtype.itemsize, "not less than the matrix"
+
+
+def _changed(q: Tensor, k: Tensor) -> Tensor:
+    e = q @ k.mT
+    q.mul_(2)
+    return e
+
+
+def _changed_view(q: Tensor, k: Tensor) -> Tensor:
+    e = q @ k.mT
+    e.view(-1)[: T * T] = 0
+    return e
+
+
+def _without_keys(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT).masked_fill(PAST.mT.tril(-1) | (torch.arange(T) < 5)[:, None], LEAST)
+
+
+KEPT: dict[str, tuple[Scores, str]] = {
+    "another function": (lambda q, k: (q @ k.mT).tanh(), "pass through tanh"),
+    "two products": (lambda q, k: q @ k.mT + (q * 2) @ (k + 1).mT, "several products"),
+    "a bias": (lambda q, k: q @ k.mT + torch.linspace(-1, 1, B * H * T * T).view(B, H, T, T), "a bias of their own"),
+    "queries changed": (_changed, "changed in place"),
+    "scores changed": (_changed_view, "no product"),
+    "rows without keys": (_without_keys, "closes all keys of a query"),
+    "no key closed": (lambda q, k: (q @ k.mT).masked_fill(~PAST, -1.0), "closes no key"),
+    "no product": (lambda q, k: (q[..., :, None, :] * k[..., None, :, :]).sum(-1), "no product"),
+}
+
+
+@pytest.mark.parametrize("way", KEPT)
+def test_what_cannot_be_recomputed_is_kept_as_it_is_and_named(way: str) -> None:
+    scores, reason = KEPT[way]
+    seen, model = seen_of(scores, *inputs(torch.float32))
+    (call,) = seen
+    assert reason in call.matrix
+    (message,) = seen.matrices
+    assert call.matrix in message
+    assert "KB" in message
+    assert seen.faithful is True
+    torch.testing.assert_close(call.weights.tile(slice(None), slice(None)), model.weights[0], rtol=0, atol=0)
+
+
+def test_a_wrong_trace_is_found_by_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if division were taken for multiplication: the steps are wrong, and the matrix is kept.
+    monkeypatch.setitem(score_trace._STEPS, "div", score_trace._STEPS["mul"])
+    seen, _ = seen_of(lambda q, k: (q @ k.mT).div(3.0), *inputs(torch.float32))
+    assert "differ" in seen[0].matrix
+    assert seen.faithful is True
+
+
+def test_memory_grows_with_the_length() -> None:
+    def held(length: int) -> int:
+        past = torch.ones(length, length, dtype=torch.bool).tril()
+        seen, _ = seen_of(lambda q, k: (q @ k.mT / 3).masked_fill(~past, LEAST), *inputs(length=length))
+        return int(seen.nbytes)
+
+    assert held(512) < 2.2 * held(256)
+
+
+def test_a_generation_is_one_matrix() -> None:
+    q, k, v = inputs(torch.float32, 12)
+    model = Block(lambda q, k: q @ k.mT / 3 + torch.zeros(q.shape[-2], k.shape[-2]))
+    with torch.no_grad(), watch(model) as seen:
+        for start, stop in ((0, 9), (9, 10), (10, 11), (11, 12)):
+            model(q[..., start:stop, :], k[..., :stop, :].clone(), v[..., :stop, :].clone())
+    (call,) = seen
+    assert call.steps == [9, 1, 1, 1]
+    assert call.matrix == ""
+    assert seen.faithful is True
+    torch.testing.assert_close(call.weights.tile([10], slice(None))[..., :11], model.weights[2])
+
+
+class Counter(TorchFunctionMode):
+    """A mode of the model's own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_modes_of_the_model_are_opened_and_closed_as_without_a_watch() -> None:
+    def around_the_product(q: Tensor, k: Tensor) -> Tensor:
+        with Counter() as mode:
+            e = q @ k.mT
+        assert mode.count
+        count = mode.count
+        e = e * 2
+        assert mode.count == count  # it is closed
+        return e
+
+    def after_the_product(q: Tensor, k: Tensor) -> Tensor:
+        e = q @ k.mT
+        mode = Counter()
+        mode.__enter__()
+        modes.append(mode)
+        return e
+
+    modes: list[Counter] = []
+    seen, _ = seen_of(around_the_product, *inputs(torch.float32))
+    assert seen.faithful is True
+    model = Block(after_the_product)
+    with torch.no_grad(), watch(model):
+        model(*inputs(torch.float32))
+    count = modes[0].count
+    torch.ones(2).add(1)
+    assert modes[0].count > count  # still open
+    modes[0].__exit__(None, None, None)
+    assert not torch._C._len_torch_function_stack()
+
+
+def test_an_error_after_the_product_leaves_no_mode_behind() -> None:
+    def fails(q: Tensor, k: Tensor) -> Tensor:
+        raise ValueError(str((q @ k.mT).shape))
+
+    with pytest.raises(ValueError, match="torch.Size"), watch(Block(fails)) as seen:
+        model = Block(fails)
+        model(*inputs(torch.float32))
+    assert not torch._C._len_torch_function_stack()
+    assert len(seen) == 0
+
+
+def test_a_product_without_a_softmax_is_followed_once() -> None:
+    class Expert(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x @ x.mT
+            for _ in range(2 * score_trace.FUNCTIONS):
+                x = x + 1
+            return x
+
+    model = Expert()
+    with torch.no_grad(), watch(model):
+        model(torch.randn(2, 3, 3))
+        assert len(score_trace.without_softmax) == 1
+        score_trace.end_trace()
+        model(torch.randn(2, 3, 3))
+        assert not torch._C._len_torch_function_stack()
+    assert not score_trace.without_softmax
