@@ -1,4 +1,4 @@
-"""Attention that a module writes out is recomputed from its queries and keys: no T × T matrix is held, or it is named."""
+"""Attention that a module writes out is recomputed from queries and keys: no T × T matrix is held, or it is named."""
 
 from __future__ import annotations
 
@@ -227,9 +227,9 @@ def test_an_error_after_the_product_leaves_no_mode_behind() -> None:
     def fails(q: Tensor, k: Tensor) -> Tensor:
         raise ValueError(str((q @ k.mT).shape))
 
-    with pytest.raises(ValueError, match="torch.Size"), watch(Block(fails)) as seen:
-        model = Block(fails)
-        model(*inputs(torch.float32))
+    model, qkv = Block(fails), inputs(torch.float32)
+    with pytest.raises(ValueError, match=r"torch\.Size"), watch(model) as seen:
+        model(*qkv)
     assert not torch._C._len_torch_function_stack()
     assert len(seen) == 0
 
