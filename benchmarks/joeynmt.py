@@ -2,7 +2,8 @@
 
     PYTHONPATH=<folder with joeynmt 2.3.0 and importlib_metadata> python -m benchmarks.joeynmt [--device cuda]
 
-JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`.
+JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`. On a
+GPU it runs in float32 and in its own mixed precision (float16 with a gradient scaler), and the faster of both counts.
 Sentences are random ids with the lengths of ordinary ones: what is timed does not depend on which words they are.
 """
 
@@ -121,14 +122,29 @@ def their_batch(batch: Batch, device: torch.device) -> Any:
     return made
 
 
-def trainer(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor]) -> Callable[[Any], None]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=next(model.parameters()).is_cuda)
+def sentences(size: int, seed: int = 0) -> list[Batch]:
+    """Batches of `size` sentences of ordinary lengths; several of one sentence, so that lengths vary."""
+    return [
+        Batch(*(x[:size] for x in (b.source, b.source_lengths, b.target, b.target_lengths, b.rows)))
+        for b in batches(8 if size == 1 else 2, size * 30, seed)
+    ]
+
+
+def trainer(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor], half: bool = False) -> Callable[[Any], None]:
+    """One update; `half`: as JoeyNMT does it with `fp16: True`."""
+    on_gpu = next(model.parameters()).is_cuda
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, fused=on_gpu)
+    scaler = torch.amp.GradScaler("cuda", enabled=half)
 
     def step(batch: Any) -> None:
         optimizer.zero_grad(set_to_none=True)
-        loss(batch).backward()
+        with torch.autocast("cuda", torch.float16, enabled=half):
+            result = loss(batch)
+        scaler.scale(result).backward()
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
 
     return step
 
@@ -153,11 +169,16 @@ def our_search(model: EncoderDecoder, batch: Batch, longest: int) -> list[list[H
         return search(model, model.encode(batch.source, batch.source_lengths), beams=5, longest=longest)
 
 
-def their_search(model: Any, batch: Any, longest: int) -> Any:
+def their_search(model: Any, batch: Any, longest: int, half: bool = False) -> Any:
     from joeynmt.search import search
 
+    autocast = {"device_type": "cuda", "enabled": half, "dtype": torch.float16}
     with torch.no_grad():
-        return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0)
+        return search(model, batch, max_output_length=longest, beam_size=5, beam_alpha=1.0, autocast=autocast)
+
+
+def searcher(model: Any, longest: int, half: bool) -> Callable[[Any], object]:
+    return partial(their_search, model, longest=longest, half=half)
 
 
 def main() -> None:
@@ -167,9 +188,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--longest", type=int, default=30, help="tokens of each translation")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 32, 256], help="sentences translated at once")
+    parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
     given = parser.parse_args()
     device = torch.device(given.device)
+    if given.threads:
+        torch.set_num_threads(given.threads)
     data = batches(given.batches, given.tokens)
     tokens = sum(int((b.target_lengths - 1).sum()) for b in data)
     for kind in given.models:
@@ -192,20 +217,37 @@ def main() -> None:
             total: torch.Tensor = joey(return_type="loss", **vars(batch))[0]
             return total / batch.ntokens
 
-        other = timed(trainer(joey, their_loss), [their_batch(b, device) for b in data], device, given.rounds)
+        inputs = [their_batch(b, device) for b in data]
+        other = fastest(partial(trainer, joey, their_loss), inputs, device, given.rounds)
         print(f"{kind} training: {_speeds(tokens, mine, other)}", flush=True)
         # Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do.
         model = ours(kind).to(device).eval()
         joey = theirs(model.config).to(device).eval()
-        count = sum(len(b.rows) for b in data) * given.longest
-        mine = timed(partial(our_search, model, longest=given.longest), [b.to(device) for b in data], device, 1)
-        their_batches = [their_batch(b, device) for b in data]
-        other = timed(partial(their_search, joey, longest=given.longest), their_batches, device, 1)
-        print(f"{kind} beam 5: {_speeds(count, mine, other)}", flush=True)
+        for size in given.sizes:
+            texts = sentences(size)
+            count = size * len(texts) * given.longest
+            mine = timed(partial(our_search, model, longest=given.longest), [b.to(device) for b in texts], device, 1)
+            inputs = [their_batch(b, device) for b in texts]
+            other = fastest(partial(searcher, joey, given.longest), inputs, device, 1)
+            print(f"{kind} beam 5, {size} sentences: {_speeds(count, mine, other)}", flush=True)
 
 
-def _speeds(tokens: int, mine: float, other: float) -> str:
-    return f"regard {tokens / mine:,.0f} tokens/s, JoeyNMT {tokens / other:,.0f}: {other / mine:.2f} ×"
+def fastest(
+    work: Callable[[bool], Callable[[Any], object]], inputs: list[Any], device: torch.device, rounds: int
+) -> dict[str, float]:
+    """Seconds by precision; JoeyNMT's recurrent decoder fails in float16."""
+    seconds = {"float32": timed(work(False), inputs, device, rounds)}
+    if device.type == "cuda":
+        try:
+            seconds["float16"] = timed(work(True), inputs, device, rounds)
+        except RuntimeError as error:
+            print(f"JoeyNMT in float16: {error}".splitlines()[0], flush=True)
+    return seconds
+
+
+def _speeds(tokens: int, mine: float, other: dict[str, float]) -> str:
+    theirs = ", ".join(f"JoeyNMT {tokens / seconds:,.0f} in {by}" for by, seconds in other.items())
+    return f"regard {tokens / mine:,.0f} tokens/s, {theirs}: {min(other.values()) / mine:.2f} ×"
 
 
 if __name__ == "__main__":
