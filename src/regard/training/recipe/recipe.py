@@ -119,8 +119,11 @@ class TrainingSection(StrictSection):
         default=0.0, description="decay of a moving average of the weights, which is validated and kept; 0: none"
     )
     patience: Count = Field(default=0, description="stop after this many validations that got no better; 0 goes on")
-    precision: Literal["auto", "32-true", "bf16-mixed", "64-true"] = Field(
-        default="auto", description="bf16-mixed on a GPU, 32-true elsewhere"
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = Field(
+        default="auto", description="bf16-mixed on a GPU, 32-true elsewhere; 16-mixed is for GPUs without bfloat16"
+    )
+    activation_checkpointing: bool = Field(
+        default=False, description="Transformers: compute activations twice instead of keeping them; saves memory"
     )
     graphs: bool | Literal["auto"] = Field(
         default="auto", description="CUDA graphs; auto uses them where there is one GPU"
@@ -216,6 +219,11 @@ class Recipe(StrictSection):
         if self.training.ema and self.training.strategy == "fsdp":
             wrong.append(
                 'training.ema averages whole parameters, and training.strategy = "fsdp" shards them; set it to 0'
+            )
+        if self.training.strategy == "fsdp" and self.training.precision not in ("auto", "32-true", "bf16-mixed"):
+            wrong.append(
+                f'training.precision = "{self.training.precision}" does not go with training.strategy = "fsdp"; '
+                'set it to "32-true" or "bf16-mixed"'
             )
         if self.training.init and self.tokenizer.load:
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")

@@ -17,8 +17,6 @@ CLOSED = (
     "training.freeze",
     "training.part_rates",
     "training.ema",
-    "training.devices",
-    "training.nodes",
     "training.strategy",
 )
 """… except what decides the shapes of the model or the state of the optimizer."""

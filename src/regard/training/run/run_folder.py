@@ -133,6 +133,11 @@ class Run:
             )
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a run was begun in this folder."""
+    return (folder / RECIPE).is_file()
+
+
 def anchored(recipe: Recipe) -> Recipe:
     """The recipe with absolute paths in data.root and training.init: the run can be used from any working directory.
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import make_folder, remove_unfinished, replacing_folder
 from ...json_file import DamagedFileError
+from ..distributed.process_launch import batch_remark, check_processes, lost_process_errors, restarted
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
-from ..run.run_folder import Run, anchored
+from ..run.run_folder import Run, anchored, is_run
 from ..tasks.task import recipe_task
 from .metric_loggers import log_recipe, metric_loggers, require_packages
 from .prepared_settings import write_settings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pytorch_lightning as lightning
-    import torch
+    from pytorch_lightning.plugins.precision import Precision
     from pytorch_lightning.strategies import Strategy
     from torch import nn
 
@@ -65,9 +65,10 @@ def fit(
     if train is not None or valid is not None or settings:
         raise TypeError("train, valid and settings of [training] are for a model; a recipe has its own")
     recipe, folder = anchored(recipe), Path(folder)
-    _check_processes(recipe.training)
+    check_processes(recipe.training)
     first = _first()
     changed: dict[str, list[Any]] = {}
+    resume = resume or (restarted() and is_run(folder))
     if resume:
         run = Run.open(folder)
         changed = changed_settings(run.recipe, recipe)
@@ -82,6 +83,7 @@ def fit(
     if not resume or any(key.startswith("data.") for key in changed):
         check(recipe.data)
     require_packages(recipe.training)
+    _require_precision(recipe.training)
     with _session(run, recipe, changed, resume=resume, force=force):
         if changed:
             run = Run(folder, recipe)
@@ -141,11 +143,13 @@ def _fit_model(
             'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, and '
             'cannot get its kept weights; use strategy="ddp"'
         )
+    resume = resume or (restarted() and is_run(folder))
     if resume:
         begun = ModelRecipe.open(folder)
         recipe = recipe.model_copy(update={"name": begun.name})  # of the folder where the run began; it may have moved
-    _check_processes(recipe.training)
+    check_processes(recipe.training)
     require_packages(recipe.training)
+    _require_precision(recipe.training)
     first, run, changed = _first(), Run(folder, recipe), dict[str, list[Any]]()
 
     def parts(run: Run, say: Callable[[str], None]) -> tuple[Task, DataModule]:
@@ -200,6 +204,8 @@ def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, lis
         run.extend(recipe, update)
 
 
+FIRST_SCALE = 2.0**16
+"""Of the mean loss of a batch in float16; it is adapted while training."""
 NARROW = 128
 """Widths up to which a recurrent model is trained by one thread."""
 
@@ -241,6 +247,8 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         return
     for key, (old, new) in changed.items():
         bar.say(f"{key}: {old!r:.80} becomes {new!r:.80}")
+    if remark := batch_remark(recipe.training, changed):
+        bar.say(remark)
     for remark in _remarks(recipe):
         bar.say(remark)
     _quiet()
@@ -255,7 +263,8 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     trainer = _trainer(run)
     log_recipe(trainer.loggers, recipe)
     try:
-        trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
+        with lost_process_errors(trainer, folder):
+            trainer.fit(fitting, datamodule=corpora, ckpt_path=last, weights_only=True)
         if fitting.interrupted:
             raise SystemExit(128 + (fitting.signals.received or SIGTERM))  # SIGTERM where another process got it
     except SystemExit as left:
@@ -268,8 +277,8 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
     finally:
         fitting.signals.restore()
         bar.stop()
-    if trainer.is_global_zero:  # the other processes take no part from here on
-        _finish(fitting, trainer.strategy.root_device)
+    with lost_process_errors(trainer, folder):
+        _finish(fitting, trainer)
 
 
 def _trainer(run: Run) -> lightning.Trainer:
@@ -279,12 +288,14 @@ def _trainer(run: Run) -> lightning.Trainer:
     precision = settings.precision
     if precision == "auto":
         precision = "bf16-mixed" if _accelerator(settings) == "cuda" else "32-true"
+    scaled = precision == "16-mixed"
     return lightning.Trainer(
         accelerator=_accelerator(settings),
         devices=settings.devices,
         num_nodes=settings.nodes,
-        strategy=_strategy(settings.strategy),
-        precision=precision,
+        strategy=_strategy(settings),
+        precision=None if scaled else precision,
+        plugins=[_scaled_precision(settings)] if scaled else None,
         max_steps=settings.updates,
         max_epochs=-1,
         logger=metric_loggers(run),
@@ -296,40 +307,23 @@ def _trainer(run: Run) -> lightning.Trainer:
     )
 
 
-def _strategy(name: Literal["auto", "ddp", "fsdp"]) -> str | Strategy:
-    """FSDP uses autocast for mixed precision, as the others do.
+def _scaled_precision(settings: TrainingSection) -> Precision:
+    """float16 with a scaled loss (Micikevicius et al. 2018): its gradients would else be rounded to zero.
 
-    By default Lightning also casts parameters, buffers and the sum of the gradients to bfloat16, which would round
-    recurrent steps, a log-mel's filters and a baseline's average to three digits.
+    The loss is a sum over the tokens of a batch, so the first scale is for the mean of so many.
     """
-    if name != "fsdp":
-        return name
-    from torch.distributed.fsdp import MixedPrecision
+    import torch
+    from pytorch_lightning.plugins.precision import MixedPrecision
 
-    from .sharded_strategy import ShardedStrategy
-
-    return ShardedStrategy(mixed_precision=MixedPrecision())
+    return MixedPrecision("16-mixed", "cuda", torch.amp.GradScaler("cuda", init_scale=FIRST_SCALE / settings.tokens))
 
 
-def _check_processes(settings: TrainingSection) -> None:
-    """Whether torchrun or Slurm started as many processes as the recipe says.
+def _strategy(settings: TrainingSection) -> str | Strategy:
+    if settings.strategy != "fsdp":
+        return settings.strategy
+    from ..distributed.sharded_strategy import ShardedStrategy
 
-    The recipe decides, since all processes share a batch: another number of processes is another run.
-    """
-    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-
-    if TorchElasticEnvironment.detect():  # first, as Lightning does: torchrun under Slurm is torchrun
-        launcher, started = "torchrun", int(os.environ["WORLD_SIZE"])
-    elif SLURMEnvironment.detect():
-        launcher, started = "Slurm", int(os.environ["SLURM_NTASKS"])
-    else:
-        return
-    if started != settings.devices * settings.nodes:
-        raise ValueError(
-            f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
-            f"each of training.nodes = {settings.nodes}; make them agree"
-        )
+    return ShardedStrategy(settings.devices * settings.nodes)
 
 
 def _remarks(recipe: Recipe) -> Iterator[str]:
@@ -360,17 +354,30 @@ def _accelerator(settings: TrainingSection) -> str:
     return settings.accelerator
 
 
+def _require_precision(settings: TrainingSection) -> None:
+    """Refuse float16 where there is no GPU, before the run's folder is made."""
+    if settings.precision == "16-mixed" and _accelerator(settings) != "cuda":
+        raise ValueError(
+            'training.precision = "16-mixed" is for CUDA GPUs, and this run is on a CPU, which computes float16 '
+            'slowly or not at all; set it to "32-true" or "bf16-mixed"'
+        )
+
+
 def _graphs(recipe: Recipe) -> bool:
     """Whether CUDA graphs are used.
 
-    They cannot exchange gradients with other processes, use sharded parameters, or record a model that branches on
-    data (`ModuleConfig.capturable`).
+    They cannot exchange gradients with other processes, use sharded parameters, read the random state (activation
+    checkpointing), scale a loss, or record a model that branches on data (`ModuleConfig.capturable`).
     """
     settings = recipe.training
     alone = settings.devices * settings.nodes == 1 and settings.strategy != "fsdp"
-    possible = alone and _accelerator(settings) == "cuda"
+    plain = not settings.activation_checkpointing and settings.precision != "16-mixed"
+    possible = alone and plain and _accelerator(settings) == "cuda"
     if settings.graphs is True and not possible:
-        raise ValueError("training.graphs = true needs one CUDA device, and not FSDP; leave it at 'auto'")
+        raise ValueError(
+            "training.graphs = true needs one CUDA device, and not FSDP, activation checkpointing or 16-mixed; leave "
+            "it at 'auto'"
+        )
     if settings.graphs is True and not recipe.capturable:
         raise ValueError(
             "training.graphs = true needs a model that a CUDA graph can record: one decoder, and parts whose "
@@ -379,24 +386,33 @@ def _graphs(recipe: Recipe) -> bool:
     return (possible and recipe.capturable) if settings.graphs == "auto" else settings.graphs
 
 
-def _finish(fitting: TrainingModule, device: torch.device) -> None:
-    """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation."""
+def _finish(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
+    """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation.
+
+    Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
+    """
     run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
-    # A new model, of a recipe: with FSDP the trained one is sharded over processes that no longer take part.
+    trainer.strategy.barrier()  # the first process has written the last snapshots
+    device = trainer.strategy.root_device
+    # A new model, of a recipe: with FSDP the trained one is sharded.
     model: Any = task.model(corpora.tokenizers, corpora.train)
     if model is not fitting.model:  # `precision` may have cast the trained one
         model = model.to(next(fitting.model.parameters()).dtype)
     model = model.to(device).eval()
     model.load_state_dict(fitting.snapshots.average())
-    _, averaged = fitting.validated(model)
+    _, averaged = fitting.validated(model, trainer.global_rank, trainer.world_size)
     count = len(fitting.snapshots)
     kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
     if averaged < standing.best:
         model.load_state_dict(fitting.snapshots.best())
         kept = f"the checkpoint of update {standing.best_update:,}"
     best = max(averaged, standing.best)
+    model.cpu()
+    trainer.strategy.barrier()  # the others have read the snapshots, and `resume` may remove them
+    if not trainer.is_global_zero:
+        return
     with replacing_folder(run.model) as unfinished:
-        model.cpu().save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
+        model.save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
         corpora.tokenizers.save(unfinished)
     fitting.bar.say(
         f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytorch_lightning as lightning
 import torch
 import torch.distributed
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from ...atomic_write import replacing_file
 from ...models import EncoderDecoder
+from ..distributed.activation_checkpointing import checkpoint_activations
+from ..distributed.model_shards import copy_whole, is_sharded, local_tensors, shard_model, whole_weights
+from ..distributed.sharded_checkpoint import remove_shards
+from ..distributed.sharded_strategy import ShardedStrategy
 from ..run.checkpoint_manifest import CheckpointManifest
 from ..run.checkpoints import WeightSnapshots, on_cpu, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
@@ -89,6 +92,7 @@ class TrainingModule(lightning.LightningModule):
         self._signalled: Tensor | None = None  # how many processes had received one at the last update
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: CudaGraphs | None = None
+        self._copies: list[Any] = []  # of a sharded model, one that is whole; in a list, it is no submodule
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
         self._since = 0.0
         self._figures = ""
@@ -105,6 +109,12 @@ class TrainingModule(lightning.LightningModule):
         if recipe.training.init and self.starts:
             WarmStart(recipe).copy_into(self.model)
         self._freeze()
+        if isinstance(self.trainer.strategy, ShardedStrategy):
+            self._copies.append(copy.deepcopy(self.model))
+        if self.settings.activation_checkpointing:
+            checkpoint_activations(self.model)
+        if isinstance(self.trainer.strategy, ShardedStrategy):
+            shard_model(self.model, self.trainer.strategy.device_mesh["data_parallel"])
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and different dropout
 
     def _freeze(self) -> None:
@@ -142,12 +152,14 @@ class TrainingModule(lightning.LightningModule):
         update = self.trainer.global_step
         if self.global_rank == 0:
             self.metrics.begin(update, None if self.resumed is None else self.resumed.metrics)
-            self.snapshots.forget(update, self.standing.best_update, self.manifest.needed(update))
+            self._forget(update)
         for optimizer in self.trainer.optimizers:
             for group in optimizer.param_groups:  # a checkpoint brings its own
                 group.update(self._adam_settings())
-        if self._chance is not None:
-            restore_rng_state(self._chance[min(self.global_rank, len(self._chance) - 1)])
+        if self._chance is not None and self.global_rank < len(self._chance):
+            restore_rng_state(self._chance[self.global_rank])
+        elif self._chance is not None:  # there are more processes than before
+            lightning.seed_everything(self.run.recipe.seed + self.global_rank + update, verbose=False)
         if self.settings.ema:
             self._average = MovingAverage(self.model, self.settings.ema, self._averages)
         self.model.train()
@@ -170,7 +182,7 @@ class TrainingModule(lightning.LightningModule):
         assert isinstance(optimizer, lightning.core.optimizer.LightningOptimizer)
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, batch in enumerate(batches, 1):
-            with nullcontext() if number == len(batches) else self._unsynchronised():
+            with self._synchronised(number == len(batches)):
                 loss = self._backward(batch)
             sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
         if self.trainer.world_size > 1:
@@ -179,7 +191,10 @@ class TrainingModule(lightning.LightningModule):
             # Of the update before: reading that of this one would wait for the device.
             self.interrupted = self._signalled is not None and bool(self._signalled)
             sums, self._signalled = reduced[:3], reduced[3]
-        gradients = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None:  # 16-mixed; an update whose gradients are not finite is left out, and the scale is cut
+            scaler.unscale_(optimizer.optimizer)
+        gradients = local_tensors([parameter.grad for parameter in self.parameters() if parameter.grad is not None])
         # DDP and FSDP give the mean over the processes; we need the sum, divided by all tokens.
         torch._foreach_mul_(gradients, (self.trainer.world_size / sums[0]).to(gradients[0].dtype))
         self._clip()
@@ -199,29 +214,22 @@ class TrainingModule(lightning.LightningModule):
         return loss
 
     def _backward(self, batch: Batch) -> Loss:
-        wrapped = self.trainer.strategy.model
-        if self._graphs is not None:
-            loss = self._graphs(batch)
-        else:
-            loss = wrapped(batch) if isinstance(wrapped, FullyShardedDataParallel) else self(batch)
+        loss = self(batch) if self._graphs is None else self._graphs(batch)
         self.manual_backward(loss.total)
         return loss
 
-    def _unsynchronised(self) -> AbstractContextManager[None]:
-        """No exchange of gradients between the batches of one update."""
+    def _synchronised(self, last: bool) -> AbstractContextManager[None]:
+        """The processes exchange gradients in the last batch of an update only."""
         wrapped = self.trainer.strategy.model
-        if isinstance(wrapped, DistributedDataParallel | FullyShardedDataParallel):
+        if is_sharded(self.model):
+            self.model.set_requires_gradient_sync(last)
+        elif isinstance(wrapped, DistributedDataParallel) and not last:
             return wrapped.no_sync()
         return nullcontext()
 
     def _clip(self) -> None:
-        if not self.settings.clip:
-            return
-        wrapped = self.trainer.strategy.model
-        if isinstance(wrapped, FullyShardedDataParallel):
-            wrapped.clip_grad_norm_(self.settings.clip)  # only it knows the norm over all shards
-        else:
-            torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip)
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), self.settings.clip)  # of sharded ones, over all processes
 
     # After the update
 
@@ -299,8 +307,8 @@ class TrainingModule(lightning.LightningModule):
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
-        with torch.no_grad(), self._whole(), self._averaged():
-            nll, score = self.validated(self.model, self.global_rank, self.trainer.world_size)
+        with torch.no_grad(), self._averaged():
+            nll, score = self.validated(self._whole_model(), self.global_rank, self.trainer.world_size)
         self.model.train()
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
         self._judge(update, score)
@@ -355,8 +363,17 @@ class TrainingModule(lightning.LightningModule):
         update, best = self.trainer.global_step, self.standing.best_update
         with replacing_file(self.run.last) as unfinished:
             self.trainer.save_checkpoint(unfinished)
-            self.manifest.replace(unfinished, update, self.snapshots.digests(best), self.metrics.mark())
-        self.snapshots.forget(update, best, self.manifest.needed(update))
+            parts = self.snapshots.digests(best)
+            if isinstance(self.trainer.strategy, ShardedStrategy):
+                parts |= self.trainer.strategy.digests
+            self.manifest.replace(unfinished, update, parts, self.metrics.mark())
+        self._forget(update)
+
+    def _forget(self, update: int) -> None:
+        """Remove what the last two checkpoints up to this update do not refer to."""
+        needed = self.manifest.needed(update)
+        self.snapshots.forget(update, self.standing.best_update, needed)
+        remove_shards(self.run.checkpoints, needed)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         states = [rng_state()]
@@ -382,23 +399,31 @@ class TrainingModule(lightning.LightningModule):
         self._averages = state.get("average")
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
-    def _whole(self) -> AbstractContextManager[None]:
-        """Context in which the parameters that FSDP shards are whole."""
-        wrapped = self.trainer.strategy.model
-        if isinstance(wrapped, FullyShardedDataParallel):
-            return FullyShardedDataParallel.summon_full_params(wrapped, writeback=False)
-        return nullcontext()
+    def _whole_model(self) -> Any:
+        """The model, or where it is sharded, a whole copy: decoding calls its parts, which FSDP does not expect."""
+        if not is_sharded(self.model):
+            return self.model
+        whole = self._copies[0].to(self.device).eval()
+        copy_whole(self.model, whole)
+        return whole
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Context in which the model has the moving average of its parameters, where there is one."""
         return nullcontext() if self._average is None else self._average.applied()
 
     def _weights(self) -> dict[str, Tensor]:
-        """All weights, on every process. Checked, since a finite loss may have gradients that are not finite."""
-        with self._whole(), self._averaged():
-            weights = on_cpu(self.model.state_dict())
-            if self._average is not None:  # on a CPU these are the parameters themselves, which change back
-                weights = copy.deepcopy(weights)
-        if not all(tensor.isfinite().all() for tensor in weights.values()):
+        """All weights; of a sharded model, on the first process alone, and every process must call this.
+
+        Checked, since a finite loss may have gradients that are not finite.
+        """
+        if is_sharded(self.model):
+            weights, finite = whole_weights(self.model, keep=self.global_rank == 0)
+        else:
+            with self._averaged():
+                weights = on_cpu(self.model.state_dict())
+                if self._average is not None:  # on a CPU these are the parameters themselves, which change back
+                    weights = copy.deepcopy(weights)
+            finite = all(bool(tensor.isfinite().all()) for tensor in weights.values())
+        if not finite:
             raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
         return weights

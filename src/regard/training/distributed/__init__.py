@@ -1,0 +1,1 @@
+"""Training by several processes: sharded parameters, their checkpoints, and how processes are started and fail."""

@@ -1,0 +1,86 @@
+"""The processes of a run: how many a launcher started, whether it started them again, and what is left if one ends."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytorch_lightning as lightning
+
+    from ..recipe.recipe import TrainingSection
+
+RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+"""Environment variables with the number of times that torchrun or Slurm started the same command again."""
+
+
+class LostProcessError(OSError):
+    """A process of the run failed, or another one ended and this one cannot continue without it."""
+
+    def __init__(self, rank: int, world: int, update: int, folder: Path, error: Exception) -> None:
+        self.reason = " ".join(str(error).split()) or type(error).__name__
+        super().__init__(
+            f"process {rank} of {world} stopped after update {update:,}: {self.reason[:300]}. If this is about a "
+            "connection, another process ended first: its own message says why. Continue from the last checkpoint "
+            f"with: regard train --resume {folder}"
+        )
+
+
+@contextmanager
+def lost_process_errors(trainer: lightning.Trainer, folder: Path) -> Iterator[None]:
+    """Turn what a process group raises when a process is gone into a `LostProcessError`.
+
+    Its backends raise a plain RuntimeError for every error of a connection, so every one of several processes is told
+    the same, with the reason as it was given.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if trainer.world_size == 1:
+            raise
+        raise LostProcessError(trainer.global_rank, trainer.world_size, trainer.global_step, folder, error) from error
+
+
+def batch_remark(settings: TrainingSection, changed: dict[str, list[Any]]) -> str | None:
+    """What another number of processes means for the batches of a run that continues."""
+    keys = ("devices", "nodes", "accumulate")
+    before, after = 1, 1
+    for key in keys:
+        new = getattr(settings, key)
+        before, after = before * changed.get(f"training.{key}", [new])[0], after * new
+    if before == after:
+        return None
+    return (
+        f"an update takes {after} batches from here on, and took {before} so far: the product of training.devices, "
+        "training.nodes and training.accumulate changed; with the same product the run continues as before"
+    )
+
+
+def restarted() -> bool:
+    """Whether torchrun (`--max-restarts`) or Slurm (`--requeue`) runs this command again after a failure."""
+    return any(os.environ.get(name, "0") not in ("", "0") for name in RESTARTS)
+
+
+def check_processes(settings: TrainingSection) -> None:
+    """Whether torchrun or Slurm started as many processes as the recipe says.
+
+    The recipe decides, since all processes share a batch: another number of processes is another run.
+    """
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
+    if TorchElasticEnvironment.detect():  # first, as Lightning does: torchrun under Slurm is torchrun
+        launcher, started = "torchrun", int(os.environ["WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        launcher, started = "Slurm", int(os.environ["SLURM_NTASKS"])
+    else:
+        return
+    if started != settings.devices * settings.nodes:
+        raise ValueError(
+            f"{launcher} started {started} processes, and the recipe is for training.devices = {settings.devices} on "
+            f"each of training.nodes = {settings.nodes}; make them agree"
+        )

@@ -1,0 +1,201 @@
+"""Runs training in several processes at once, from one process that has imported everything: forks start at once.
+
+    python -m tests.support.process_groups FOLDER
+
+reads FOLDER/tiny.toml and writes runs and FOLDER/report.json: of each group of processes the exit status and the error
+of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning_utilities.core.rank_zero import rank_zero_only
+from safetensors.torch import save_model
+from torch import nn
+
+from regard.training import fit
+from regard.training.distributed import sharded_checkpoint
+from regard.training.recipe import recipe_loader
+from regard.training.trainer import lightning_module
+from tests.support.tiny_training import corpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SHARDED = ["training.strategy=fsdp"]
+TWO, ONE = ["training.devices=2"], ["training.accumulate=2"]  # the same batches per update
+
+
+class Groups:
+    """Starts groups of processes in `folder`, one after the other, and keeps what became of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.report = folder, dict[str, Any]()
+
+    def run(self, name: str, world: int, work: Callable[[int], None], **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        children = []
+        for rank in range(world):
+            child = os.fork()
+            if child == 0:
+                os.environ.update(
+                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world)
+                )
+                os.environ.update(
+                    RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", TORCHELASTIC_RUN_ID="tests", **environment
+                )
+                rank_zero_only.rank = rank
+                os._exit(self._work(name, rank, work))
+            children.append(child)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        errors = [file.read_text() if file.exists() else "" for file in (self._file(name, n) for n in range(world))]
+        self.report[name] = {"codes": codes, "errors": errors}
+
+    def _work(self, name: str, rank: int, work: Callable[[int], None]) -> int:
+        try:
+            work(rank)
+            torch.distributed.destroy_process_group()
+        except Exception as error:
+            self._file(name, rank).write_text(f"{type(error).__name__}: {error}")
+            traceback.print_exc()
+            return 1
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        return 0
+
+    def _file(self, name: str, rank: int) -> Path:
+        return self.folder / f"{name}-{rank}.error"
+
+
+class Line(nn.Module):
+    """y = a x + b."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(1, 1)
+
+    def loss(self, batch: list[torch.Tensor]) -> torch.Tensor:
+        x, y = batch
+        return ((self.map(x) - y) ** 2).mean()
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    groups = Groups(folder)
+
+    def train(run: str, *settings: str, resume: bool = False) -> None:
+        file = folder / run / "recipe.toml" if resume else folder / "tiny.toml"
+        fit(recipe_loader.load_recipe(file, list(settings)), folder / run, resume=resume)
+
+    def together(rank: int) -> None:
+        train("ddp", *TWO, "training.strategy=ddp")
+        train("fsdp", *TWO, *SHARDED)
+        train("from-two", *TWO, *SHARDED, "training.updates=3")
+        torch.manual_seed(3)
+        model = Line()
+        x = torch.linspace(-1, 1, 8).reshape(4, 2, 1)
+        batches = [[each, 3 * each + 1] for each in x]
+        own = {"updates": 4, "rate": 3.0, "schedule": "constant", "tensorboard": False, "accelerator": "cpu"}
+        every = {"log_every": 1, "save_every": 1, "validate_every": 1}
+        fit(model, folder / "own", train=batches, valid=batches, devices=2, strategy="ddp", **own, **every)
+        save_model(model, str(folder / f"own-{rank}.safetensors"))
+
+    def alone(rank: int) -> None:
+        train("from-two", "training.devices=1", *ONE, "training.updates=6", resume=True)
+        train("from-one", *ONE, *SHARDED, "training.updates=3", "training.activation_checkpointing=true")
+
+    def end_in_update(rank: int) -> None:
+        step = lightning_module.TrainingModule.training_step
+
+        def ends(self: Any, *arguments: Any) -> None:
+            if rank == 1 and self.trainer.global_step == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            step(self, *arguments)
+
+        lightning_module.TrainingModule.training_step = ends  # type: ignore[method-assign]
+        train("killed", *TWO, *SHARDED)
+
+    def end_while_saving(rank: int) -> None:
+        save = sharded_checkpoint.save
+
+        def ends(tensors: Any, **options: Any) -> None:
+            written = (folder / "killed-saving" / "checkpoints" / "last.ckpt").exists()
+            if rank == 1 and written:
+                os.kill(os.getpid(), signal.SIGKILL)
+            save(tensors, **options)
+
+        sharded_checkpoint.save = ends
+        train("killed-saving", *TWO, *SHARDED)
+
+    def restart(rank: int) -> None:
+        train("killed", *TWO, *SHARDED)  # the same command; torchrun says that it is a restart
+        train("killed-saving", *TWO, *SHARDED)
+        train("from-one", *TWO, "training.accumulate=1", "training.updates=6", resume=True)
+
+    groups.run("together", 2, together)
+    groups.run("alone", 1, alone)
+    groups.run("killed", 2, end_in_update)
+    groups.run("killed-saving", 2, end_while_saving)
+    for name in ("killed", "killed-saving"):
+        kept = folder / name / "checkpoints"
+        groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
+    groups.run("restart", 2, restart, TORCHELASTIC_RESTART_COUNT="1")
+    (folder / "report.json").write_text(json.dumps(groups.report))
+
+
+def tiny_transformer(folder: Path) -> Path:
+    """A recipe of a Transformer that learns without dropout, and its corpora."""
+    for name, rows, seed in (("train", 60, 1), ("valid", 12, 2)):
+        corpus(folder / f"{name}.tsv", rows, seed, shortest=5, longest=5)
+    layers = "width = 16\nheads = 2\nhidden = 32\nlayers = 2\ndropout = 0.0\n"
+    file = folder / "tiny.toml"
+    file.write_text(
+        f"""
+base = ["transformer-phrasebook"]
+tied = "decoder"
+[data]
+kind = "files"
+root = '{folder}'
+train = ["train.tsv"]
+valid = ["valid.tsv"]
+tokenised = true
+longest = 50
+[encoder]
+{layers}
+[decoder]
+{layers}
+[training]
+updates = 6
+tokens = 60
+rate = 0.003
+clip = 0.5
+schedule = "constant"
+warmup = 0
+validate_every = 4
+save_every = 2
+log_every = 1
+average = 2
+accelerator = "cpu"
+tensorboard = false
+[search]
+beams = 2
+""",
+        encoding="utf-8",
+    )
+    return file
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
