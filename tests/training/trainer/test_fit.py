@@ -407,15 +407,6 @@ def test_one_thread_trains_a_narrow_recurrent_model(name: str, changes: list[str
         torch.set_num_threads(before)
 
 
-def test_fsdp_rounds_nothing_that_autocast_does_not() -> None:
-    from torch.distributed.fsdp import MixedPrecision
-
-    from regard.training.trainer.fit import _strategy
-
-    assert _strategy("fsdp").mixed_precision_config == MixedPrecision()  # type: ignore[union-attr]
-    assert _strategy("ddp") == "ddp"
-
-
 def test_a_pipe_hears_now_and_then_how_far_training_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -486,4 +477,11 @@ test = ["piars.tsv"]
     assert recipe.training.warmup > 0  # what a recipe of one's own starts from trains sensibly
     with pytest.raises(ValueError, match=r"data\.test: there is no .*piars\.tsv"):
         fit(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_float16_is_refused_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match='training.precision = "16-mixed" is for CUDA GPUs.* set it to "32-true"'):
+        fit(recipe_loader.load_recipe(recipe_file(tmp_path), ["training.precision=16-mixed"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
