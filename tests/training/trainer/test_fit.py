@@ -482,6 +482,6 @@ test = ["piars.tsv"]
 
 def test_float16_is_refused_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match='training.precision = "16-mixed" is for CUDA GPUs.* set it to "32-true"'):
+    with pytest.raises(ValueError, match=r'training\.precision = "16-mixed" is for CUDA GPUs.* set it to "32-true"'):
         fit(recipe_loader.load_recipe(recipe_file(tmp_path), ["training.precision=16-mixed"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed.device_mesh import DeviceMesh
 
-torch.export.register_dataclass(
-    Loss
-)  # FSDP prepares the backward pass at the tensors of the result, and must find them
+# FSDP prepares the backward pass at the tensors of a result, which it must find in it.
+torch.export.register_dataclass(Loss)
 
 
 def shard_model(model: nn.Module, mesh: DeviceMesh) -> None:
