@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+import regard.training  # noqa: F401  where Lightning is installed as `lightning`, it is found as pytorch_lightning
 from tests.support.paths import SHARED
 from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
