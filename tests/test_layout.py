@@ -36,7 +36,7 @@ ALLOWED = {
     "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }
-FILES = {"atomic_write", "checksums", "json_file", "plugins", "special_tokens"}
+FILES = {"atomic_write", "checksums", "json_file", "plugins", "special_tokens", "unknown_words"}
 LATE = {"seeing/capture/recorded_calls.py": {"viewer"}}  # where somebody says show() or to_html(), and not before
 
 

@@ -64,6 +64,7 @@ DECODERS: dict[str, DecoderConfig] = {
     "Bahdanau": _rnn(),
     "Bahdanau, maxout, 2 layers": _rnn(readout="maxout", layers=2),
     "Bahdanau, dot": _rnn(energy="dot"),
+    "Bahdanau, copy": _rnn(copy=True),
     "conditional": _rnn(attention="conditional"),
     "conditional, LSTM, maxout, 2 layers": _rnn(attention="conditional", cell="lstm", readout="maxout", layers=2),
     "conditional, dot": _rnn(attention="conditional", energy="dot"),

@@ -25,6 +25,10 @@ def phrasebook(
         bool,
         typer.Option("--lectures", help="Sentences like those of the lectures; Spanish has no others."),
     ] = False,
+    invented: Annotated[
+        bool,
+        typer.Option("--invented", help="Sentences with invented names and numbers, which a translator has to copy."),
+    ] = False,
     examples: Annotated[
         bool, typer.Option("--examples", help="Print the sentences that the lectures show, and nothing else.")
     ] = False,
@@ -44,12 +48,12 @@ def phrasebook(
     split: Literal["train", "test"] = "test" if test else "train"
     if examples and language == "both":
         raise ValueError("--examples prints the sentences of one language: --language french or spanish")
-    if examples and (test or lectures):
-        raise ValueError("--examples prints a fixed list; leave out --test and --lectures")
+    if examples and (test or lectures or invented):
+        raise ValueError("--examples prints a fixed list; leave out --test, --lectures and --invented")
     printed = (
         corpus.examples(language)
         if examples and language != "both"
-        else corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures)
+        else corpus.pairs(count, seed=seed, split=split, language=language, lectures=lectures, invented=invented)
     )
     for pair in printed:
         columns = [pair.source, pair.target, pair.alignment or "", pair.possible or ""]

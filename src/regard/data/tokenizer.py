@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from ..atomic_write import write_text
 from ..special_tokens import END, SPECIALS, UNKNOWN
+from ..unknown_words import UnknownWords
 
 if TYPE_CHECKING:
     import os
@@ -59,20 +60,32 @@ class Tokenizer:
         if first != SPECIALS:
             raise ValueError(f"a tokenizer of ours begins with {' '.join(SPECIALS)}; this one begins with {first}")
         self._backend = backend
+        self.unknown_words = UnknownWords.of(backend)
+        """Ids of words that are not in the vocabulary; None where they are all <unk>."""
         # What a text happens to contain ("</s>") is text; only we say where a sentence ends.
         backend.encode_special_tokens = True
 
     @classmethod
     def train(
-        cls, kind: str, size: int, texts: Iterable[str], *, lowercase: bool = False, punctuation: bool = False
+        cls,
+        kind: str,
+        size: int,
+        texts: Iterable[str],
+        *,
+        lowercase: bool = False,
+        punctuation: bool = False,
+        slots: int = 0,
     ) -> Tokenizer:
-        """Learn a vocabulary of at most `size` entries, the four special ones among them."""
+        """Learn a vocabulary of at most `size` entries, the four special ones among them; of kind "word", `slots` more
+        for unknown words that a decoder may copy (`UnknownWords`)."""
         if kind not in get_args(Kind):
             raise ValueError(f"no tokenizer is called {kind!r}; known kinds are {', '.join(get_args(Kind))}")
         if size <= len(SPECIALS):
             raise ValueError(f"a vocabulary holds {len(SPECIALS)} special entries and at least one more, got {size}")
         if punctuation and kind != "word":
             raise ValueError(f'punctuation = true is for the tokenizer "word"; "{kind}" splits punctuation anyway')
+        if slots and kind != "word":
+            raise ValueError(f'slots = {slots} are for the tokenizer "word"; "{kind}" splits unknown words into pieces')
         backend, trainer = _untrained(kind, size, lowercase, punctuation)
         backend.train_from_iterator(_some(texts), trainer)
         if backend.get_vocab_size() > size:
@@ -80,7 +93,7 @@ class Tokenizer:
                 f"a vocabulary of {size} is too small for the characters of this text; ask for at least "
                 f"{backend.get_vocab_size()}"
             )
-        return cls(backend)
+        return cls(UnknownWords.added(backend, slots) if slots else backend)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -119,6 +132,10 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
+            if self.unknown_words is not None:
+                encodings = self._backend.encode_batch(texts, add_special_tokens=False)
+                ids = [self.unknown_words.tokens(*each) for each in zip(texts, encodings, strict=True)]
+                return [[i if i > END else UNKNOWN for i in row] for row in ids]
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:
             for text in texts:
@@ -127,15 +144,25 @@ class Tokenizer:
         # A word "</s>" in the text is a word nobody knows, not the end of the sentence.
         return [[i if i > END else UNKNOWN for i in encoding.ids] for encoding in encodings]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids; <pad>, <s> and </s> are left out, <unk> shows."""
+    def words_to_copy(self, text: str) -> dict[int, str]:
+        """The unknown words of a source, by their ids; {} where the vocabulary has no ids for them."""
+        if self.unknown_words is None:
+            return {}
+        return self.unknown_words.words(text, self._backend.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int], copied: dict[int, str] | None = None) -> str:
+        """The text of these ids; <pad>, <s> and </s> are left out, <unk> shows. `copied` are `words_to_copy`."""
+        if self.unknown_words is not None:
+            return " ".join(self.pieces([i for i in ids if i > END], copied))
         return str(self._backend.decode([i for i in ids if i > END], skip_special_tokens=False))
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Each id as it stands in the vocabulary: ▁ is the space before a word."""
+    def pieces(self, ids: Sequence[int], copied: dict[int, str] | None = None) -> list[str]:
+        """Each id as it stands in the vocabulary: ▁ is the space before a word. `copied` are `words_to_copy`."""
         pieces = [self._backend.id_to_token(i) for i in ids]
         if None in pieces:
             raise ValueError(f"id {ids[pieces.index(None)]} is not in this vocabulary of {len(self)}")
+        if self.unknown_words is not None:
+            return self.unknown_words.restored(ids, pieces, copied or {})
         return pieces
 
     def continued(self, text: str) -> list[int]:

@@ -49,12 +49,15 @@ class TokenizerPair:
         punctuation: bool = False,
         source: Any = None,
         labels: bool = False,
+        slots: int = 0,
     ) -> TokenizerPair:
         """Learn from both sides together, or (reading `pairs` twice) from each alone; `size` is that of each.
 
         With `source`, a reader of what is no text, only the target is learned; with `labels` it is a set of them.
         """
-        how, text = {"lowercase": lowercase, "punctuation": punctuation}, _tokenizer_class(kind)
+        how: dict[str, Any] = {"lowercase": lowercase, "punctuation": punctuation}
+        how |= {"slots": slots} if slots else {}
+        text = _tokenizer_class(kind)
         if joint and source is None and not labels:
             both = chain.from_iterable((pair.source, pair.target) for pair in pairs)
             shared = text.train(kind, size, both, **how)
@@ -63,6 +66,10 @@ class TokenizerPair:
         if labels:
             return cls(reads, LabelSet.train(pair.target for pair in pairs))
         return cls(reads, text.train(kind, size, (pair.target for pair in pairs), **how))
+
+    def words_to_copy(self, source: str) -> dict[int, str]:
+        """The words of a source that are not in the vocabulary, by the ids a decoder copies; mostly {}."""
+        return self.source.words_to_copy(source) if isinstance(self.source, Tokenizer) else {}
 
     @property
     def joint(self) -> bool:

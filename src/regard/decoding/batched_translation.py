@@ -48,13 +48,22 @@ class Translation:
 
     @property
     def pieces(self) -> list[str]:
-        pieces: list[str] = self.tokenizers.target.pieces(self.tokens)
-        return pieces
+        """Of the best, with </s>; a copied word as the source has it."""
+        return self._pieces(self.tokenizers.target, self.tokens)
 
     @property
     def source_pieces(self) -> list[str]:
-        pieces: list[str] = self.tokenizers.source.pieces(self.source_tokens)
+        return self._pieces(self.tokenizers.source, self.source_tokens)
+
+    def _pieces(self, tokenizer: Any, tokens: list[int]) -> list[str]:
+        copied = self.tokenizers.words_to_copy(self.source)
+        pieces: list[str] = tokenizer.pieces(tokens, copied) if copied else tokenizer.pieces(tokens)
         return pieces
+
+    @property
+    def generation(self) -> Float[Tensor, "target"] | None:
+        """p_gen of each token of the best, of a decoder that copies; with `weights`."""
+        return self.hypotheses[0].generation
 
     @property
     def weights(self) -> Float[Tensor, "maps target places"] | None:
@@ -81,7 +90,7 @@ class ModelEngine:
         self.model.eval()
         try:
             with torch.no_grad():
-                annotations = self.model.encoder(padded.to(device), lengths.to(device))
+                annotations = self.model.encode(padded.to(device), lengths.to(device))
             return search(self.model, annotations, **how)
         finally:
             self.model.train(training)
@@ -119,7 +128,8 @@ def translate(
         def translation(
             i: int, several: list[Hypothesis], texts: list[str] = texts, sources: list[Source | None] = sources
         ) -> Translation:
-            decoded = [tokenizers.target.decode(hypothesis.tokens) for hypothesis in several]
+            copied = tokenizers.words_to_copy(texts[i])
+            decoded = [_text(tokenizers.target, hypothesis.tokens, copied) for hypothesis in several]
             source = sources[i]
             ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
             return Translation(texts[i], ids, decoded, several, tokenizers)
@@ -135,6 +145,11 @@ def translate(
                 written += 1
         for i in range(written, len(texts)):  # only empty lines are left
             yield translation(i, _nothing())
+
+
+def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:
+    text: str = tokenizer.decode(tokens, copied) if copied else tokenizer.decode(tokens)
+    return text
 
 
 def _nothing() -> list[Hypothesis]:

@@ -154,9 +154,12 @@ def _add_weights(decoder: Decoder[Any], annotations: Annotations, hypotheses: li
         device=device,
     )
     sentences = torch.tensor([sentence for sentence, _ in rows], device=device)
-    weights = decoder(tokens, annotations.select(sentences), weights=True).weights  # [rows, maps, target, places]
-    if weights is None:
+    decoded = decoder(tokens, annotations.select(sentences), weights=True)
+    if decoded.weights is None:
         return
     lengths = annotations.lengths.tolist()
-    for (sentence, hypothesis), maps in zip(rows, weights.float().cpu(), strict=True):
-        hypothesis.weights = maps[:, : len(hypothesis.tokens) + 1, : lengths[sentence]].clone()
+    for row, (sentence, hypothesis) in enumerate(rows):
+        steps = len(hypothesis.tokens) + 1
+        hypothesis.weights = decoded.weights[row, :, :steps, : lengths[sentence]].float().cpu().clone()
+        if decoded.generation is not None:
+            hypothesis.generation = decoded.generation[row, :steps].float().cpu().clone()

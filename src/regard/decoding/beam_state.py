@@ -26,13 +26,14 @@ class Hypothesis:
     `logprob` is NaN where an engine does not give it, see `CTranslate2`.
 
     `weights`, where requested, has one row more than there are tokens: the last belongs to </s>. A Transformer has one
-    map per layer and head, an RNN one.
+    map per layer and head, an RNN one. `generation` is p_gen of the same steps, of a decoder that copies.
     """
 
     tokens: list[int]
     score: float
     logprob: float
     weights: Float[Tensor, "maps target places"] | None = None
+    generation: Float[Tensor, "target"] | None = None
 
 
 @dataclass(frozen=True)

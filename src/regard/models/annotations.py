@@ -27,12 +27,15 @@ class Annotations:
     tape: Float[Tensor, "batch places width"] | None = None
     decoder: Int[Tensor, "batch"] | None = None
     """Which of several decoders reads each sentence, where there are several."""
+    source: Int[Tensor, "batch places"] | None = None
+    """The ids of the source, for a decoder that copies them."""
 
     def select(self, rows: Int[Tensor, "chosen"]) -> Annotations:
         """The annotations of these sentences, in this order."""
         tape = None if self.tape is None else self.tape[rows]
         decoder = None if self.decoder is None else self.decoder[rows]
-        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape, decoder)
+        source = None if self.source is None else self.source[rows]
+        return Annotations(self.vectors[rows], self.lengths[rows], self.summary[rows], tape, decoder, source)
 
 
 def zero_padding(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast
 import torch
 
 from .config_base import SOURCES, Config, ExportEngine, TaskName, part_config
-from .cross_entropy import cross_entropy
 from .decoders.decoder import DecoderConfig
+from .decoders.pointer_decoder import PointerDecoder, known_ids
 from .decoders.transformer_decoder import TransformerDecoderConfig
 from .encoders.encoder import EncoderConfig
 from .encoders.transformer_encoder import TransformerEncoderConfig
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor, nn
 
+    from .annotations import Annotations
     from .cross_entropy import Loss, SourceTargetBatch
     from .decoders.decoder import Decoder, DecoderOutput
     from .encoders.encoder import Encoder
@@ -38,6 +39,7 @@ class EncoderDecoderConfig(Config):
     decoder: DecoderConfig = field(default_factory=TransformerDecoderConfig)
     tied: Literal["none", "decoder", "all"] = "none"
     longest: int = 512  # positions of a `learned` table; longer sequences are refused
+    slots: int = 0  # the last ids of the vocabulary, for unknown words that a decoder with copy = true copies
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], name: str = "config") -> Self:
@@ -57,6 +59,8 @@ class EncoderDecoderConfig(Config):
 
     def export_problem(self, engine: ExportEngine) -> str | None:
         """Why no model of this class is exported to an engine; the exporter checks the kinds of its parts."""
+        if self.decoder.copies:
+            return f"a decoder with copy = true is not exported to {engine}; exported are decoders without it"
         return None
 
     def problems(self) -> list[str]:
@@ -68,6 +72,11 @@ class EncoderDecoderConfig(Config):
             wrong.append("encoder.width = 0 means the number of classes, for classifiers; set it")
         if encoder.reads == "text" and not self.source_vocabulary:
             wrong.append("an encoder that reads text needs a vocabulary; source_vocabulary is 0")
+        if decoder.copies and self.source_vocabulary != self.target_vocabulary:
+            sizes = [self.source_vocabulary, self.target_vocabulary]
+            wrong.append(f"decoder.copy = true needs one vocabulary for source and target; they have {sizes} tokens")
+        if self.slots and not decoder.copies:
+            wrong.append(f"slots = {self.slots} are unknown words to copy, and decoder.copy is false; set one of them")
         return wrong + decoder.encoder_problems(encoder)
 
     def _tying_problems(self) -> list[str]:
@@ -111,7 +120,14 @@ class EncoderDecoder(PretrainedModel):
         return self.config.encoder.build(self.config.source_vocabulary, self.config.longest)
 
     def _build_decoder(self, memory: int) -> Decoder[Any]:
-        return self.config.decoder.build(self.config.target_vocabulary, memory, self.config.longest)
+        decoder = self.config.decoder.build(self.config.target_vocabulary, memory, self.config.longest)
+        return PointerDecoder(decoder, self.config.slots) if self.config.decoder.copies else decoder
+
+    def encode(self, source: Tensor, lengths: Int[Tensor, "batch"]) -> Annotations:
+        if not self.config.decoder.copies:
+            return super().encode(source, lengths)
+        known = known_ids(source, self.config.source_vocabulary - self.config.slots)
+        return replace(super().encode(known, lengths), source=source)
 
     def _tie(self) -> None:
         tied, table = self.config.tied, self.decoder.embedding
@@ -129,7 +145,7 @@ class EncoderDecoder(PretrainedModel):
         weights: bool = False,
     ) -> DecoderOutput:
         """Features at every target position, teacher-forced; `readout` turns them into logits."""
-        decoded: DecoderOutput = self.decoder(target, self.encoder(source, lengths), weights=weights)
+        decoded: DecoderOutput = self.decoder(target, self.encode(source, lengths), weights=weights)
         return decoded
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -143,6 +159,6 @@ class EncoderDecoder(PretrainedModel):
         inputs, wanted = batch.target[:, :-1], batch.target[:, 1:]
         decoded = self(batch.source, batch.source_lengths, inputs)
         real = torch.arange(wanted.shape[1], device=wanted.device) < (batch.target_lengths - 1)[:, None]
-        loss = cross_entropy(decoded.features, self.decoder.output.weight, wanted, real, smoothing)
+        loss = self.decoder.loss(decoded, wanted, real, smoothing)
         extra = self.decoder.extra(decoded, wanted, real)
         return loss if extra is None else replace(loss, total=loss.total + extra)

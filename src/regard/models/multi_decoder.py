@@ -39,6 +39,8 @@ class MultiDecoderConfig(EncoderDecoderConfig):
             return wrong
         if self.tied == "all":
             return ['tied = "all" shares the encoder\'s embeddings with one decoder, and there are several']
+        if self.decoder.copies:
+            return ["decoder.copy = true is for a model with one decoder, and there are several"]
         if self.encoder.reads != "text":
             return [f"tags are words of a text, and this encoder reads {self.encoder.reads}"]
         return [] if len(set(self.tags)) == len(self.tags) else [f"tags has one token twice: {self.tags}"]

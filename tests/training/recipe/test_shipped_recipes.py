@@ -50,7 +50,7 @@ def small(name: str) -> list[str]:
 
 def test_a_table_makes_a_recipe_of_every_system_and_corpus() -> None:
     recipes = shipped_recipes()
-    assert len(recipes) == 87
+    assert len(recipes) == 88
     assert len(shipped_parts()) == 42
     assert not set(recipes) & set(shipped_parts()), "a base is either"
     assert recipes["luong-dot-multi30k"] == {

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..config_base import PartConfig
+from ..cross_entropy import cross_entropy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
     from ..annotations import Annotations
+    from ..cross_entropy import Loss
     from ..encoders.encoder import EncoderConfig
 
 
@@ -25,6 +27,11 @@ class DecoderConfig(PartConfig):
     def attends(self) -> bool:
         """Whether it attends to the annotations."""
         return getattr(self, "attention", None) != "none"
+
+    @property
+    def copies(self) -> bool:
+        """Whether it can copy words of the source (`PointerDecoder`)."""
+        return bool(getattr(self, "copy", False))
 
     @property
     def output_width(self) -> int:
@@ -69,6 +76,9 @@ class DecoderOutput:
 
     features: Float[Tensor, "batch target width"]
     weights: Float[Tensor, "batch maps target places"] | None  # one map per layer and head; one for an RNN
+    _: KW_ONLY
+    generation: Float[Tensor, "batch target"] | None = None  # p_gen of a decoder that copies
+    source: Int[Tensor, "batch places"] | None = None  # the ids that it copies from
 
 
 class Decoder(nn.Module, ABC, Generic[S]):
@@ -104,6 +114,16 @@ class Decoder(nn.Module, ABC, Generic[S]):
         for token in tokens.unbind(1):
             _, state, _ = self.step(token, state)
         return state
+
+    def loss(
+        self,
+        decoded: DecoderOutput,
+        wanted: Int[Tensor, "batch target"],
+        real: Bool[Tensor, "batch target"],
+        smoothing: float = 0.0,
+    ) -> Loss:
+        """−Σ log p(wanted) over the real positions, with label smoothing."""
+        return cross_entropy(decoded.features, self.output.weight, wanted, real, smoothing)
 
     def extra(
         self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"], real: Bool[Tensor, "batch target"]

@@ -47,6 +47,7 @@ class RecurrentDecoderConfig(DecoderConfig):
     dropout: float = 0.2
     recurrent_dropout: float = 0.0  # of the state, where recurrent matrices read it: one mask per sentence (Gal 2016)
     word_dropout: float = 0.0  # of whole input words
+    copy: bool = False  # copy words of the source (`PointerDecoder`)
 
     @property
     def output_width(self) -> int:
@@ -58,11 +59,18 @@ class RecurrentDecoderConfig(DecoderConfig):
             wrong.append(f'scope = "{self.scope}" needs attention = "luong", and it is "{self.attention}"')
         if self.readout == "maxout" and self.attention == "luong":
             wrong.append('readout = "maxout" is not for attention = "luong", which reads out h̃; set it to "plain"')
+        if self.copy and (self.attention == "none" or self.scope != "global"):
+            wrong.append(
+                "copy = true copies the words that attention points to, with weights that sum to 1; it needs attention "
+                f'with scope = "global", and here attention = "{self.attention}" and scope = "{self.scope}"'
+            )
         return wrong
 
     def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
         if self.attention == "none":
             return []
+        if self.copy and (encoder.reads != "text" or getattr(encoder, "stride", 1) != 1):
+            return ["decoder.copy = true copies words, and this encoder does not give one annotation for each word"]
         if encoder.kind == "none":
             return [f'decoder.attention = "{self.attention}" has nothing to attend to; set it to "none"']
         if self.energy == "dot" and self.width != encoder.annotation_width:
@@ -201,13 +209,15 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         vectors = annotations.vectors
         dtype = loop_dtype(vectors if vectors.shape[-1] else self.output.weight)
         vectors = vectors.to(dtype)
+        # The state itself stays in float32 at least: rounding it at every step would add up.
+        wide = torch.promote_types(dtype, torch.float32)
         # The query is the state before a step, which its cell multiplies too: one product for both. Luong's is not.
         with_query = None if self._luong else self.cells[0] if self.second is None else self.second
 
         def unroll(cell: RecurrentCell) -> LoopCell:
             mask = None
             if self.training and self.config.recurrent_dropout:
-                mask = self.recurrent_dropout(vectors.new_ones(len(vectors), self.config.width))
+                mask = self.recurrent_dropout(vectors.new_ones(len(vectors), self.config.width, dtype=wide))
             return cell.unroll(dtype, also=project if cell is with_query else None, mask=mask)
 
         loop = RecurrentLoop(
@@ -219,8 +229,6 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             summary=annotations.summary,
             context=None if self.context is None else self.context(annotations.summary),
         )
-        # The state itself stays in float32 at least: rounding it at every step would add up.
-        wide = torch.promote_types(dtype, torch.float32)
         starts = [torch.tanh(bridge(annotations.summary)).to(wide) for bridge in self.bridges] or [
             vectors.new_zeros(len(annotations.lengths), self.config.width, dtype=wide)
         ] * len(self.cells)

@@ -39,6 +39,12 @@ class DecodedWeights(Protocol):
     @property
     def source_tokens(self) -> list[int]: ...
     @property
+    def pieces(self) -> list[str]: ...
+    @property
+    def source_pieces(self) -> list[str]: ...
+    @property
+    def generation(self) -> Float[Tensor, "target"] | None: ...
+    @property
     def weights(self) -> Float[Tensor, "maps target places"] | None: ...
 
 
@@ -92,10 +98,16 @@ def word_weights(
 def translation_word_weights(
     translation: DecodedWeights,
 ) -> tuple[Float[Tensor, "target source"], list[str], list[str]]:
-    """Weights between target and source words, </s> included, and the words of both sides; the mean over all maps."""
+    """Weights between target and source words, </s> included, and the words of both sides; the mean over all maps.
+
+    Of a decoder that copies, the last column is 1 − p_gen: the share of each word that is copied.
+    """
     weights, tokenizers = _mean_weights(translation), translation.tokenizers
-    target, target_words = _words_with_end(tokenizers.target, translation.tokens)
-    source, source_words = _words_with_end(tokenizers.source, translation.source_tokens)
+    target, target_words = _words_with_end(tokenizers.target, translation.tokens, translation.pieces)
+    source, source_words = _words_with_end(tokenizers.source, translation.source_tokens, translation.source_pieces)
+    if translation.generation is not None:
+        weights = torch.cat([weights, 1 - translation.generation[:, None]], 1)
+        source, source_words = [*source, source[-1] + 1], [*source_words, "(copied)"]
     return merge_pieces(weights, target, source), target_words, source_words
 
 
@@ -119,10 +131,10 @@ def _mean_weights(decoded: DecodedWeights) -> Float[Tensor, "target places"]:
     return decoded.weights.mean(0)
 
 
-def _words_with_end(tokenizer: _WordTokenizer, tokens: list[int]) -> tuple[list[int], list[str]]:
+def _words_with_end(tokenizer: _WordTokenizer, tokens: list[int], pieces: list[str]) -> tuple[list[int], list[str]]:
     words = tokenizer.words(tokens[:-1])
     words.append(words[-1] + 1 if words else 0)  # </s> is a word of its own
-    return words, join_pieces(words, tokenizer.pieces(tokens))
+    return words, join_pieces(words, pieces)
 
 
 def join_pieces(words: Sequence[int], pieces: Sequence[str]) -> list[str]:

@@ -106,9 +106,19 @@ class PhrasebookData(GeneratedData):
         default=False, description="sentences like those of the lectures on attention; Spanish has no others"
     )
 
+    invented: bool = Field(
+        default=False, description="sentences with invented names and numbers, which a translator has to copy"
+    )
+
+    @model_validator(mode="after")
+    def _plain(self) -> PhrasebookData:
+        if self.invented and (self.lectures or self.language != "french"):
+            raise ValueError('invented = true is for language = "french" without lectures')
+        return self
+
     @property
     def options(self) -> dict[str, object]:
-        return {"language": self.language, "lectures": self.lectures}
+        return {"language": self.language, "lectures": self.lectures, "invented": self.invented}
 
 
 class OpinionsData(GeneratedData):

@@ -74,6 +74,9 @@ class TokenizerSection(StrictSection):
         default=False,
         description="word: split off punctuation marks and elided words (l'), for text as people write it",
     )
+    slots: Count = Field(
+        default=0, description="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
+    )
     load: str = Field(
         default="", description="a folder with tokenizers to use as they are, instead of training new ones"
     )
@@ -205,6 +208,10 @@ class Recipe(StrictSection):
             wrong += self.writer(vocabulary, 1, list(range(1, len(self.decoders) + 1))).problems()
             if self.tied == "all" and not self.tokenizer.joint:
                 wrong.append('tied = "all" needs tokenizer.joint = true: source and target share one vocabulary')
+            if self.decoder.copies and not self.tokenizer.joint:
+                wrong.append("decoder.copy = true needs tokenizer.joint = true: source and target share one vocabulary")
+            if self.tokenizer.slots and not self.decoder.copies:
+                wrong.append(f"tokenizer.slots = {self.tokenizer.slots} needs decoder.copy = true, which copies them")
             if not self.decoder.attends and self.search.coverage_penalty:
                 wrong.append('search.coverage_penalty needs attention, and decoder.attention is "none"; set it to 0')
         elif self.decoders:
@@ -317,13 +324,17 @@ MODEL_NOTES = {
     "scaled": "divide energies by √d; false does not, to see what happens",
     "masked": "a token sees itself and those before it; false lets it see all while training, to see what happens",
     "idf": "of TF-IDF: smoothed, log((1 + N) / (1 + n)) + 1, or plain, log(N / n)",
-    "attention": "rnn: none, bahdanau (look, then step), luong (step, then look); tell: none, soft, hard",
+    "attention": "rnn: none, bahdanau (look, then step), luong (step, then look), conditional (step, look, "
+    "step); tell: none, soft, hard",
     "energy": "additive, dot, general or concat",
     "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",
     "window": "D of local attention: it looks at 2D + 1 places",
     "fusion": "how an encoder's tape enters: none (no encoder), shallow or deep",
     "input_feeding": "feed what attention found into the next step",
     "readout": "plain, or maxout over pairs",
+    "recurrent_dropout": "of the state between steps, one mask for all steps of a sentence",
+    "word_dropout": "of whole words at the input",
+    "copy": "copy words of the source that attention points to (pointer-generator)",
     "size": "of the pictures, in pixels a side",
     "tuned": "whether weights that others trained learn on",
     "penalty": "λ of Xu et al. 2015: every place is to be looked at once in all; of soft attention",

@@ -79,6 +79,9 @@ def _translation_tables(data: str, scores: TranslationEvaluation, tokenised: boo
         ("AER" if layer == "attention" else f"AER, {layer}", f"{value:.3f}", "best" if value == scores.best_aer else "")
         for layer, value in scores.aer.items()
     ]
+    if scores.copied is not None:
+        about = "of the words that source and reference have and the vocabulary lacks"
+        rows.append(("copied", f"{100 * scores.copied:.1f} %", about))
     speed = f"{scores.tokens_per_second:,.0f}"
     rows.append(("speed", speed, f"tokens per second, {_settings(scores.search)}"))
     table = _plain_table()

@@ -15,6 +15,7 @@ from ...models import EncoderDecoder
 from ...seeing.alignment.word_alignment import alignment_error_rate, best_links
 from ...seeing.alignment.word_level_weights import merge_pieces
 from . import bleu as scores
+from .copied_words import copied_share
 from .gold_links import gold_links
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TranslationEvaluation:
     tokens_per_second: float  # of translations, </s> counted
     seconds: float  # for translating all sentences
     search: dict[str, Any]
+    copied: float | None = None  # share of the unknown words to copy that were copied; None where there are none
 
     @property
     def best_aer(self) -> float | None:
@@ -89,6 +91,7 @@ def evaluate_translation(
         tokens_per_second=written / seconds,
         seconds=seconds,
         search={name: value for name, value in how.items() if value is not None},
+        copied=copied_share(texts, pairs, tokenizers),
     )
     return evaluation, texts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -72,6 +73,8 @@ class Task(ABC):
         """A new model; the caller has set the seed. `train` is for statistics that are counted, not learned."""
         tags = [tag_token(tokenizers, tag) for tag in self.recipe.decoders]
         config = self.recipe.writer(tokenizers.source_size, len(tokenizers.target), tags)
+        if (unknown := getattr(tokenizers.target, "unknown_words", None)) is not None:
+            config = replace(config, slots=unknown.count)
         model = (MultiDecoder if tags else EncoderDecoder)(config)
         model.encoder.pretrain()
         return model

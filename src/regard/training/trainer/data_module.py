@@ -146,6 +146,7 @@ class DataModule(lightning.LightningDataModule):
                 punctuation=how.punctuation,
                 source=source,
                 labels=labels,
+                slots=how.slots,
             )
         with replacing_folder(self.run.data) as unfinished:
             tokenizers.save(unfinished)

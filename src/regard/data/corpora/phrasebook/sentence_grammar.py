@@ -11,6 +11,7 @@ from ...pair import Pair
 from .bilingual_phrase import EMPTY, EnglishWord, Language, Phrase, phrase_pair, rendered, target_words
 from .clauses import Clause, clause
 from .copula_clauses import state
+from .invented_words import with_invented_words
 from .lecture_grammar import LectureGrammar
 from .lecture_sentences import lecture_sentences
 from .lexicon import THINKING
@@ -188,6 +189,7 @@ class PhrasebookPairs:
     split: Split
     language: Languages = "french"
     lectures: bool = False
+    invented: bool = False
 
     def __len__(self) -> int:
         return self.n
@@ -215,7 +217,10 @@ class PhrasebookPairs:
         plain = self.language == "french" and not self.lectures
         r = Random(f"{self.seed} {self.split}" + ("" if plain else f" {self.language} {self.lectures}"))
         while self.n:
-            if plain:
+            if self.invented:
+                if (phrase := with_invented_words(sentence(r), r)) is not None:
+                    yield [rendered(phrase)]
+            elif plain:
                 yield [rendered(sentence(r))]
             elif self.language == "both":
                 seed = r.random()  # the same choices in both languages
@@ -232,20 +237,29 @@ def _tagged(tag: str, pair: tuple[str, str, str, str]) -> tuple[str, str, str, s
 
 
 def pairs(
-    n: int, seed: int = 0, split: Split = "train", *, language: Languages = "french", lectures: bool = False
+    n: int,
+    seed: int = 0,
+    split: Split = "train",
+    *,
+    language: Languages = "french",
+    lectures: bool = False,
+    invented: bool = False,
 ) -> PhrasebookPairs:
     """n different pairs of the phrase book, tokenised, in lower case, with gold alignments.
 
     `lectures`: sentences like those that lectures on attention show; Spanish has only these. "both" gives each of them
-    in French and in Spanish, after the tags <2fr> and <2es>.
+    in French and in Spanish, after the tags <2fr> and <2es>. `invented`: names and numbers that hardly come twice, the
+    same in both languages, at least one in each sentence.
     """
+    if invented and (lectures or language != "french"):
+        raise ValueError("invented names and numbers are for French, and not for the sentences of the lectures")
     if n < 0:
         raise ValueError(f"the phrase book gives 0 or more pairs, not {n}")
     if split not in get_args(Split):
         raise ValueError(f"split is 'train' or 'test', got {split!r}")
     if language not in get_args(Languages):
         raise ValueError(f"language is 'french', 'spanish' or 'both', got {language!r}")
-    return PhrasebookPairs(n, seed, split, language, lectures)
+    return PhrasebookPairs(n, seed, split, language, lectures, invented)
 
 
 def examples(language: Language = "french") -> list[Pair]:
