@@ -22,6 +22,7 @@ ALLOWED = {
         "training",
         "seeing",
         "viewer",
+        "serving",
         "demo",
         "__version__",
     },
@@ -33,6 +34,7 @@ ALLOWED = {
     "training": {"attention", "layers", "models", "data", "decoding", "seeing"},  # evaluating decodes and aligns
     "seeing": {"attention", "__version__"},
     "viewer": {"attention", "layers", "models", "data", "decoding", "seeing", "__version__"},
+    "serving": {"decoding", "seeing", "viewer", "__version__"},
     "learn": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
     "demo": {"attention", "layers", "models", "data", "decoding", "training", "seeing"},
 }

@@ -20,6 +20,7 @@ from . import (  # noqa: F401  each registers its command
     samples,
     scenes,
     see,
+    serve,
     train,
     translate,
     view,

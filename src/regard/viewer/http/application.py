@@ -55,15 +55,20 @@ def create_app(
     app.state.jobs = Jobs(library)
     for routes in (trace_routes, call_routes, contribution_routes, model_routes, experiment_routes):
         app.include_router(routes.router, prefix="/api")
+    add_error_handlers(app)
+    app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
+    app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
+    app.add_middleware(Guard, hosts=hosts, token=token, port=port)
+    return app
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Every error is answered as `{"error": reason}`."""
     app.add_exception_handler(RequestError, _request_error)
     app.add_exception_handler(ClientDisconnected, _disconnected)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _server_error)
-    app.add_api_route("/", _index, methods=["GET"], include_in_schema=False)
-    app.add_api_route("/static/{name:path}", _static_file, methods=["GET"], include_in_schema=False)
-    app.add_middleware(Guard, hosts=hosts, token=token, port=port)
-    return app
 
 
 async def _index() -> Response:
@@ -91,7 +96,7 @@ async def _disconnected(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        reason = f"there is no route {request.url.path[:80]!r}; GET /api/openapi.json lists the routes"
+        reason = f"there is no route {request.url.path[:80]!r}; GET {request.app.openapi_url} lists the routes"
     else:
         reason = f"{request.method} {request.url.path[:80]}: {error.detail}"
     response = json_response({"error": reason}, request, error.status_code)

@@ -24,6 +24,8 @@ from starlette.requests import cookie_parser
 from .. import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
@@ -46,6 +48,8 @@ HEADERS = {
 class Guard:
     """`hosts` are the allowed names in Host headers (empty: any); with a `token`, every request must carry it.
 
+    `open_paths` need no token; `command` is what printed the address; `body_limit` are the bytes allowed to a path.
+
     Browsers send the cookies of one port to every other port of a machine, so `port` is part of their names.
     """
 
@@ -55,8 +59,13 @@ class Guard:
         hosts: frozenset[str],
         token: str | None = None,
         port: int = 0,
+        *,
+        command: str = "regard view",
+        open_paths: frozenset[str] = frozenset(),
+        body_limit: Callable[[str], int] | None = None,
     ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
+        self.command, self.open_paths, self.body_limit = command, open_paths, body_limit or _body_limit
         self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,13 +87,13 @@ class Guard:
         added = dict(HEADERS)
         if not session and scope["path"] == "/":
             added["Set-Cookie"] = _cookie(self.session_cookie, secrets.token_urlsafe(12))
-        await self.app(scope, _limited(receive, scope["path"]), _with_headers(send, added))
+        await self.app(scope, _limited(receive, self.body_limit(scope["path"])), _with_headers(send, added))
 
     def _refusal(self, scope: Scope, headers: dict[str, str], cookies: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
         name = HOST.fullmatch(host.lower())
         if name is None or (self.hosts and name[1] not in self.hosts):
-            return 421, f"this server is not called {host!r:.80}; open the address that regard view printed"
+            return 421, f"this server is not called {host!r:.80}; open the address that {self.command} printed"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none") and not _opens_page(
             scope, headers
         ):
@@ -92,10 +101,11 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.split("://", 1)[-1] != host:
             return 403, f"requests from the origin {origin} are refused; this server is {host}"
-        if self.token is not None and not self._has_token(scope, headers, cookies):
-            return 401, "the token is missing or wrong; open the whole address that regard view printed"
+        secret = self.token is not None and scope["path"] not in self.open_paths
+        if secret and not self._has_token(scope, headers, cookies):
+            return 401, f"the token is missing or wrong; open the whole address that {self.command} printed"
         size = headers.get("content-length", "0")
-        limit = _body_limit(scope["path"])
+        limit = self.body_limit(scope["path"])
         if not size.isdigit() or int(size) > limit:
             return 413, f"the request has {size} bytes; at most {limit:,} are allowed"
         return None
@@ -137,9 +147,9 @@ def _without_token(scope: Scope) -> str:
     return "/" + (f"?{query}" if query else "")
 
 
-def _limited(receive: Receive, path: str) -> Receive:
+def _limited(receive: Receive, limit: int) -> Receive:
     """Stop reading a body at its limit: a chunked body does not say its length."""
-    count, limit = 0, _body_limit(path)
+    count = 0
 
     async def read() -> Message:
         nonlocal count

@@ -1,0 +1,106 @@
+"""Sentences a second of `regard serve`: requests one after the other, and from many clients at once.
+
+    python -m benchmarks.serve_throughput [--model tatoeba-transformer-en-fr] [--sentences 256] [--clients 1 8 32]
+
+The server runs in a process of its own, on one thread; every request has one sentence. "One by one" is one client that
+waits for each answer, with no waiting for others on the server. Latencies are those the clients see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+SENTENCES = [
+    "Where is the library?",
+    "I have never seen such a beautiful garden in my life.",
+    "She asked me whether I wanted to go to the cinema with her.",
+    "It is raining.",
+    "Could you please tell me what time the next train leaves?",
+    "My brother works for a company that makes small machines.",
+    "He did not say anything because he was tired.",
+    "We will have to wait until tomorrow morning.",
+]
+TOKEN = "benchmark"
+
+
+def start(model: str, batch: int, wait: float, beams: int) -> tuple[subprocess.Popen[str], str]:
+    """A server and its address; it has answered a first request."""
+    command = [sys.executable, "-m", "regard", "serve", model, "--port", "0", "--device", "cpu"]
+    environment = {**os.environ, "REGARD_TOKEN": TOKEN, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(
+        [*command, "--batch", str(batch), "--wait", str(wait)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    address = server.stdout.readline().split()[-1]
+    for _ in range(100):
+        try:
+            translate(address, SENTENCES[:1] * 4, beams)
+            break
+        except ConnectionError:
+            time.sleep(0.1)
+    return server, address
+
+
+def translate(address: str, sentences: list[str], beams: int) -> list[float]:
+    """One client: each sentence as a request of its own; the seconds of each."""
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    times = []
+    for sentence in sentences:
+        began = time.perf_counter()
+        connection.request("POST", parts.path, json.dumps({"texts": [sentence], "beams": beams}), headers)
+        response = connection.getresponse()
+        content = response.read()
+        assert response.status == 200, content
+        times.append(time.perf_counter() - began)
+    connection.close()
+    return times
+
+
+def measure(address: str, sentences: list[str], clients: int, beams: int) -> tuple[float, list[float]]:
+    """Sentences a second, and the latencies, with so many clients at once."""
+    shares = [sentences[n::clients] for n in range(clients)]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        times = [each for share in pool.map(lambda part: translate(address, part, beams), shares) for each in share]
+    return len(sentences) / (time.perf_counter() - began), times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--model", default="tatoeba-transformer-en-fr")
+    parser.add_argument("--sentences", type=int, default=256)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--beams", type=int, default=5)
+    options = parser.parse_args()
+    sentences = [SENTENCES[n % len(SENTENCES)] for n in range(options.sentences)]
+    plain = 0.0
+    print(f"{options.model}, beam {options.beams}, {options.sentences} requests of one sentence, one CPU thread")
+    for name, batch, wait, clients in [("one by one", 1, 0.0, 1), *(("batched", 64, 5.0, n) for n in options.clients)]:
+        server, address = start(options.model, batch, wait, options.beams)
+        try:
+            rate, times = measure(address, sentences, clients, options.beams)
+        finally:
+            server.terminate()
+            server.wait()
+        plain = plain or rate
+        high = statistics.quantiles(times, n=20)[-1]
+        print(
+            f"{name}, {clients} clients: {rate:.1f} sentences/s ({rate / plain:.1f} ×), latency "
+            f"{1000 * statistics.median(times):.0f} ms median, {1000 * high:.0f} ms 95 %",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

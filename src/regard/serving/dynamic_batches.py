@@ -1,0 +1,122 @@
+"""Dynamic batching: the texts of requests that arrive within a few milliseconds are computed together.
+
+A model computes 32 sentences in little more time than one. The first text of a batch waits at most `wait` seconds for
+others; while a batch is computed, the next one gathers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+
+class QueueFullError(Exception):
+    """There is no room for more texts, or the server is shutting down."""
+
+
+@dataclass
+class QueuedText:
+    """A text that waits for its batch; texts with the same `settings` can share one."""
+
+    text: str
+    settings: Hashable
+    result: Future[Any] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class DynamicBatches:
+    """Calls `compute(texts, settings)`, which returns a result or an exception for each text, in a thread of its own.
+
+    At most `size` texts are in a batch, and `room` in the queue. `observe` is called with the number of texts and the
+    seconds of every batch.
+    """
+
+    def __init__(
+        self,
+        compute: Callable[[list[str], Any], Sequence[Any]],
+        *,
+        size: int,
+        wait: float,
+        room: int,
+        observe: Callable[[int, float], None] = lambda texts, seconds: None,
+    ) -> None:
+        self.compute, self.size, self.wait, self.room, self.observe = compute, size, wait, room, observe
+        self._queue: deque[QueuedText] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="regard-batches", daemon=True)
+        self._thread.start()
+
+    def submit(self, texts: Sequence[str], settings: Hashable) -> list[Future[Any]]:
+        """One future for each text, or a QueueFullError for all of them."""
+        queued = [QueuedText(text, settings) for text in texts]
+        with self._changed:
+            if self._closed:
+                raise QueueFullError("the server is shutting down")
+            if len(self._queue) + len(queued) > self.room:
+                raise QueueFullError(
+                    f"{len(self._queue)} texts are waiting, and there is room for {self.room}; try again in a moment"
+                )
+            self._queue.extend(queued)
+            self._changed.notify()
+        return [item.result for item in queued]
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts in the queue."""
+        return len(self._queue)
+
+    def close(self) -> None:
+        """Compute what is in the queue, and end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while batch := self._next():
+            live = [item for item in batch if item.result.set_running_or_notify_cancel()]
+            if live:
+                self._compute(live)
+
+    def _next(self) -> list[QueuedText]:
+        """The next batch: the oldest text and those after it with the same settings. Empty: the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closed)
+            if not self._queue:
+                return []
+            first = self._queue[0]
+            deadline = first.arrived + self.wait
+            self._changed.wait_for(
+                lambda: self._closed or self._alike(first.settings) >= self.size,
+                timeout=max(0.0, deadline - time.monotonic()),
+            )
+            batch = [item for item in self._queue if item.settings == first.settings][: self.size]
+            taken = set(map(id, batch))
+            self._queue = deque(item for item in self._queue if id(item) not in taken)
+            return batch
+
+    def _alike(self, settings: Hashable) -> int:
+        return sum(item.settings == settings for item in self._queue)
+
+    def _compute(self, batch: list[QueuedText]) -> None:
+        began = time.perf_counter()
+        try:
+            results = list(self.compute([item.text for item in batch], batch[0].settings))
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(batch)} texts were computed, and there are {len(results)} results")
+        except Exception as error:  # raised again where each result is awaited
+            results = [error] * len(batch)
+        self.observe(len(batch), time.perf_counter() - began)
+        for item, result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                item.result.set_exception(result)
+            else:
+                item.result.set_result(result)

@@ -1,0 +1,215 @@
+"""The FastAPI application of `regard serve`: one route for the model's task, health, metrics, OpenAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel, Field
+from starlette.middleware.base import BaseHTTPMiddleware
+
+from .. import __version__
+from ..viewer.http.application import add_error_handlers
+from ..viewer.http.guard import LOOPBACK, Guard
+from ..viewer.http.responses import json_response
+from ..viewer.http.routes.route_parameters import ERRORS
+from ..viewer.limits import RequestError
+from . import serve_limits
+from .dynamic_batches import DynamicBatches, QueueFullError
+from .prometheus_metrics import CONTENT_TYPE, SECONDS, SIZES, CounterMetric, HistogramMetric, gauge_lines
+from .served_model import RefusedTextError, ServedModel, ServeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+Text = Annotated[str, Field(min_length=1, max_length=serve_limits.CHARACTERS, pattern=r"\S")]
+
+
+class TextsRequest(BaseModel):
+    """Texts, which are computed together with those of other requests."""
+
+    model_config = {"extra": "forbid"}
+    texts: list[Text] = Field(min_length=1, max_length=serve_limits.TEXTS)
+    alignment: bool = Field(default=False, description="whether the attention weights are returned")
+
+
+class TranslationRequest(TextsRequest):
+    beams: int = Field(default=0, ge=0, le=serve_limits.BEAMS, description="0: as many as the model's recipe says")
+    best: int = Field(default=1, ge=1, le=serve_limits.BEAMS, description="how many translations of each text")
+
+
+class Alignment(BaseModel):
+    """Words, and a row of weights over the words of the source for each word of the target.
+
+    A classifier has no target: `weights` is one row, over the pieces of its tokenizer.
+    """
+
+    source: list[str]
+    target: list[str] | None = None
+    weights: list[list[float]] | list[float]
+
+
+class ScoredText(BaseModel):
+    text: str
+    score: float
+
+
+class TranslatedText(ScoredText):
+    source: str
+    hypotheses: list[ScoredText] | None = None
+    alignment: Alignment | None = None
+
+
+class Translations(BaseModel):
+    """One entry for each text, in order."""
+
+    translations: list[TranslatedText]
+
+
+class LabelledText(BaseModel):
+    source: str
+    label: str
+    probabilities: dict[str, float]
+    alignment: Alignment | None = None
+
+
+class Labels(BaseModel):
+    """One entry for each text, in order."""
+
+    classifications: list[LabelledText]
+
+
+class Health(BaseModel):
+    status: str
+    model: str
+    task: str
+
+
+class ServeMetrics:
+    """What `GET /metrics` reports."""
+
+    def __init__(self) -> None:
+        self.requests = CounterMetric("regard_requests_total", "Requests by route and status.", ["route", "status"])
+        self.texts = CounterMetric("regard_texts_total", "Texts that were computed.")
+        self.seconds = HistogramMetric("regard_request_seconds", "Time from request to answer.", SECONDS)
+        self.sizes = HistogramMetric("regard_batch_size", "Texts in a batch.", SIZES)
+        self.computing = HistogramMetric("regard_batch_seconds", "Time that the model took for a batch.", SECONDS)
+
+    def observe_batch(self, texts: int, seconds: float) -> None:
+        self.texts.add(amount=texts)
+        self.sizes.observe(texts)
+        self.computing.observe(seconds)
+
+    def text(self, waiting: int) -> str:
+        parts = [part.lines() for part in (self.requests, self.texts, self.seconds, self.sizes, self.computing)]
+        parts.append(gauge_lines("regard_queue_length", "Texts that wait for their batch.", waiting))
+        return "\n".join(line for lines in parts for line in lines) + "\n"
+
+
+def create_serve_app(
+    model: ServedModel,
+    hosts: frozenset[str] = LOOPBACK,
+    token: str | None = None,
+    port: int = 0,
+    *,
+    batch: int = 64,
+    wait: float = 0.005,
+    queue: int = 1024,
+) -> FastAPI:
+    """The application. `batch`, `wait` (in seconds) and `queue` are those of `DynamicBatches`."""
+    metrics = ServeMetrics()
+    batches = DynamicBatches(model, size=batch, wait=wait, room=queue, observe=metrics.observe_batch)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(batches.close)
+
+    app = FastAPI(
+        title=f"regard serve {model.name}",
+        version=__version__,
+        description=f"Texts for `{model.name}`, computed in batches.",
+        openapi_url="/openapi.json",
+        docs_url=None,  # both pages load scripts from other hosts
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.batches = batches
+
+    async def answers(texts: list[str], settings: ServeSettings) -> list[Any]:
+        if settings.weights and not model.attends:
+            raise RequestError(
+                422, "alignment: the engine of this server keeps no attention weights; use --engine torch"
+            )
+        try:
+            futures = batches.submit(texts, settings)
+        except QueueFullError as error:
+            raise RequestError(503, str(error)) from None
+        waiting = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+        try:
+            results = await asyncio.wait_for(waiting, serve_limits.SECONDS)
+        except TimeoutError:
+            raise RequestError(
+                503, f"not computed within {serve_limits.SECONDS:.0f} seconds; send fewer texts"
+            ) from None
+        for number, result in enumerate(results):
+            if isinstance(result, RefusedTextError):
+                raise RequestError(422, f"texts.{number}: the text {result}")
+            if isinstance(result, BaseException):
+                raise result
+        return list(results)
+
+    async def translate(request: Request, body: TranslationRequest) -> Response:
+        """Translations of texts, with the attention weights between their words if `alignment` is true."""
+        settings = ServeSettings(body.beams, body.best, body.alignment)
+        return json_response({"translations": await answers(body.texts, settings)}, request)
+
+    async def classify(request: Request, body: TextsRequest) -> Response:
+        """Labels of texts, with the weight of every token if `alignment` is true."""
+        settings = ServeSettings(weights=body.alignment)
+        return json_response({"classifications": await answers(body.texts, settings)}, request)
+
+    async def health(request: Request) -> Response:
+        """Whether the server answers; needs no token."""
+        return json_response({"status": "ok", "model": model.name, "task": model.task}, request)
+
+    async def report_metrics() -> Response:
+        """Counters and histograms in the text format of Prometheus."""
+        return Response(metrics.text(batches.waiting), media_type=CONTENT_TYPE)
+
+    route, function, shape = {
+        "translate": ("/translate", translate, Translations),
+        "classify": ("/classify", classify, Labels),
+    }[model.task]
+    app.add_api_route(route, function, methods=["POST"], response_model=shape, responses=ERRORS)
+    app.add_api_route("/health", health, methods=["GET"], response_model=Health)
+    app.add_api_route("/metrics", report_metrics, methods=["GET"], response_class=Response)
+    add_error_handlers(app)
+
+    async def count(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
+        began, status = time.perf_counter(), 500
+        try:
+            response = await respond(request)
+            status = response.status_code
+            return response
+        finally:
+            known = request.url.path if request.url.path in (route, "/health", "/metrics", "/openapi.json") else "other"
+            metrics.requests.add(known, str(status))
+            if known == route:
+                metrics.seconds.observe(time.perf_counter() - began)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=count)
+    app.add_middleware(
+        Guard,
+        hosts=hosts,
+        token=token,
+        port=port,
+        command="regard serve",
+        open_paths=frozenset({"/health"}),
+        body_limit=lambda path: serve_limits.BODY,
+    )
+    return app

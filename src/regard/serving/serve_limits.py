@@ -1,0 +1,11 @@
+"""Limits of one request to `regard serve`."""
+
+BODY = 1 << 20
+"""Bytes of a request."""
+TEXTS = 256
+"""Texts of a request."""
+CHARACTERS = 5_000
+"""Of a text."""
+BEAMS = 16
+SECONDS = 60.0
+"""A request that is not answered after so long gets a 503."""

@@ -1,0 +1,101 @@
+"""A model that computes a batch of texts as the API answers it: translations or labels, with weights on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..decoding import load_model_and_tokenizers, translate
+from ..decoding.classification import classify
+from ..seeing.alignment.word_level_weights import translation_word_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..decoding import Translation
+    from ..decoding.classification import Classification
+
+TASKS = ("translate", "classify")
+DIGITS = 5
+"""Decimals of weights and probabilities in an answer."""
+
+
+class RefusedTextError(ValueError):
+    """A text that the model cannot read: too long, or empty."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """What texts of one batch have in common. `beams` 0 is the model's own; `best` and `beams` are of translations."""
+
+    beams: int = 0
+    best: int = 1
+    weights: bool = False
+
+
+class ServedModel:
+    """A translator or a text classifier: a run, a model's folder, or one that ships."""
+
+    def __init__(self, name: str, device: str = "cpu", engine: str = "torch") -> None:
+        self.name = name
+        self.loaded = load_model_and_tokenizers.load(name, device, engine, wanted=TASKS)
+        self.task: str = self.loaded.model.task
+        if self.loaded.tokenizers.source.kind != "text":
+            raise ValueError(f"{name} reads {self.loaded.tokenizers.source.kind}; `regard serve` serves models of text")
+        self.attends = engine == "torch"  # other engines keep no weights
+
+    def __call__(self, texts: list[str], settings: ServeSettings) -> list[dict[str, Any] | Exception]:
+        """An answer for each text, or a RefusedTextError."""
+        refusals: dict[int, RefusedTextError] = {}
+
+        def refused(number: int, reason: str) -> None:
+            refusals[number - 1] = RefusedTextError(reason)
+
+        compute = {"translate": self._translations, "classify": self._labels}[self.task]
+        answers = compute(texts, settings, refused)
+        return [refusals.get(n, answer) for n, answer in enumerate(answers)]
+
+    def _translations(
+        self, texts: list[str], settings: ServeSettings, refused: Callable[[int, str], None]
+    ) -> Iterator[dict[str, Any]]:
+        how: Any = dict(self.loaded.search)
+        how["beams"] = max(settings.beams or how.get("beams", 5), settings.best)
+        how["best"], how["weights"] = settings.best, settings.weights
+        for translation in translate(self.loaded.model, self.loaded.tokenizers, texts, refused=refused, **how):
+            yield _translation_answer(translation, settings)
+
+    def _labels(
+        self, texts: list[str], settings: ServeSettings, refused: Callable[[int, str], None]
+    ) -> Iterator[dict[str, Any]]:
+        model, tokenizers = self.loaded.model, self.loaded.tokenizers
+        for result in classify(model, tokenizers, texts, weights=settings.weights, refused=refused):
+            yield _label_answer(result, tokenizers, settings)
+
+
+def _translation_answer(translation: Translation, settings: ServeSettings) -> dict[str, Any]:
+    several = zip(translation.texts, translation.hypotheses, strict=True)
+    hypotheses = [{"text": text, "score": round(hypothesis.score, DIGITS)} for text, hypothesis in several]
+    answer: dict[str, Any] = {**hypotheses[0], "source": translation.source}
+    if settings.best > 1:
+        answer["hypotheses"] = hypotheses
+    if settings.weights:
+        answer["alignment"] = None
+        if translation.weights is not None and len(translation.source_tokens) > 1:
+            weights, target, source = translation_word_weights(translation)
+            answer["alignment"] = {"source": source, "target": target, "weights": _rounded(weights)}
+    return answer
+
+
+def _label_answer(result: Classification, tokenizers: Any, settings: ServeSettings) -> dict[str, Any]:
+    probabilities = {label: round(share, DIGITS) for label, share in result.probabilities.items()}
+    answer: dict[str, Any] = {"label": result.label, "probabilities": probabilities, "source": result.source}
+    if settings.weights:
+        answer["alignment"] = None
+        if result.weights is not None:
+            pieces = tokenizers.source.pieces([int(number) for number in result.numbers])
+            answer["alignment"] = {"source": pieces, "weights": _rounded(result.weights)}
+    return answer
+
+
+def _rounded(weights: Any) -> Any:
+    return weights.double().mul(10**DIGITS).round().div(10**DIGITS).tolist()

@@ -1,0 +1,39 @@
+"""Models of other tasks than translation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from regard.decoding import load_model_and_tokenizers
+from regard.decoding.classification import classify
+from regard.serving.served_model import RefusedTextError, ServedModel, ServeSettings
+
+
+def test_labels_with_weights() -> None:
+    served = ServedModel("opinions-lstm")
+    texts = ["a wonderful film", "dull and far too long", " "]
+    answers = served(texts, ServeSettings(weights=True))
+    loaded = load_model_and_tokenizers.load("opinions-lstm")
+    for answer, expected in zip(
+        answers[:2], classify(loaded.model, loaded.tokenizers, texts[:2], weights=True), strict=True
+    ):
+        assert isinstance(answer, dict)
+        assert answer["label"] == expected.label
+        assert answer["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
+        assert expected.weights is not None
+        assert len(answer["alignment"]["source"]) == len(answer["alignment"]["weights"]) == len(expected.weights)
+        torch.testing.assert_close(torch.tensor(answer["alignment"]["weights"]), expected.weights, rtol=0, atol=1e-4)
+    assert isinstance(answers[2], RefusedTextError)
+
+
+def test_a_model_without_attention_has_no_alignment() -> None:
+    answer = ServedModel("phrasebook-seq2seq-en-fr")(["the red car"], ServeSettings(weights=True))[0]
+    assert isinstance(answer, dict)
+    assert answer["alignment"] is None
+
+
+@pytest.mark.parametrize("name", ["shakespeare-transformer", "scenes-soft", "digits-cnn"])
+def test_models_that_read_no_text_or_write_freely_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        ServedModel(name)
