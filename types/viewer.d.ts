@@ -46,6 +46,20 @@ declare global {
     made?: { model: string; text: string; second: string | null; generate: number } | null;
   }
 
+  /** What /api/traces/{t}/answers says of one answer: the others, and the contributions of every call. */
+  interface Answers {
+    position: number;
+    positions: number;
+    /** "next token", "label" or "similarity". */
+    kind: string;
+    answer: number;
+    minus: number | null;
+    value: number;
+    answers: { id: number; piece: string; score: number; share: number | null }[];
+    calls: { id: string; error: number; budget: number; kept: boolean; peak: number; totals: number[] }[];
+    missing: Record<string, string>;
+  }
+
   interface ArrayAnswer {
     data: Float32Array | Uint8Array;
     shape: number[];
@@ -74,6 +88,7 @@ declare global {
     ramp(x: number): string;
     over(x: number): string;
     signed(x: number): string;
+    overSigned(x: number): string;
     bytes: Uint8ClampedArray;
     signedBytes: Uint8ClampedArray;
     head(index: number): string;
@@ -164,6 +179,8 @@ declare global {
     /** The name in links, and of the exported constant. */
     name: string;
     title: string;
+    /** The key that opens it, for views after the tenth; else the first letter of its name. */
+    key?: string;
     /** One sentence: beside the tabs and in their tooltips. */
     hint: string;
     /** "trace", "nothing", or the task that a model must have. */

@@ -23,7 +23,9 @@ export class Links {
             gather(
               rows.map((row) => row.data),
               this.keySide.groups,
+              this.rows.signed,
             ),
+            this.rows.signed ? Math.abs : (weight) => weight,
           )
         : this.merged(rows);
       if (this.known.size > 50_000) this.known.clear();
@@ -34,7 +36,8 @@ export class Links {
 
   /** All the weight of a row that `from` gave; where only its strongest are known, it is 1 nevertheless. */
   total({ weights }) {
-    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + weight, 0) : 1;
+    const size = this.rows.signed ? Math.abs : (weight) => weight;
+    return this.rows.dense || !weights[0] ? weights.reduce((sum, weight) => sum + size(weight), 0) : 1;
   }
 
   /** To one label, by every head: weights [heads × labels of the queries], or null while it is fetched.
@@ -53,7 +56,7 @@ export class Links {
       this.querySide.groups.forEach((rows, q) => {
         let sum = 0;
         for (const i of rows) sum += found.data[head * queries + i];
-        out[head * this.querySide.groups.length + q] = sum / rows.length;
+        out[head * this.querySide.groups.length + q] = this.rows.signed ? sum : sum / rows.length;
       });
     return out;
   }
@@ -85,10 +88,11 @@ export class Links {
   }
 }
 
-function sorted(weights) {
+/** `size` is what they are sorted by: weights themselves, contributions without their signs. */
+function sorted(weights, size) {
   const order = Array.from(weights.keys())
-    .filter((j) => weights[j] > 0)
-    .sort((a, b) => weights[b] - weights[a]);
+    .filter((j) => size(weights[j]) > 0)
+    .sort((a, b) => size(weights[b]) - size(weights[a]));
   return { keys: Int32Array.from(order), weights: Float32Array.from(order, (j) => weights[j]) };
 }
 

@@ -1,10 +1,11 @@
 // Pooling: a rectangle of a matrix as fewer cells, as the server pools it (viewer/data/tile_pyramid.py).
 
-/** [height, width] cells of a rectangle, each the largest or the mean of the weights it covers.
+/** [height, width] cells of a rectangle, each the largest or the mean of the weights it covers; of contributions
+ * (`signed`) the one of largest size.
  *
  * `rowAt(i)` is row i of the matrix. Bottom and right may lie beyond the matrix of `rows` × `columns`.
  */
-export function pooled(rowAt, rows, columns, { top, left, bottom, right, height, width, pool }) {
+export function pooled(rowAt, rows, columns, { top, left, bottom, right, height, width, pool, signed = false }) {
   const down = edges(top, Math.min(bottom, rows), height);
   const across = edges(left, Math.min(right, columns), width);
   const largest = new Float32Array(height * width);
@@ -15,7 +16,8 @@ export function pooled(rowAt, rows, columns, { top, left, bottom, right, height,
       for (let x = 0; x < width; x++)
         for (let j = across[x]; j < across[x + 1]; j++) {
           const at = y * width + x;
-          largest[at] = Math.max(largest[at], row[j]);
+          const larger = signed ? Math.abs(row[j]) > Math.abs(largest[at]) : row[j] > largest[at];
+          if (larger) largest[at] = row[j];
           sums[at] += row[j];
         }
     }

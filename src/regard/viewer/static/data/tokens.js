@@ -55,10 +55,13 @@ function grouped(tokens, words) {
   return groups;
 }
 
-/** Weights over tokens [queries of one group][keys] → over the key groups: mean over rows, sum over columns. */
-export function gather(rows, groups) {
+/** Weights over tokens [queries of one group][keys] → over the key groups: mean over rows, sum over columns.
+ *
+ * Contributions are parts of a sum: `adds` for the sum over rows too.
+ */
+export function gather(rows, groups, adds = false) {
   const out = new Float32Array(groups.length);
   for (const row of rows) for (let g = 0; g < groups.length; g++) for (const j of groups[g]) out[g] += row[j];
-  for (let g = 0; g < groups.length; g++) out[g] /= rows.length || 1;
+  if (!adds) for (let g = 0; g < groups.length; g++) out[g] /= rows.length || 1;
   return out;
 }

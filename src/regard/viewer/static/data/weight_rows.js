@@ -14,15 +14,17 @@ export class Rows {
    * @param {Call} call
    * @param {number} entry
    * @param {() => void} arrived
+   * @param {QueryParameters | null} target of contributions, which are shown instead of weights
    */
-  constructor({ source, trace, fail }, call, entry, arrived) {
+  constructor({ source, trace, fail }, call, entry, arrived, target = null) {
     this.source = source;
     this.call = call;
     this.entry = entry;
     this.arrived = arrived;
     this.failed = fail;
     this.path = callPath(trace, call);
-    this.dense = call.keys <= DENSE;
+    this.target = target;
+    this.dense = target !== null || call.keys <= DENSE; // contributions are of short texts
     const width = call.heads * (this.dense ? call.keys : STRONGEST);
     this.size = Math.max(1, Math.min(64, 2 ** Math.floor(Math.log2(BLOCK / width))));
     this.blocks = new Map(); // number → {data} | {values, indices} | "loading" | "failed"
@@ -60,14 +62,25 @@ export class Rows {
     return Math.min(this.size, this.call.queries - number * this.size);
   }
 
+  /** Whether the numbers have signs, and add up over queries as well as keys. */
+  get signed() {
+    return this.target !== null;
+  }
+
+  /** Weights, or contributions, of all heads. */
+  array(part) {
+    const { signal } = this.ending;
+    if (this.target) return this.source.array(`${this.path}/contributions`, { ...this.target, ...part }, signal);
+    return this.source.array(`${this.path}/weights`, { entry: this.entry, ...part, type: "float16" }, signal);
+  }
+
   async load(number) {
     this.blocks.set(number, "loading");
     const first = number * this.size;
     const rows = `${first}:${first + this.rowsIn(number)}`;
     try {
       if (this.dense) {
-        const params = { entry: this.entry, rows, type: "float16" };
-        this.blocks.set(number, await this.source.array(`${this.path}/weights`, params, this.ending.signal));
+        this.blocks.set(number, await this.array({ rows }));
       } else {
         const params = { entry: this.entry, rows, k: STRONGEST };
         const { values, indices } = await this.source.get(`${this.path}/top`, params, this.ending.signal);
@@ -91,8 +104,7 @@ export class Rows {
   async loadColumn(key, width) {
     this.columns.set(key, "loading");
     try {
-      const params = { entry: this.entry, cols: key, type: "float16" };
-      const { data } = await this.source.array(`${this.path}/weights`, params, this.ending.signal);
+      const { data } = await this.array({ cols: key });
       const out = new Float32Array(data.length / width);
       for (let i = 0; i < data.length; i++) out[Math.floor(i / width)] += data[i];
       if (this.columns.size > 256) this.columns.clear();

@@ -7,7 +7,7 @@ import { gather } from "./tokens.js";
 
 /** Answers as `Tiles` does. `sides` are those of tokens.js, between words; `call` counts them. */
 export class WordTiles {
-  constructor(source, path, call, { head, entry, pool }, sides, changed) {
+  constructor(source, path, call, { head, pool, ...params }, sides, changed) {
     this.call = { queries: sides.query.labels.length, keys: sides.key.labels.length };
     this.pool = pool;
     this.sides = sides;
@@ -18,14 +18,15 @@ export class WordTiles {
     this.pending = 1;
     this.computed = 0;
     this.why = "";
-    this.fetch(source, `${path}/weights`, { heads: head, entry }, call.keys);
+    this.signed = path.endsWith("/contributions");
+    this.fetch(source, this.signed ? path : `${path}/weights`, { heads: head, ...params }, call.keys);
   }
 
   async fetch(source, path, params, keys) {
     try {
       const { data } = await source.array(path, params, this.control.signal);
       const row = (i) => data.subarray(i * keys, (i + 1) * keys);
-      this.rows = this.sides.query.groups.map((group) => gather(group.map(row), this.sides.key.groups));
+      this.rows = this.sides.query.groups.map((group) => gather(group.map(row), this.sides.key.groups, this.signed));
       this.computed = 1;
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -44,7 +45,7 @@ export class WordTiles {
   pooled(level, row, column) {
     const { queries, keys } = this.call;
     const window = bounds(level, row, column, queries, keys);
-    const data = pooled((i) => this.rows[i], queries, keys, { ...window, pool: this.pool });
+    const data = pooled((i) => this.rows[i], queries, keys, { ...window, pool: this.pool, signed: this.signed });
     return { level, row, column, data, height: window.height, width: window.width, computed: 1 };
   }
 

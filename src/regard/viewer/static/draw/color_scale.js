@@ -14,6 +14,11 @@ export function shader(kind, keys) {
   return (w) => (w > 0 ? Math.max(0.02, 1 + Math.log(w) / range) : 0); // what is not exactly zero can be seen
 }
 
+/** Contribution → 0 … 1, with 1/2 for none: each sign by the scale of weights, as a share of the largest. */
+export function signedShader(scale, peak) {
+  return (c) => (1 + Math.sign(c) * Math.min(1, scale(Math.abs(c) / peak))) / 2;
+}
+
 /** Weights where the scale is at 0, at 1, and at round numbers between. */
 export function marks(kind, keys) {
   if (kind !== "log") return [0, 0.01, 0.1, 0.25, 0.5, 1].filter((w) => kind === "root" || w === 0 || w >= 0.25);

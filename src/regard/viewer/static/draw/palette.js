@@ -29,6 +29,8 @@ export function makePalette(theme) {
     /** Black or white, whichever is easier to read on `ramp(x)`. */
     over: (x) => over(ramp, x),
     signed: (x) => css(signed, (x + 1) / 2),
+    /** Black or white, on `signed(x)`. */
+    overSigned: (x) => over(signed, (x + 1) / 2),
     /** The ramp as bytes, 256 × RGB, for filling images. */
     bytes: ramp,
     signedBytes: signed,

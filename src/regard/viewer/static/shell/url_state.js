@@ -14,7 +14,7 @@ const KINDS = {
   ...{ model: words, sentence: words, second: words, generate: place },
   ...{ entry: place, head: place, query: place, step: place, at: place },
   ...{ heads: list, pins: list, mute: list, models: list },
-  ...{ lookup: parts, translate: parts, map: parts, picture: parts, sound: parts, inside: parts },
+  ...{ lookup: parts, translate: parts, map: parts, picture: parts, sound: parts, inside: parts, toward: parts },
   level: (x) => (x === "word" ? x : null),
   pool: (x) => (x === "mean" ? x : null),
   shift: (x) => (Number.isInteger(x) ? x : null),

@@ -1,5 +1,6 @@
 // The table of views, in the order of their tabs: keys 1 to 9, 0, then the first letter. Each describes itself in its own module;
 // tabs, keys, the tour and the server's list (static_files.py) come from here.
+import { effects } from "./effects/effects.js";
 import { generation } from "./generation/generation.js";
 import { heads } from "./heads/heads.js";
 import { inside } from "./inside/inside.js";
@@ -13,9 +14,9 @@ import { sound } from "./sound.js";
 import { translate } from "./translate/translate.js";
 
 /** @type {View[]} */
-export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read, inside];
+export const views = [lookup, translate, heads, model, neuron, map, generation, picture, sound, read, inside, effects];
 
-/** The key that opens a view: 1 to 9, 0, then the first letter of its name. @param {number} at */
+/** The key that opens a view: 1 to 9, 0, then its own, or the first letter of its name. @param {number} at */
 export function keyOfView(at) {
-  return at < 10 ? String((at + 1) % 10) : views[at].name[0];
+  return at < 10 ? String((at + 1) % 10) : (views[at].key ?? views[at].name[0]);
 }

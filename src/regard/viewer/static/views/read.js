@@ -5,6 +5,7 @@ import { context2d, inks, onPaper } from "../draw/canvas.js";
 import { el, tick } from "../draw/dom.js";
 import { number } from "../draw/numbers.js";
 import { drawFlow, shade } from "../draw/token_flow.js";
+import { labelContributions } from "./toward/label_contributions.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [
@@ -135,6 +136,7 @@ class Read {
       });
       return [el("h3.quietly", {}, title), el("div.tokens", { "data-kind": kind }, ...spans), scale(result[kind])];
     });
+    const contributions = labelContributions(this.context, result);
     const none = result.weights ? [] : [el("p.quietly", {}, "This model gives no word a weight of its own.")];
     return el(
       "section.card",
@@ -143,6 +145,7 @@ class Read {
       el("div.bars", {}, ...bars),
       ...none,
       ...texts,
+      ...contributions,
     );
   }
 
@@ -197,6 +200,7 @@ class Read {
   drawn() {
     return {
       results: this.results,
+      toward: this.context.state.get().toward ?? null,
       shades: this.results.map((one) => KINDS.map(([kind]) => one[kind] && shades(one[kind]))),
     };
   }
@@ -211,13 +215,23 @@ function byWord(result) {
   const words = [];
   result.words.forEach((piece, at) => {
     if (at === 0 || /^[▁Ġ<]/.test(piece) || result.words[at - 1].startsWith("<"))
-      words.push({ text: "", weights: 0, static: 0 });
+      words.push({ text: "", weights: 0, static: 0, places: [] });
     const word = words[words.length - 1];
     word.text += piece;
+    word.places.push(at);
     for (const [kind] of KINDS) word[kind] += result[kind]?.[at] ?? 0;
   });
+  const groups = words.map((word) => word.places);
+  const contributions =
+    result.contributions &&
+    Object.fromEntries(
+      Object.entries(result.contributions).map(([label, numbers]) => [
+        label,
+        groups.map((places) => places.reduce((sum, at) => sum + numbers[at], 0)),
+      ]),
+    );
   const sums = Object.fromEntries(KINDS.map(([kind]) => [kind, result[kind] && words.map((word) => word[kind])]));
-  return { ...result, ...sums, words: words.map((word) => plain(word.text)) };
+  return { ...result, ...sums, contributions, words: words.map((word) => plain(word.text)) };
 }
 
 /** Weights as shares of the largest: a text's words are compared with one another. */

@@ -9,7 +9,9 @@ import { context2d, fit, inks, painter } from "../../draw/canvas.js";
 import { el, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
 import { counted, number } from "../../draw/numbers.js";
-import { drawFlow, shade } from "../../draw/token_flow.js";
+import { drawFlow, shade, shadeSigned } from "../../draw/token_flow.js";
+import { Toward } from "../toward/toward.js";
+import { contributed } from "./generation_contributions.js";
 import { CHART, drawChart } from "./generation_heatmap.js";
 import { strongestKeys } from "./generation_sidebar.js";
 import { NextTokenPanel } from "./next_token_panel.js";
@@ -20,6 +22,9 @@ const PACE = 450; // milliseconds a token while playing
 const CHARTED =
   "One column for each token written, one row for each token it could see, from the first down; " +
   "the largest weight where several share a pixel.";
+const CHARTED_CONTRIBUTIONS =
+  "One column for each token written, with its own scale: contributions to that token. Each takes a backward pass, so " +
+  "a column appears when its token is looked at.";
 
 /** @type {View} */
 export const generation = {
@@ -94,6 +99,7 @@ class Generation {
     this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
+    this.lookedTitle = el("h2.quietly");
     this.out = el("div.tokens", { role: "group", "aria-label": "What it wrote", "data-arrows": true });
     this.chart = el("canvas", {
       role: "img",
@@ -101,6 +107,7 @@ class Generation {
     });
     this.chartBox = el("div.chart", {}, this.chart);
     this.scale = el("p.quietly.small");
+    this.charted = el("p.quietly.small");
     this.strongest = el("div");
     this.next = new NextTokenPanel(context);
     this.aside = el("aside.aside", { "aria-label": "The strongest keys" }, this.strongest, this.next.root);
@@ -111,17 +118,19 @@ class Generation {
       {},
       el("div.scrubber", {}, this.play, this.slider),
       this.now,
-      el("h2.quietly", {}, "It looked at"),
+      this.lookedTitle,
       this.text,
       this.scale,
       el("h2.quietly", {}, "It wrote"),
       this.out,
       el("h2.quietly", {}, "Over time"),
       this.chartBox,
-      el("p.quietly.small", {}, CHARTED),
+      this.charted,
     );
+    this.toward = new Toward(context, () => this.update(this.context.state.get()));
+    this.contributions = contributed(this);
     root.append(
-      el("div.controls", {}, this.callBox, this.buttons, this.sink),
+      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.toward.root),
       el("div.split", {}, reading, this.aside),
     );
     this.watcher = new ResizeObserver(() => this.paint());
@@ -163,6 +172,8 @@ class Generation {
       "aria-valuetext",
       `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
     );
+    this.toward.update(call, this.written[this.step].row);
+    this.contributions.update();
     this.paint();
   }
 
@@ -235,6 +246,7 @@ class Generation {
 
   /** What the token of one step looked at: the mean over the heads that are on, by label; null while it is fetched. */
   looked(step) {
+    if (this.contributions.on) return this.contributions.of(step);
     const out = new Float32Array(this.keySide.labels.length);
     for (const head of this.active) {
       const found = this.links.from(head, this.written[step].row);
@@ -261,10 +273,11 @@ class Generation {
       el("strong", {}, label),
       ` token ${this.step + 1} of ${this.written.length}, from ${last}`,
     );
-    const most = weights ? weights.reduce((a, b) => Math.max(a, b), 0) : 0;
+    const most = largest(weights);
+    const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
-      shade(span, this.amount(weights, at + this.first, most), palette);
+      (signed ? shadeSigned : shade)(span, this.amount(weights, at + this.first, most), palette);
       span.classList.toggle("unread", this.keySide.groups[at + this.first][0] >= unread);
       span.title = weights ? number(weights[at + this.first]) : "";
     });
@@ -273,7 +286,10 @@ class Generation {
       button.classList.toggle("later", at > this.step);
       button.tabIndex = at === this.step ? 0 : -1;
     });
-    this.scale.textContent = `Mean over ${counted(this.active.length, "head")}; colours from 0 to ${number(most)} (square-root scale).`;
+    this.lookedTitle.textContent = signed ? `Contributed to ${this.toward.name}` : "It looked at";
+    this.charted.textContent = signed ? CHARTED_CONTRIBUTIONS : CHARTED;
+    const [what, from] = signed ? ["Sum", number(-most)] : ["Mean", "0"];
+    this.scale.textContent = `${what} over ${counted(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
     this.strongest.replaceChildren(...strongestKeys(this, weights));
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);
@@ -282,7 +298,7 @@ class Generation {
   }
 
   amount(weights, at, most) {
-    return weights && most ? Math.sqrt(weights[at] / most) : 0;
+    return weights && most ? Math.sign(weights[at]) * Math.sqrt(Math.abs(weights[at]) / most) : 0;
   }
 
   chartOn(ctx, width) {
@@ -292,6 +308,7 @@ class Generation {
       labels: this.keySide.labels.length,
       now: this.step,
       weightsOf: (step) => this.shown(step),
+      signed: this.contributions.on,
       palette: this.context.palette,
       accent: inks(this.chartBox).accent,
     });
@@ -302,12 +319,13 @@ class Generation {
   picture() {
     const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
     const weights = this.shown(this.step);
-    const most = weights ? weights.reduce((a, b) => Math.max(a, b), 0) : 0;
+    const most = largest(weights);
+    const signed = this.contributions.on;
     const items = this.keySide.labels
       .slice(this.first)
       .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
     const ruler = context2d(el("canvas"));
-    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors);
+    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
     return {
       width,
       height: below + CHART + 30,
@@ -317,8 +335,9 @@ class Generation {
         ctx.fillStyle = colors.ink;
         ctx.font = `600 16px ${colors.font}`;
         ctx.textBaseline = "middle";
-        ctx.fillText(`${this.written[this.step].label} looked at`, 20, 24);
-        drawFlow(ctx, items, 20, 48, width - 40, palette, colors);
+        const title = signed ? `contributions to ${this.toward.name}` : `${this.written[this.step].label} looked at`;
+        ctx.fillText(title, 20, 24);
+        drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
         ctx.save();
         ctx.translate(20, below + 10);
         this.chartOn(ctx, width - 40);
@@ -328,6 +347,15 @@ class Generation {
   }
 
   legend() {
+    if (this.contributions.on) {
+      const most = number(largest(this.shown(this.step)));
+      return {
+        signed: true,
+        from: `−${most}`,
+        to: most,
+        words: `contribution to ${this.toward.name}, square-root scale`,
+      };
+    }
     return { to: "1", words: "weight, square-root scale" };
   }
 
@@ -354,6 +382,7 @@ class Generation {
       step: this.step,
       written: this.written,
       active: this.active,
+      toward: this.contributions.on ? this.toward.answers : null,
       weights: weights && Array.from(weights),
       colors: this.spans.map((span) => span.style.background),
     };
@@ -364,6 +393,13 @@ class Generation {
     this.paint.cancel();
     this.watcher.disconnect();
     this.next.close();
+    this.toward.close();
+    this.contributions.close();
     this.rows.close();
   }
+}
+
+/** The largest size of some numbers. @param {Float32Array | null} weights */
+function largest(weights) {
+  return weights ? weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0) : 0;
 }

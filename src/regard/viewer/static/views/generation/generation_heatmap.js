@@ -6,24 +6,27 @@ export const CHART = 120; // pixels
  *
  * @param {Pen} ctx
  * @param {{width: number, steps: number, labels: number, now: number, weightsOf: (step: number) => Float32Array | null,
- *   palette: Palette, accent: string}} chart
+ *   palette: Palette, accent: string, signed?: boolean}} chart
  */
-export function drawChart(ctx, { width, steps, labels, now, weightsOf, palette, accent }) {
+export function drawChart(ctx, { width, steps, labels, now, weightsOf, palette, accent, signed = false }) {
   ctx.fillStyle = palette.ramp(0);
   ctx.fillRect(0, 0, width, CHART);
   const across = width / steps;
   const bins = Math.min(labels, CHART);
+  const size = signed ? Math.abs : (weight) => weight;
   for (let step = 0; step < steps; step++) {
     const weights = weightsOf(step);
     if (!weights) continue;
     const most = new Float32Array(bins);
     weights.forEach((weight, at) => {
       const bin = Math.floor((at * bins) / labels);
-      most[bin] = Math.max(most[bin], weight);
+      if (size(weight) > size(most[bin])) most[bin] = weight;
     });
+    const peak = signed ? most.reduce((largest, weight) => Math.max(largest, size(weight)), 0) : 1;
     most.forEach((weight, bin) => {
-      if (weight < 0.001) return;
-      ctx.fillStyle = palette.ramp(Math.sqrt(weight));
+      const share = size(weight) / (peak || 1);
+      if (share < 0.001) return;
+      ctx.fillStyle = signed ? palette.signed(Math.sign(weight) * Math.sqrt(share)) : palette.ramp(Math.sqrt(share));
       ctx.fillRect(step * across, (bin * CHART) / bins, Math.max(1, across - (across > 6 ? 1 : 0)), CHART / bins);
     });
   }

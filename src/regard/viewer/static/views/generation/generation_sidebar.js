@@ -10,24 +10,28 @@ const LISTED = 10;
 
 /** The elements of the list. */
 export function strongestKeys(view, weights) {
-  const order = weights ? Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a]) : [];
-  const best = order.slice(0, LISTED).filter((at) => weights[at] > 0);
+  const signed = view.contributions.on;
+  const size = (at) => (signed ? Math.abs(weights[at]) : weights[at]);
+  const order = weights ? Array.from(weights.keys()).sort((a, b) => size(b) - size(a)) : [];
+  const best = order.slice(0, LISTED).filter((at) => size(at) > 0);
   const rows = best.map((at) =>
     barRow({
       label: view.keySide.labels[at],
       at,
       weight: weights[at],
-      share: weights[at] / weights[best[0]],
+      share: size(at) / size(best[0]),
       title: `token ${at}`,
       run: () => view.spans[at - view.first]?.scrollIntoView({ block: "nearest" }),
     }),
   );
-  const prompt = promptShare(view, view.looked(view.step));
-  return [
-    el("h2", {}, `“${view.written[view.step].label}” looked at`),
-    el("div.bars", {}, ...rows),
-    ...(prompt == null ? [] : [el("p.quietly", {}, prompt)]),
-  ];
+  const prompt = signed ? null : promptShare(view, view.looked(view.step));
+  if (signed)
+    rows.forEach((row, n) => {
+      const fill = /** @type {HTMLElement} */ (row.firstElementChild);
+      fill.style.background = view.context.palette.signed(weights[best[n]] < 0 ? -0.35 : 0.35);
+    });
+  const title = signed ? `Contributions to ${view.toward.name}` : `“${view.written[view.step].label}” looked at`;
+  return [el("h2", {}, title), el("div.bars", {}, ...rows), ...(prompt == null ? [] : [el("p.quietly", {}, prompt)])];
 }
 
 /** How much of the weight lies on the prompt. */

@@ -7,8 +7,10 @@ import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
 import { fit, inks } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
-import { bounded } from "../../draw/numbers.js";
+import { bounded, number } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
+import { Toward } from "../toward/toward.js";
+import { contributionLegend, contributionSummary } from "./heads_contributions.js";
 import { headsControls, headsKeys, LEAST, showPartChoice } from "./heads_controls.js";
 import { headsPicture, headsTable } from "./heads_export.js";
 import { pinNames, pinsNamed, toggled, unique } from "./heads_pins.js";
@@ -91,6 +93,8 @@ class Heads {
     this.words = el("div");
     this.whatIf = new WhatIfPanel(this);
     this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" }, this.words, this.whatIf.root);
+    this.toward = new Toward(context, () => this.update(this.context.state.get()));
+    this.controls.root.append(this.toward.root);
     root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
     this.pointer = new TokenPointer(this);
     this.patterns = null;
@@ -104,10 +108,14 @@ class Heads {
   update(state) {
     this.state = state;
     const call = callOf(this.trace, state);
-    if (call !== this.call) {
+    this.toward.update(call);
+    const key = this.toward.ofCall(call) ? this.toward.key : "";
+    if (call !== this.call || key !== this.rowsKey) {
       this.rows?.close();
       this.call = call;
-      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint());
+      this.rowsKey = key;
+      const target = key ? this.toward.target : null;
+      this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint(), target);
       this.links = null;
       this.controls.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
     }
@@ -195,7 +203,7 @@ class Heads {
     const { calls } = this.trace;
     const next = calls[(calls.indexOf(this.call) + 1) % calls.length];
     const { links } = this.shown(this.scene(this.box.clientWidth, this.box.clientHeight));
-    const head = links.reduce((most, link) => (link.weight > most.weight ? link : most), { weight: 0, head: 0 }).head;
+    const head = links.reduce((most, link) => (link.alpha > most.alpha ? link : most), { alpha: 0, head: 0 }).head;
     const other = { call: next.id, head: Math.min(head, next.heads - 1) };
     this.context.state.set({ view: "map", call: this.call.id, head, map: { other } });
   }
@@ -233,6 +241,8 @@ class Heads {
       muted: this.muted,
       mass: this.share,
       part: this.pairs.includes(this.state.part) ? this.state.part : null,
+      peak: this.rows.signed ? this.toward.ofCall(this.call)?.peak || 1 : 0,
+      signs: [this.context.palette.signed(-0.7), this.context.palette.signed(0.7)],
       theme: this.context.theme,
       chosen: this.focus().length > 0,
     };
@@ -292,12 +302,13 @@ class Heads {
   }
 
   list({ focus, links }) {
-    const key = JSON.stringify([focus, links.length, this.active, this.level, this.call.id]);
+    const key = JSON.stringify([focus, links.length, this.active, this.level, this.call.id, this.rowsKey]);
     if (key === this.listed) return;
     this.listed = key;
+    const [summarize, explain] = this.rows.signed ? [contributionSummary, contributionLegend] : [summary, legend];
     const parts = focus.length
-      ? summary(this, focus, links, (found) => this.bring(found))
-      : legend(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
+      ? summarize(this, focus, links, (found) => this.bring(found))
+      : explain(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
     this.words.replaceChildren(...parts);
     const { hover } = this.pointer;
     if (hover) this.context.announce(said(this, hover, links));
@@ -318,6 +329,10 @@ class Heads {
   }
 
   legend() {
+    if (this.rows.signed) {
+      const peak = number(this.scene(0, 0).peak);
+      return { signed: true, from: `−${peak}`, to: peak, words: `contribution to ${this.toward.name}` };
+    }
     return { entries: this.active.map((head) => ({ label: `head ${head}`, color: this.context.palette.head(head) })) };
   }
 
@@ -340,12 +355,14 @@ class Heads {
       links: shown.links,
       rows: visible(scene),
       row: scene.row,
+      toward: this.rows.signed ? this.toward.answers : null,
     };
   }
 
   destroy() {
     this.ending.abort();
     this.whatIf.close();
+    this.toward.close();
     this.scroll.close();
     this.rows.close();
   }

@@ -161,10 +161,11 @@ export function legend(view, queries, links) {
 export function said(view, { side, at }, links) {
   const best = links
     .filter((link) => link[side] === at)
-    .reduce((most, link) => (link.weight > (most?.weight ?? 0) ? link : most), null);
+    .reduce((most, link) => (link.alpha > (most?.alpha ?? 0) ? link : most), null);
   const own = side === "query" ? view.querySide : view.keySide;
   if (!best) return `${own.labels[at]}, ${at}`;
   const other = side === "query" ? view.keySide.labels[best.key] : view.querySide.labels[best.query];
-  const verb = side === "query" ? "looks most at" : "is looked at most by";
+  const looks = side === "query" ? "looks most at" : "is looked at most by";
+  const verb = view.rows.signed ? (side === "query" ? "gets most from" : "gives most to") : looks;
   return `${own.labels[at]}, ${at}: ${verb} ${other}, ${number(best.weight)}, head ${best.head}`;
 }

@@ -1,7 +1,8 @@
 // The picture of the Heads view: which links a scene shows, the lines, and the tokens on both sides.
 //
 // A link is {head, query, key, weight, alpha}. Its line's opacity is its weight where a token was chosen; where those of
-// every query are drawn, on top of one another, the weight over the cube root of how many heads are on.
+// every query are drawn, on top of one another, the weight over the cube root of how many heads are on. Of contributions
+// (a scene with a `peak`) the opacity is their share of the largest one of the layer, and the colour is that of their sign.
 import { shortened } from "../../draw/canvas.js";
 
 const [LOW, HIGH] = [22, 44]; // pixels of a token: as high as the window lets all of them be, within these
@@ -45,16 +46,16 @@ export function linksFrom(scene, query, alone = true) {
     const all = links.total(found);
     let rest = all;
     found.weights.forEach((weight, at) => {
-      if (left.has(found.keys[at])) rest -= weight;
+      if (left.has(found.keys[at])) rest -= sized(scene, weight);
     });
-    const scale = rest > 0 ? all / rest : 1;
+    const scale = scene.peak ? 1 / scene.peak : rest > 0 ? all / rest : 1;
     let sum = 0;
     for (let at = 0; at < found.keys.length; at++) {
       const [key, weight] = [found.keys[at], found.weights[at]];
       if (left.has(key)) continue;
-      const alpha = Math.min(1, (weight * scale) / among);
+      const alpha = Math.min(1, (sized(scene, weight) * scale) / among);
       if (alpha < faint || (mass < 1 && sum >= mass * rest)) break; // sorted: what follows is fainter
-      sum += weight;
+      sum += sized(scene, weight);
       if (within(scene, query, key)) out.push({ head, query, key, weight, alpha });
     }
   }
@@ -70,18 +71,30 @@ export function linksTo(scene, key) {
   const out = [];
   for (const head of active) {
     const row = weights.subarray(head * count, (head + 1) * count);
-    const all = row.reduce((sum, weight) => sum + weight, 0);
+    const size = (query) => sized(scene, row[query]) / (scene.peak || 1);
+    const all = row.reduce((sum, _, query) => sum + size(query), 0);
     const order = Array.from(row.keys())
-      .filter((query) => row[query] >= FAINT)
-      .sort((a, b) => row[b] - row[a]);
+      .filter((query) => size(query) >= FAINT)
+      .sort((a, b) => size(b) - size(a));
     let sum = 0;
     for (const query of order) {
       if (mass < 1 && sum >= mass * all) break;
-      sum += row[query];
-      if (within(scene, query, key)) out.push({ head, query, key, weight: row[query], alpha: Math.min(1, row[query]) });
+      sum += size(query);
+      const alpha = Math.min(1, size(query));
+      if (within(scene, query, key)) out.push({ head, query, key, weight: row[query], alpha });
     }
   }
   return out;
+}
+
+/** A weight, or the size of a contribution. */
+function sized({ peak }, weight) {
+  return peak ? Math.abs(weight) : weight;
+}
+
+/** The colour of a link: that of its head, or of its sign. */
+function colorOf(scene, head, weight) {
+  return scene.peak ? scene.signs[weight < 0 ? 0 : 1] : scene.colors[head];
 }
 
 function within({ part, querySide, keySide }, query, key) {
@@ -95,7 +108,8 @@ function middle(scene, side, at) {
 export function drawLines(ctx, scene, links) {
   const buckets = new Map();
   for (const link of links) {
-    const key = link.head * (LEVELS + 1) + Math.max(1, Math.round(link.alpha * LEVELS));
+    const kind = 2 * link.head + (scene.peak && link.weight < 0 ? 1 : 0);
+    const key = kind * (LEVELS + 1) + Math.max(1, Math.round(link.alpha * LEVELS));
     if (!buckets.has(key)) buckets.set(key, []);
     buckets.get(key).push(link);
   }
@@ -107,8 +121,8 @@ export function drawLines(ctx, scene, links) {
   ctx.lineCap = "round";
   for (const [key, bucket] of [...buckets].sort((a, b) => (a[0] % (LEVELS + 1)) - (b[0] % (LEVELS + 1)))) {
     const level = key % (LEVELS + 1);
-    const head = Math.floor(key / (LEVELS + 1));
-    ctx.strokeStyle = scene.colors[head];
+    const { head, weight } = bucket[0];
+    ctx.strokeStyle = colorOf(scene, head, weight);
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     ctx.globalAlpha = level > 1 ? level / LEVELS : mean(bucket);
     if (scene.chosen) ctx.lineWidth = 1.2 + (3 * level) / LEVELS;
@@ -188,12 +202,12 @@ function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
     const at = side === "query" ? link.query : link.key;
     if (at < first || at >= last) continue;
     const key = at * scene.colors.length + link.head;
-    sums.set(key, (sums.get(key) ?? 0) + link.alpha);
+    sums.set(key, (sums.get(key) ?? 0) + (scene.peak && link.weight < 0 ? -1 : 1) * link.alpha);
   }
   for (const [key, alpha] of sums) {
     const [at, head] = [Math.floor(key / scene.colors.length), key % scene.colors.length];
-    ctx.fillStyle = scene.colors[head];
-    ctx.globalAlpha = Math.min(1, alpha);
+    ctx.fillStyle = colorOf(scene, head, alpha);
+    ctx.globalAlpha = Math.min(1, Math.abs(alpha));
     ctx.fillRect(
       x + slot.get(head) * w,
       middle(scene, side, at) - scene.row / 2 + 1,

@@ -8,6 +8,7 @@ import { callChoice } from "../../draw/call_choice.js";
 import { least, SHADES } from "../../draw/color_scale.js";
 import { choice, el, segments, tick } from "../../draw/dom.js";
 import { exact, number } from "../../draw/numbers.js";
+import { Toward } from "../toward/toward.js";
 import { MapCamera } from "./map_camera.js";
 import { mapPicture, mapTable } from "./map_export.js";
 import { mapKeys } from "./map_keys.js";
@@ -68,7 +69,9 @@ class MapView {
       () => this.look(),
       (x, y) => this.camera.move({ ...this.camera.now, x, y }),
     );
-    root.replaceChildren(this.controls, el("div.split", {}, ...this.columns, this.aside.root));
+    this.toward = new Toward(context, () => this.update());
+    const switches = el("div.controls", {}, this.toward.root);
+    root.replaceChildren(this.controls, switches, el("div.split", {}, ...this.columns, this.aside.root));
     this.keys = mapKeys(this);
     this.update();
   }
@@ -128,6 +131,7 @@ class MapView {
   update() {
     if (this.closed) return;
     this.fetchOther();
+    this.toward.update(this.shownTarget(0).call);
     const second = Boolean(this.settings.other && this.target(1));
     this.columns[1].hidden = !second;
     for (const panel of this.panels.splice(second ? 2 : 1)) panel.close();
@@ -146,23 +150,33 @@ class MapView {
     title.textContent = trace === this.context.trace ? own : `${trace.title} · ${own}`;
     if (!this.panels[at]) {
       stage.replaceChildren();
-      this.panels[at] = new MapPanel(stage, () => this.look());
+      this.panels[at] = new MapPanel(stage, () => ({ ...this.look(), peak: this.look().peak(at) }));
       this.camera.listen(this.panels[at]);
     }
     const panel = this.panels[at];
     panel.board.node.setAttribute("aria-label", `Map of ${title.textContent}: arrow keys move, plus and minus zoom`);
     const { pool } = this.settings;
     const words = this.byWords(call);
-    const key = JSON.stringify([trace.id, call.id, head, entry, pool, words]);
+    const target = this.contributions(at) ? this.toward.target : null;
+    const key = JSON.stringify([trace.id, call.id, head, entry, pool, words, target]);
     if (this.shown[at] === key) return;
     this.shown[at] = key;
     const [query, side] = ["query", "key"].map((which) => sideOf(trace, call, which, words ? "word" : "token"));
-    const asked = [this.context.source, callPath(trace, call), call, { head, entry, pool }];
+    const path = callPath(trace, call);
+    const asked = target
+      ? [this.context.source, `${path}/contributions`, call, { head, pool, ...target }]
+      : [this.context.source, path, call, { head, entry, pool }];
     const redraw = () => this.redraw();
     panel.show(words ? new WordTiles(...asked, { query, key: side }, redraw) : new Tiles(...asked, redraw), {
       query,
       key: side,
     });
+  }
+
+  /** What the server said of the contributions of the call of a map; null where its weights are shown. */
+  contributions(at) {
+    const { trace, call } = this.shownTarget(at);
+    return trace === this.context.trace ? this.toward.ofCall(call) : null;
   }
 
   byWords(call) {
@@ -189,6 +203,9 @@ class MapView {
       shade,
       palette,
       coarse,
+      /** The largest contribution of the call of a map; 0 where its weights are shown. */
+      peak: (at) => (this.target(at) && this.contributions(at)?.peak) || 0,
+      answer: this.toward.name,
       masked: (at, reading) => this.masks.masked(this.shownTarget(at), reading),
     };
   }
@@ -232,7 +249,8 @@ class MapView {
     const [rows, columns] = reading.cell;
     const many = rows * columns > 1 ? `, ${POOLS[this.settings.pool]} of ${rows} by ${columns}` : "";
     const names = `query ${reading.row} ${query[reading.row]}, key ${reading.column} ${key[reading.column]}`;
-    this.context.announce(`${names}: ${exact(reading.value)}${many}`);
+    const value = this.contributions(0) ? number(reading.value) : exact(reading.value);
+    this.context.announce(`${names}: ${value}${many}`);
   }
 
   /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
@@ -329,6 +347,9 @@ class MapView {
 
   legend() {
     const { shade } = this.settings;
+    const peak = this.contributions(0)?.peak;
+    if (peak)
+      return { signed: true, from: `−${number(peak)}`, to: number(peak), words: `contribution to ${this.toward.name}` };
     const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
     return {
       from,
@@ -356,6 +377,7 @@ class MapView {
       pool,
       shade,
       cross,
+      toward: this.contributions(0) ? this.toward.answers : null,
       pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
       readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],
       /** The cell that covers a weight, and where that weight is on the canvas. */
@@ -371,6 +393,7 @@ class MapView {
     this.closed = true;
     cancelAnimationFrame(this.drawing);
     this.camera.close();
+    this.toward.close();
     for (const panel of this.panels) panel.close();
     this.aside.close();
   }

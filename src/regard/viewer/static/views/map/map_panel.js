@@ -4,7 +4,7 @@ import { TILE_SIDE } from "../../data/constants.js";
 import { levelAt } from "../../data/tiles.js";
 import { roundStep } from "../../draw/axis_ticks.js";
 import { context2d, inks, makeBoard, rotatedText } from "../../draw/canvas.js";
-import { colored, shader } from "../../draw/color_scale.js";
+import { colored, shader, signedShader } from "../../draw/color_scale.js";
 
 const GUTTER = { left: 118, top: 92, right: 14, bottom: 12 };
 const NARROW = { left: 74, top: 66, right: 8, bottom: 8 }; // on a phone
@@ -12,7 +12,9 @@ const WORD = 13; // pixels a row needs to have its token written beside it
 const APART = 52; // pixels between the marks of an axis where not every row has one
 const LONGEST = 14; // letters of a token that are written
 
-/** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette}, asked for at every drawing. */
+/** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette, peak}, asked for at every drawing. `peak`
+ * is the largest contribution where contributions are drawn, else 0.
+ */
 export class MapPanel {
   /** @type {{query: string[], key: string[]}} */
   sides;
@@ -132,10 +134,13 @@ export class MapPanel {
 
   /** A tile's colours, made when it is first drawn in them. */
   image(tile) {
-    const { shade, palette } = this.look();
-    const stamp = `${shade} ${palette.theme}`;
+    const { shade, palette, peak } = this.look();
+    const stamp = `${shade} ${palette.theme} ${peak}`;
     if (tile.stamp !== stamp) {
-      tile.image = colored(tile, shader(shade, this.call.keys), palette.bytes);
+      const scale = shader(shade, this.call.keys);
+      tile.image = peak
+        ? colored(tile, signedShader(scale, peak), palette.signedBytes)
+        : colored(tile, scale, palette.bytes);
       tile.stamp = stamp;
     }
     return tile.image;

@@ -2,7 +2,7 @@
 import { inks, makeBoard, place } from "../../draw/canvas.js";
 import { marks, shader } from "../../draw/color_scale.js";
 import { el } from "../../draw/dom.js";
-import { count, exact } from "../../draw/numbers.js";
+import { count, exact, number } from "../../draw/numbers.js";
 
 const AROUND = 6; // tokens of context
 export const POOLS = { max: "largest", mean: "mean" };
@@ -53,12 +53,13 @@ export class MapAside {
   }
 
   write() {
-    const { panels, level, pool, coarse } = this.look();
+    const { panels, level, pool, coarse, peak } = this.look();
+    const what = peak(0) ? "contribution" : "weight";
     const side = count(2 ** level);
     const pending = panels.reduce((sum, panel) => sum + panel.tiles.pending, 0);
     const failed = panels.map((panel) => panel.tiles.failed(level)).find(Boolean);
     const cell =
-      level === 0 ? "Each cell is one weight." : `Each cell is the ${POOLS[pool]} of ${side} × ${side} weights.`;
+      level === 0 ? `Each cell is one ${what}.` : `Each cell is the ${POOLS[pool]} of ${side} × ${side} ${what}s.`;
     const share = Math.floor(100 * Math.min(...panels.map((panel) => panel.tiles.computed)));
     const walk =
       pending && level > 0 && share < 100 ? ` ${share} % of the head is computed; what is not is blank.` : "";
@@ -73,7 +74,7 @@ export class MapAside {
   }
 
   readingOf() {
-    const { panels, titles, cross, pool, masked } = this.look();
+    const { panels, titles, cross, pool, masked, peak, answer } = this.look();
     const found = cross ? panels.map((panel) => panel.read(cross)) : [];
     const first = found.find(Boolean);
     const { queries, keys } = panels[0].call;
@@ -83,10 +84,14 @@ export class MapAside {
         el("p.quietly", {}, "queries × keys. Point at the map to read it."),
       ];
     const [rows, columns] = first.cell;
+    const noun = peak(0) ? "contribution" : "weight";
+    const to = peak(0) ? ` to ${answer}` : "";
     const what =
-      rows * columns === 1 ? "the weight of" : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} weights of`;
+      rows * columns === 1
+        ? `the ${noun}${to} of`
+        : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} ${noun}s${to} of`;
     const values = found.flatMap((one, at) =>
-      one ? [el("p.map-value", { title: titles[at] }, exact(one.value))] : [],
+      one ? [el("p.map-value", { title: titles[at] }, peak(at) ? number(one.value) : exact(one.value))] : [],
     );
     const { query, key } = panels[0].sides;
     const closed = found.some((one, at) => one && masked(at, one));
@@ -100,14 +105,27 @@ export class MapAside {
   }
 
   drawLegend(pen, width) {
-    const { shade, palette, panels } = this.look();
+    const { shade, palette, panels, peak } = this.look();
     const { soft, font } = inks(this.root);
     const { keys } = panels[0].call;
+    const most = peak(0);
     for (let x = 0; x < width; x++) {
-      pen.fillStyle = palette.ramp(x / width);
+      pen.fillStyle = most ? palette.signed((2 * x) / width - 1) : palette.ramp(x / width);
       pen.fillRect(x, 0, 1, 10);
     }
     Object.assign(pen, { fillStyle: soft, font: `11px ${font}` });
+    if (most) {
+      const ends = [
+        ["left", 0, number(-most)],
+        ["center", width / 2, "0"],
+        ["right", width, number(most)],
+      ];
+      for (const [align, x, text] of ends) {
+        pen.textAlign = align;
+        pen.fillText(text, x, 24);
+      }
+      return;
+    }
     const scale = shader(shade, keys);
     for (const weight of marks(shade, keys)) {
       const x = scale(weight) * width;

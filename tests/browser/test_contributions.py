@@ -1,0 +1,121 @@
+"""Contributions on the page: the library's numbers, the answer that is chosen, the proof, the table of effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from regard.viewer.data.contribution_run import Target, contribution_run, trace_answers
+from regard.viewer.data.library import Library, installed_models
+from regard.viewer.data.trace_view import TraceView
+from regard.viewer.http.server import serving
+from tests.support.browser_page import drawn, look
+from tests.support.viewer_client import seen_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Page
+
+    from regard.viewer.http.server import Server
+
+
+@pytest.fixture(scope="module")
+def writers() -> Library:
+    """A language model of regard that wrote four letters, and a trace without a model."""
+    library = Library(models=[x for x in installed_models() if x.ours])
+    library.read("shakespeare-transformer", "The king is", generate=4).pinned = True
+    library.add(TraceView.of(seen_of(batch=1), "without a model"))
+    return library
+
+
+@pytest.fixture(scope="module")
+def live(writers: Library) -> Iterator[Server]:
+    with serving(writers) as server:
+        yield server
+
+
+def _trace(library: Library) -> TraceView:
+    return next(trace for trace in library.traces.values() if trace.made is not None)
+
+
+def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live: Server, writers: Library) -> None:
+    trace = _trace(writers)
+    look(page, live, "drawn.links.length", view="heads", trace=trace.id, call="3", pins=["q8"])
+    page.get_by_role("button", name="Contributes to …").click()
+    found = drawn(page, "drawn.toward && drawn.links.length")
+    toward = found["toward"]
+    assert toward["answer"] == toward["answers"][0]["id"]
+    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    dense = run.calls[3].contributions.dense()
+    assert {link["query"] for link in found["links"]} == {8}
+    for link in found["links"]:
+        assert link["weight"] == pytest.approx(float(dense[link["head"], 8, link["key"]]), abs=1e-5)
+    assert any(link["weight"] < 0 for link in found["links"])
+    badge = page.locator(".toward .badge")
+    assert "Contributions add up · error" in badge.inner_text()
+    badge.click()
+    assert page.locator(".toward dialog.proof tbody tr").count() == len(trace.seen)
+    page.keyboard.press("Escape")
+    other = toward["answers"][2]["id"]
+    page.get_by_label("rather than").select_option(str(other))
+    found = drawn(page, f"drawn.toward?.minus === {other} && drawn.links.length")
+    run = contribution_run(
+        trace, trace_answers(writers, trace, -1), Target(toward["position"], toward["answer"], other)
+    )
+    assert found["toward"]["value"] == pytest.approx(run.value, abs=1e-4)
+    page.get_by_role("button", name="Looks at").click()
+    assert all(link["weight"] > 0 for link in drawn(page, "!drawn.toward && drawn.links.length")["links"])
+
+
+def test_map_and_generation_show_the_same_numbers(page: Page, live: Server, writers: Library) -> None:
+    trace = _trace(writers)
+    look(page, live, "drawn.toward && !drawn.pending", view="map", trace=trace.id, call="3", head=1, toward={})
+    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    dense = run.calls[3].contributions.dense()
+    values = [page.evaluate(f"regard.drawn().cell({i}, {j}).value") for i, j in ((14, 13), (9, 2), (14, 0))]
+    expected = [float(dense[1, i, j]) for i, j in ((14, 13), (9, 2), (14, 0))]
+    assert values == pytest.approx(expected, abs=1e-6)
+    state = {"view": "generation", "trace": trace.id, "call": "3", "step": 2, "toward": {}}
+    found = look(page, live, "drawn.toward && drawn.weights", **state)
+    row = found["written"][2]["row"]
+    assert found["toward"]["position"] == row
+    run = contribution_run(trace, trace_answers(writers, trace, row))
+    expected_row = run.calls[3].contributions.dense()[:, row].sum(0)
+    torch.testing.assert_close(torch.tensor(found["weights"]), expected_row, atol=1e-5, rtol=1e-4)
+
+
+def test_the_table_of_effects_opens_a_head_on_a_phone(page: Page, live: Server, writers: Library) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    trace = _trace(writers)
+    look(page, live, "drawn.links.length", view="heads", trace=trace.id)
+    page.keyboard.press("f")
+    found = drawn(page, "drawn.heads?.length && !drawn.running")
+    measured = [head for head in found["heads"] if head["change"] is not None]
+    assert len(found["heads"]) == 20
+    assert len(measured) == 12
+    run = contribution_run(trace, trace_answers(writers, trace, -1))
+    for head in found["heads"]:
+        assert head["estimate"] == pytest.approx(-run.calls[int(head["call"])].totals[head["head"]], abs=1e-4)
+    page.get_by_role("button", name="Silence the other 8 heads").click()
+    found = drawn(page, "drawn.heads.every((one) => one.change != null)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    best = found["heads"][0]
+    page.locator("table.effects tbody button").first.focus()
+    page.keyboard.press("Enter")
+    opened = drawn(page, "drawn.links && drawn.toward")
+    assert (opened["call"], opened["active"]) == (best["call"], [best["head"]])
+
+
+def test_words_of_a_label_and_what_a_trace_without_its_model_needs(page: Page, live: Server, writers: Library) -> None:
+    look(page, live, "drawn.results.length", view="read", text="the food was not good", toward={})
+    shown = page.locator("[data-kind=contributions] .token")
+    total = sum(float(x.get_attribute("data-contribution") or 0) for x in shown.all())
+    assert total != 0
+    assert "Contributions add up" in page.locator(".card .badge").inner_text()
+    bare = next(trace for trace in writers.traces.values() if trace.made is None)
+    look(page, live, "drawn.links.length", view="heads", trace=bare.id)
+    page.get_by_role("button", name="Contributes to …").click()
+    assert "regard view MODEL TEXT" in page.locator(".toward-status").inner_text()
