@@ -19,6 +19,7 @@ from . import (  # noqa: F401  each registers its command
     recipes,
     samples,
     scenes,
+    score,
     see,
     serve,
     train,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from pathlib import Path  # noqa: TC003  typer reads the annotations when it runs
 from typing import TYPE_CHECKING, Annotated
 from unicodedata import normalize
@@ -15,7 +16,6 @@ from .shared_options import (
     Device,
     EngineName,
     LengthPenalty,
-    Model,
     Tokens,
     find_device,
     search_settings,
@@ -24,6 +24,8 @@ from .text_input import read_texts, refuse_file_names, warn_empty
 from .typer_app import app
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..decoding import Translation
 
 MAX_TOKENS = 4096  # a decoder allocates memory for all of them
@@ -34,7 +36,15 @@ def translate(
     sentences: Annotated[
         list[str] | None, typer.Argument(metavar="SENTENCE", help="Each argument is one sentence.")
     ] = None,
-    model: Model = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="RUN",
+            help="A run's folder, a model's folder, or one that ships. Several: an ensemble, the mean of their "
+            "probabilities.",
+        ),
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Translate the lines of this file; .gz and .xz too.")
     ] = None,
@@ -59,6 +69,19 @@ def translate(
         float, typer.Option(metavar="P", help="Sample from the likeliest tokens that reach this probability.")
     ] = 1.0,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed of --sample.")] = None,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Every translation begins with this; the model goes on from there.")
+    ] = "",
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Every translation contains this word or phrase; may be given several times."
+        ),
+    ] = None,
+    rescore: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Rank the hypotheses by the mean of their score and that of this model."),
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Print the attention weights as a heatmap.")] = False,
     save_plot: Annotated[
         Path | None,
@@ -76,13 +99,15 @@ def translate(
     Examples:
       regard translate "Where is the library?"
       regard translate --show --model tatoeba-bahdanau-en-fr "I like this red car."
+      regard translate --model runs/a --model runs/b "Where is the library?"      (an ensemble)
+      regard translate --prefix "Dis-moi" --include rouge "Where is the car?"
       regard translate --file letters.en > letters.fr
       tail -f chat | regard translate
       regard translate                      (asks for sentences)
     """
     sentences = sentences or []
     batches = read_texts(sentences, file)
-    refuse_file_names(sentences, model or "regard translate")
+    refuse_file_names(sentences, model[0] if model else "regard translate")
     if save_plot is not None:
         if len(sentences) != 1 or not sentences[0].strip():
             raise ValueError("--save-plot draws one sentence: give it as the only argument")
@@ -91,11 +116,13 @@ def translate(
         check_figure_path(save_plot)
     from ..data.pair import RowProblem
     from ..decoding import Sample, load_model_and_tokenizers
+    from ..decoding import rescore as rescore_translations
     from ..decoding import translate as translate_texts
 
-    loaded = load_model_and_tokenizers.load(
-        model or load_model_and_tokenizers.DEFAULT, find_device(device), engine, wanted=("translate",)
+    loaded = load_model_and_tokenizers.load_ensemble(
+        model or [load_model_and_tokenizers.DEFAULT], find_device(device), engine
     )
+    other = load_model_and_tokenizers.load(rescore, find_device(device), wanted=("translate",)) if rescore else None
     settings = search_settings(loaded, beams, length_penalty, coverage_penalty)
     if longest is not None:
         settings["longest"] = longest
@@ -107,7 +134,8 @@ def translate(
     elif beams is not None and beams < best:
         raise ValueError(f"--best {best} needs as many beams: --beams is {beams}")
     settings["beams"] = max(settings["beams"], best)
-    settings["best"], settings["weights"] = best, show or save_plot is not None
+    settings["weights"] = show or save_plot is not None
+    settings["best"] = best if other is None else settings["beams"]  # a list of hypotheses to rank again
     several = len(sentences) != 1  # of several, one that cannot be translated does not stop the others
     where = "sentence " if sentences else "line " if file is None else f"{file}:"
     count, failures = 0, 0
@@ -122,9 +150,22 @@ def translate(
             if isinstance(item, RowProblem):
                 refused(number, f"is no text: {item.reason}")
         texts = ["" if isinstance(item, RowProblem) else item for item in batch]
-        for translation in translate_texts(
-            loaded.model, loaded.tokenizers, texts, tokens=tokens, refused=refused if several else None, **settings
-        ):
+        translations: Iterable[Translation] = translate_texts(
+            loaded.model,
+            loaded.tokenizers,
+            texts,
+            prefix=repeat(prefix) if prefix else None,
+            include=repeat(include) if include else None,
+            tokens=tokens,
+            refused=refused if several else None,
+            **settings,
+        )
+        if other is not None:
+            penalty = settings["length_penalty"]
+            translations = rescore_translations(
+                list(translations), other.model, other.tokenizers, length_penalty=penalty
+            )
+        for translation in translations:
             print_translation(translation, best, sampled=sample is not None)
             if show and len(translation.source_tokens) > 1:  # not an empty line
                 _print_heatmap(translation)
@@ -143,7 +184,7 @@ def print_translation(translation: Translation, best: int, *, sampled: bool) -> 
         print(translation.text, flush=True)
         return
     printed: set[str] = set()
-    for text, hypothesis in zip(translation.texts, translation.hypotheses, strict=True):
+    for text, hypothesis in zip(translation.texts[:best], translation.hypotheses[:best], strict=True):
         # Of translations that look the same (other spaces, other pieces) only the best is printed; samples may repeat.
         plain = " ".join(normalize("NFC", text).split())
         if sampled or plain not in printed:

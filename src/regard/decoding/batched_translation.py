@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ..data.batch import END
+from ..data.batch import END, UNKNOWN
 from ..models import EncoderDecoder
 from .beam_search import search
 from .beam_state import Hypothesis
+from .ensemble import Ensemble
 from .source_batches import batches, stacked, windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Unpack
 
     from jaxtyping import Float
@@ -81,7 +83,7 @@ class Engine(Protocol):
 class ModelEngine:
     """The engine that runs a model of regard, on its device."""
 
-    model: EncoderDecoder
+    model: EncoderDecoder | Ensemble
 
     def __call__(self, sources: list[Source], **how: Unpack[SearchSettings]) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
@@ -97,10 +99,12 @@ class ModelEngine:
 
 
 def translate(
-    engine: EncoderDecoder | Engine,
+    engine: EncoderDecoder | Ensemble | Engine,
     tokenizers: TokenizerPair,
     sentences: Iterable[str],
     *,
+    prefix: Iterable[str] | None = None,
+    include: Iterable[Sequence[str]] | None = None,
     tokens: int | None = None,
     window: int = 4096,
     refused: Callable[[int, str], None] | None = None,
@@ -115,12 +119,20 @@ def translate(
     given, as many as suit a CPU's caches, or fill a GPU. `how` are the keywords of `search`. An empty line becomes an
     empty line.
 
+    `prefix` has, for each sentence, the text that its translation begins with; `include` the words or phrases that it
+    contains. Both are read along with the sentences: `itertools.repeat(x)` is the same for all.
+
     A sentence that is too long or not text, or a file that cannot be read, is an error; with `refused` that function is
     called with its number (from 1) and the reason, and it becomes an empty line.
     """
-    run: Engine = ModelEngine(engine) if isinstance(engine, EncoderDecoder) else engine
+    own = engine if isinstance(engine, EncoderDecoder | Ensemble) else None
+    run: Engine = engine if own is None else ModelEngine(own)
+    if own is None and (prefix is not None or include is not None):
+        raise ValueError("prefix and include are for the engine torch")
     if tokens is None:
-        tokens = ON_GPU if isinstance(engine, EncoderDecoder) and next(engine.parameters()).is_cuda else ON_CPU
+        tokens = ON_GPU if own is not None and next(own.parameters()).is_cuda else ON_CPU
+    prefixes = None if prefix is None else iter(prefix)
+    phrases = None if include is None else iter(include)
     if tokens < 1 or window < 1:
         raise ValueError(f"translate needs tokens ≥ 1 and window ≥ 1, got {tokens} and {window}")
     for texts, sources in windows(tokenizers.source, sentences, window, refused, noun="sentence"):
@@ -134,10 +146,16 @@ def translate(
             ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
             return Translation(texts[i], ids, decoded, several, tokenizers)
 
+        starts = None if prefixes is None else _target_ids(tokenizers, _next(prefixes, len(texts)))
+        wanted = None if phrases is None else [_target_ids(tokenizers, each) for each in _next(phrases, len(texts))]
         results: dict[int, list[Hypothesis]] = {}
         written = 0
         for batch in batches(sources, tokens, tokenizers.source):
             ready = [source for i in batch if (source := sources[i]) is not None]
+            if starts is not None:
+                how["prefixes"] = [starts[i] for i in batch]
+            if wanted is not None:
+                how["phrases"] = [wanted[i] for i in batch]
             results.update(zip(batch, run(ready, **how), strict=True))
             # Results are yielded as soon as they are next in order, not at the end of the window.
             while written < len(texts) and (written in results or sources[written] is None):
@@ -150,6 +168,22 @@ def translate(
 def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:
     text: str = tokenizer.decode(tokens, copied) if copied else tokenizer.decode(tokens)
     return text
+
+
+def _next(values: Iterator[Any], count: int) -> list[Any]:
+    taken = list(islice(values, count))
+    if len(taken) < count:
+        raise ValueError("prefix and include need one entry for each sentence; itertools.repeat(x) is the same for all")
+    return taken
+
+
+def _target_ids(tokenizers: TokenizerPair, texts: Sequence[str]) -> list[list[int]]:
+    """Texts that a translation must have, as tokens."""
+    encoded: list[list[int]] = tokenizers.target.encode_batch(list(texts))
+    for text, ids in zip(texts, encoded, strict=True):
+        if UNKNOWN in ids:
+            raise ValueError(f"{text!r} cannot be written: the target vocabulary lacks it, or a part of it")
+    return encoded
 
 
 def _nothing() -> list[Hypothesis]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
-from ..data.batch import BEGIN, PAD
+from ..data.batch import BEGIN, END, PAD
 from ..models.decoders.decoder import Decoder
 from .beam_state import Beam, History, Hypothesis, Ranking, advance
+from .constrained_search import constrained_search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from jaxtyping import Float, Int
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ..models.annotations import Annotations
     from ..models.decoders.decoder import State
     from .beam_state import BeamStep
+    from .ensemble import Ensemble
     from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
@@ -37,11 +40,13 @@ class SearchSettings(TypedDict, total=False):
     best: int
     sample: Sample | None
     weights: bool
+    prefixes: Sequence[Sequence[int]] | None
+    phrases: Sequence[Sequence[Sequence[int]]] | None
 
 
 @torch.no_grad()
 def search(
-    model: EncoderDecoder | Decoder[Any],
+    model: EncoderDecoder | Ensemble | Decoder[Any],
     annotations: Annotations,
     *,
     beams: int = 5,
@@ -51,6 +56,8 @@ def search(
     best: int = 1,
     sample: Sample | None = None,
     weights: bool = False,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    phrases: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> list[list[Hypothesis]]:
     """argmax_y log p(y | x) / lp(y) + cp(x, y), as far as a beam finds it: for every sentence its `best`, best first.
 
@@ -59,6 +66,8 @@ def search(
     - `longest`: tokens a hypothesis may have before </s>; unless given, twice the source's places and ten, up to 256.
       One that gets there is ended. Never more than the decoder has positions for.
     - `weights=True` also gives each hypothesis the weights over the source it was made with.
+    - `prefixes`: for each sentence, the tokens that every hypothesis begins with. They count in its score.
+    - `phrases`: for each sentence, phrases (lists of tokens) that every hypothesis contains, see `constrained_search`.
 
     What a sentence gets does not depend on the others in the batch. The model must be in evaluation mode.
     """
@@ -70,11 +79,28 @@ def search(
     if len(annotations.lengths) == 0:
         return []
     most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
+    starts = _checked_prefixes(prefixes, len(most), decoder)
+    if phrases is not None and any(phrases):
+        if sample is not None or coverage_penalty:
+            raise ValueError("a search for given phrases neither samples nor counts coverage; leave out one of them")
+        if len(phrases) != len(most):
+            raise ValueError(f"there are {len(most)} sentences, and phrases for {len(phrases)}")
+        ranking = Ranking(length_penalty)
+        hypotheses = constrained_search(
+            decoder, annotations, phrases, starts, most.tolist(), ranking, beams=beams, best=best
+        )
+        if weights:
+            _add_weights(decoder, annotations, hypotheses)
+        return hypotheses
+    most = torch.maximum(most, most.new_tensor([len(start) for start in starts]))
     if coverage_penalty:
         places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
     ranking = Ranking(length_penalty, coverage_penalty)
     beam = Beam.start(most, beams, best, places, apart=sample is not None)
     steps = int(most.max()) + 1  # </s> is a step too
+    if any(starts):
+        rows = [[*start, *[-1] * (steps - len(start))] for start in starts]
+        beam = replace(beam, forced=torch.tensor(rows, device=device))
     history = History(steps, len(most), beams, device)
     state = decoder.start(annotations, beams=beams, steps=steps)
     generator = None if sample is None else sample.generator(device)
@@ -84,6 +110,21 @@ def search(
     if weights:
         _add_weights(decoder, annotations, hypotheses)
     return hypotheses
+
+
+def _checked_prefixes(
+    prefixes: Sequence[Sequence[int]] | None, sentences: int, decoder: Decoder[Any]
+) -> Sequence[Sequence[int]]:
+    """A prefix for each sentence, which may be empty."""
+    if prefixes is None:
+        return [[]] * sentences
+    if len(prefixes) != sentences:
+        raise ValueError(f"there are {sentences} sentences, and {len(prefixes)} prefixes")
+    if any(token <= END for prefix in prefixes for token in prefix):
+        raise ValueError("a prefix has words only; <s> and </s> are added by the search")
+    if decoder.most_steps is not None and (longest := max(map(len, prefixes))) >= decoder.most_steps:
+        raise ValueError(f"a prefix has {longest} tokens, and this decoder has {decoder.most_steps} positions")
+    return prefixes
 
 
 def limits(places: Int[Tensor, "batch"], longest: int | None, steps: int | None = None) -> Int[Tensor, "batch"]:

@@ -81,6 +81,7 @@ class Beam:
     leaders: Float[Tensor, "batch best"]  # the scores of the best that ended, best first
     limits: Int[Tensor, "batch"]  # tokens a hypothesis may have before it must end
     coverage: Float[Tensor, "batch beams places"] | None
+    forced: Int[Tensor, "batch steps"] | None = None  # the tokens that every hypothesis begins with; −1 where free
 
     @classmethod
     def start(
@@ -117,6 +118,7 @@ class Beam:
             self.leaders[rows],
             self.limits[rows],
             None if self.coverage is None else self.coverage[rows],
+            None if self.forced is None else self.forced[rows],
         )
 
     def done(self, ranking: Ranking, *, prune: bool) -> Bool[Tensor, "batch"]:
@@ -160,6 +162,10 @@ def advance(
     logprobs[..., :END] = NEVER  # <pad> and <s> are no words
     if not unknown:
         logprobs[..., UNKNOWN] = NEVER
+    if beam.forced is not None:
+        token = beam.forced[:, at, None]  # [batch, 1, 1]
+        other = torch.arange(logprobs.shape[-1], device=token.device) != token
+        logprobs = logprobs.masked_fill(other & (token >= 0), NEVER)
     if sample is None:
         values, tokens = topk(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
     else:

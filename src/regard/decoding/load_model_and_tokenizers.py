@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..json_file import read_object
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from ..data import TokenizerPair
     from .beam_search import SearchSettings
@@ -55,6 +55,19 @@ def load(
         command = COMMANDS.get(model.task, model.task)
         raise ValueError(f"{name} is a model for `regard {command}`; give one that can {' or '.join(wanted)}")
     return Pretrained(model, tokenizers, folder, run, search)
+
+
+def load_ensemble(names: Sequence[str | Path], device: str = "cpu", engine: str = "torch") -> Pretrained:
+    """One translator as `load` gives it; of several an `Ensemble`, with the folder and the settings of the first."""
+    loaded = [load(name, device, engine, wanted=("translate",)) for name in names]
+    if len(loaded) == 1:
+        return loaded[0]
+    if engine != "torch":
+        raise ValueError(f"the engine {engine} runs one model; for an ensemble use the engine torch")
+    from .ensemble import Ensemble, check_same_tokenizers
+
+    check_same_tokenizers([str(name) for name in names], [each.tokenizers for each in loaded])
+    return replace(loaded[0], model=Ensemble([each.model for each in loaded]))
 
 
 def find(name: str | Path) -> tuple[Path, Path | None]:

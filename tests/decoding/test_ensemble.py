@@ -1,0 +1,106 @@
+"""Ensembles: the mean of the models' probabilities, token by token."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from regard.data import Tokenizer, TokenizerPair
+from regard.decoding import Ensemble, search, translate
+from regard.decoding.ensemble import check_same_tokenizers
+from regard.models import EncoderDecoder, EncoderDecoderConfig
+from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
+
+KINDS = ["Bahdanau", "Transformer", "no attention", "Bahdanau, copy"]
+
+
+def model(kind: str, seed: int, size: int = VOCABULARY) -> EncoderDecoder:
+    torch.manual_seed(seed)
+    return EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS["bidirectional GRU"], DECODERS[kind])).eval()
+
+
+MODELS = [model(kind, seed) for seed, kind in enumerate(KINDS)]
+
+
+@torch.no_grad()
+def test_it_is_the_mean_of_the_probabilities() -> None:
+    together, pairs = Ensemble(MODELS), batch()
+    annotations = together.encode(pairs.source, pairs.source_lengths)
+    got = together.decoder(pairs.target[:, :-1], annotations, weights=True)
+    alone = [each(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True) for each in MODELS]
+    mean = sum(each.readout(one.features).softmax(-1) for each, one in zip(MODELS, alone, strict=True)) / len(MODELS)
+    torch.testing.assert_close(got.features.exp(), mean)
+    own = [one.weights.mean(1) for one in alone if one.weights is not None]
+    torch.testing.assert_close(got.weights, torch.stack(own, 1))  # one map for each model that attends
+
+
+@torch.no_grad()
+def test_forward_and_step_agree() -> None:
+    together, pairs = Ensemble(MODELS), batch()
+    annotations = together.encode(pairs.source, pairs.source_lengths)
+    whole = together.decoder(pairs.target[:, :-1], annotations, weights=True)
+    state, chosen = together.decoder.start(annotations, beams=2, steps=6), torch.arange(3)
+    for t in range(6):
+        if t == 3:
+            chosen = torch.tensor([0, 2])
+            state = state.keep(chosen)
+        features, state, maps = together.decoder.step(pairs.target[chosen, t].repeat_interleave(2), state, weights=True)
+        for beam in (0, 1):
+            torch.testing.assert_close(features[beam::2], whole.features[chosen, t])
+            torch.testing.assert_close(maps[beam::2], whole.weights[chosen, :, t])
+        state = state.reorder(torch.arange(len(features)).view(-1, 2).flip(1).flatten())
+
+
+@torch.no_grad()
+def test_search_finds_what_enumeration_finds() -> None:
+    small = [model("Bahdanau", seed, size=6) for seed in (5, 6, 7)]
+    together = Ensemble(small)
+    source, lengths = torch.tensor([[4, 5, 3, 2]]), torch.tensor([4])
+    annotations = together.encode(source, lengths)
+
+    def logprob(tokens: tuple[int, ...]) -> float:
+        inputs, wanted = torch.tensor([[1, *tokens]]), torch.tensor([[*tokens, 2]])
+        p = sum(each.readout(each(source, lengths, inputs).features).softmax(-1) for each in small) / 3
+        return float(p.gather(-1, wanted[..., None]).log().sum())
+
+    everything = [tokens for n in range(4) for tokens in itertools.product(range(3, 6), repeat=n)]
+    best = max(everything, key=logprob)
+    ((found,),) = search(together, annotations, beams=200, longest=3, length_penalty=0.0, weights=True)
+    assert tuple(found.tokens) == best
+    assert found.logprob == pytest.approx(logprob(best), abs=1e-4)
+    assert found.weights is not None
+    assert found.weights.shape == (3, len(best) + 1, 4)
+
+
+def test_one_model_is_itself_and_texts_are_translated() -> None:
+    both = Tokenizer.train("character", 40, ["abcdefgh"])
+    tokenizers = TokenizerPair(both, both)
+    one = model("Bahdanau", 1, size=len(both))
+    texts = ["abc", "", "hgfe"]
+    alone = [each.text for each in translate(one, tokenizers, texts, longest=5)]
+    assert [each.text for each in translate(Ensemble([one, one]), tokenizers, texts, longest=5)] == alone
+    begun = list(translate(one, tokenizers, texts, longest=5, prefix=["ab", "", "c"], include=[["h"], [], ["fe"]]))
+    assert begun[0].text.startswith("ab")
+    assert "h" in begun[0].text
+    assert begun[2].text.startswith("c")
+    assert "fe" in begun[2].text.replace(" ", "")
+    with pytest.raises(ValueError, match="one entry for each sentence"):
+        list(translate(one, tokenizers, texts, prefix=["ab"]))
+    with pytest.raises(ValueError, match="the target vocabulary lacks it"):
+        list(translate(one, tokenizers, ["abc"], include=[["ü"]]))
+
+
+def test_models_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="need the same vocabularies"):
+        Ensemble([MODELS[0], model("Bahdanau", 0, size=VOCABULARY + 1)])
+    with pytest.raises(ValueError, match="at least one"):
+        Ensemble([])
+    one, other = (TokenizerPair(each, each) for each in (Tokenizer.train("word", 9, [text]) for text in ("a", "b")))
+    check_same_tokenizers(["x", "y"], [one, one])
+    with pytest.raises(ValueError, match="y has other vocabularies than x"):
+        check_same_tokenizers(["x", "y"], [one, other])
+    together, pairs = Ensemble(MODELS[:2]), batch()
+    with pytest.raises(TypeError, match="annotations of all its models"):
+        search(together, MODELS[0].encode(pairs.source, pairs.source_lengths))
