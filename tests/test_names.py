@@ -46,6 +46,8 @@ TESTED_ELSEWHERE = [
     ("seeing/drawing/*", "commands/test_see.py", "drawn by the command"),
     ("seeing/effects/*", "seeing/effects/test_effect_sweep.py", "every replacement against hooks written by hand"),
     ("training/recipe/*", "training/recipe/test_recipe.py", "a recipe loaded, checked and written"),
+    ("serving/*", "serving/test_serve_application.py", "limits and settings of the API"),
+    ("training/distributed/*", "training/distributed/test_process_groups.py", "several processes that train"),
     ("training/*", "training/trainer/test_fit.py", "parts of a run, trained there"),
     ("viewer/*", "viewer/http/test_openapi.py", "every route of the API"),
 ]
