@@ -57,6 +57,7 @@ LOADERS = {
     "training/run/checkpoint_manifest.py": "torch.load with weights_only=True",
     "training/run/checkpoints.py": "safetensors",
     "training/run/results_file.py": "JSON",
+    "training/run/run_folder.py": "TOML",
     "training/trainer/data_module.py": "JSON",
     "training/trainer/fit.py": "TOML",
     "training/trainer/model_task.py": "TOML and safetensors, or `from_pretrained` of the caller's own class",

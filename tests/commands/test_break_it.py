@@ -76,3 +76,11 @@ def test_a_model_that_diverges_is_the_result(tmp_path: Path, rate: str, whole: s
     drawn = plot.read_text(encoding="utf-8")
     assert f"<!-- {whole} -->" in drawn
     assert "<!-- encoder.norm=none (diverged) -->" in drawn
+
+
+def test_a_rate_that_float32_cannot_hold_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["break", "norm", "training.rate=1e38", "--out", str(tmp_path / "runs")])
+    assert result.exit_code == 1
+    assert "training.rate" in result.output
+    assert "1e+30" in result.output
+    assert not (tmp_path / "runs").exists()

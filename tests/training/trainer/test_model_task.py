@@ -157,3 +157,20 @@ def test_a_model_keeps_its_dtypes(batches: list[Any], tmp_path: Path) -> None:
     assert [tensor.dtype for tensor in model.state_dict().values()].count(torch.float64) == 2
     assert model.map.weight.dtype == torch.float32
     assert model.third.item() == 1 / 3  # not rounded on the way
+
+
+def test_the_command_line_names_what_continues_it(tmp_path: Path) -> None:
+    """`regard train --resume` has no model and no batches."""
+    from typer.testing import CliRunner
+
+    from regard.commands import app
+
+    x = torch.ones(2, 1)
+    model = nn.Linear(1, 1)
+    model.loss = lambda batch: model(batch).square().mean()  # type: ignore[assignment]
+    fit(model, tmp_path / "run", train=[x], valid=[x], updates=1, tensorboard=False, accelerator="cpu")
+    for changes in ([], ["training.updates=2"]):
+        with pytest.raises(
+            ValueError, match=r"began in Python, .* continue it there, with fit\(model, folder, resume="
+        ):
+            CliRunner().invoke(app, ["train", "--resume", str(tmp_path / "run"), *changes], catch_exceptions=False)

@@ -82,7 +82,17 @@ class TokenizerSection(StrictSection):
     )
 
 
-PartRate = Annotated[float, Field(gt=0)]
+HIGHEST_RATE = 1e30
+"""Adam divides the rate by 1 − β, and float32 ends at 3.4e38."""
+
+
+def _representable(rate: float) -> float:
+    if rate > HIGHEST_RATE:
+        raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
+    return rate
+
+
+Rate = Annotated[float, Field(gt=0), AfterValidator(_representable)]
 
 
 class TrainingSection(StrictSection):
@@ -96,14 +106,14 @@ class TrainingSection(StrictSection):
         default="keep", description="extend: add the pieces and labels that the corpus has and the model lacks"
     )
     freeze: list[str] = Field(default=[], description='parts that do not learn, such as ["encoder"]')
-    part_rates: dict[str, PartRate] = Field(
+    part_rates: dict[str, Rate] = Field(
         default={}, description="the highest learning rate of parts: { encoder = 1e-5 }; of the others it is `rate`"
     )
     updates: Positive = Field(default=8000, description="steps of the optimizer, at most")
     tokens: Positive = Field(default=4096, description="in a batch, padding counted, on the longer side")
     accumulate: Positive = Field(default=1, description="batches per update on each device")
     smoothing: Share = Field(default=0.1, description="of the labels")
-    rate: float = Field(default=1e-3, gt=0, description="the highest learning rate")
+    rate: Rate = Field(default=1e-3, description="the highest learning rate")
     schedule: Literal["inverse-square-root", "cosine", "plateau", "constant"] = Field(
         default="cosine", description="after the warm-up; plateau cuts when the validation gets no better"
     )

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import tomllib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,8 +72,14 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run."""
-        return cls(folder, load_recipe(cls.recipe_file(folder)))
+        """An existing run of a recipe."""
+        file = cls.recipe_file(folder)
+        if not has_corpus(file):
+            raise ValueError(
+                f"{folder} is a run that fit(model, …) began in Python, and its model and batches are not in the "
+                "folder: continue it there, with fit(model, folder, resume=True, train=…, valid=…)"
+            )
+        return cls(folder, load_recipe(file))
 
     @staticmethod
     def recipe_file(folder: Path) -> Path:
@@ -131,6 +138,14 @@ class Run:
                 f"the disk of {self.folder} has {free / 1e6:,.0f} MB free, and this run may need "
                 f"{needed / 1e6:,.0f} MB more: free some, choose another folder with --out, or lower training.average"
             )
+
+
+def has_corpus(file: Path) -> bool:
+    """Whether a recipe.toml has a section [data], as every recipe has; what cannot be read is left to its loader."""
+    try:
+        return "data" in tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        return True
 
 
 def is_run(folder: Path) -> bool:
