@@ -82,6 +82,7 @@ def library_for(place: Path) -> tuple[Library, dict[str, str]]:
         "short": library.read("minilm", SENTENCE),
         "long": library.read("smollm2", page),
         "written": library.read("smollm2", PROMPT, generate=40),
+        "asked": library.read("smollm2", "When Mary and John went to the store, John gave a drink to"),
     }
     for trace in read.values():
         trace.pinned = True
@@ -154,7 +155,13 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         tiles(page)
         page.mouse.move(560, 480)
 
-    short, long, written = (traces[name] for name in ("short", "long", "written"))
+    def explained(page: Page) -> None:
+        page.wait_for_function("() => regard.drawn()?.toward && regard.drawn().links.length")
+
+    def silenced(page: Page) -> None:
+        page.wait_for_function("() => regard.drawn()?.heads?.length && !regard.drawn().running")
+
+    short, long, written, asked = (traces[name] for name in ("short", "long", "written", "asked"))
     close = {"x": 1500, "y": 1508, "scale": 17}
     two = {"other": {"trace": long, "call": "18", "head": 6}}
     return [
@@ -172,6 +179,8 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         ("sound", {"view": "sound"}, classified),
         ("read", {"view": "read"}, wait),
         ("inside", {"view": "inside", "inside": {"step": 5}}, step_by_step),
+        ("contributions", {"view": "heads", "trace": asked, "call": "23", "toward": {}, "pins": ["q13"]}, explained),
+        ("effects", {"view": "effects", "trace": asked}, silenced),
     ]
 
 

@@ -4,6 +4,7 @@ from ..capture.tokenized_text import TokenizedText
 from ..effects.contribution_table import contribution_table
 from ..effects.effect_sweep import effects
 from ..effects.effect_table import Effects
+from ..effects.energy_attribution import EnergyAttribution, energy_attribution
 from ..effects.logit_attribution import LogitAttribution, logit_attribution
 from ..effects.logit_lens import logit_lens, next_tokens
 from ..effects.value_weighted import value_weighted_attention
@@ -17,6 +18,7 @@ from .retrieval_heads import retrieval_scores
 __all__ = [
     "THRESHOLDS",
     "Effects",
+    "EnergyAttribution",
     "LogitAttribution",
     "Patterns",
     "TokenizedText",
@@ -24,6 +26,7 @@ __all__ = [
     "classical_scaling",
     "contribution_table",
     "effects",
+    "energy_attribution",
     "flow",
     "head_distances",
     "induction_scores",

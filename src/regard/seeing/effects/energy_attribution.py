@@ -1,0 +1,188 @@
+"""Composition: how much each earlier head, MLP and the embedding adds to an energy, through the query or the key.
+
+The energy of query i and key j is e_ij = s q_i · k_j, with q_i = R_i (W_Q norm(x_i) + b) and k_j likewise (R: rotary
+positions, if there are any). With the key held fixed and the norm at its real scale, e_ij is linear in the stream x_i:
+
+    e_ij = u · x_0 + Σ_l Σ_h g_lh · o_lh + Σ_l u · bias_l + Σ_l u · m_l + constant        g_lh = W_O,lhᵀ u
+
+u is s W_Qᵀ R_iᵀ k_j through the norm. Through the key it is the same with the two exchanged. This is Q- and
+K-composition (Elhage et al. 2021) for one pair of tokens, exact instead of a product of norms of matrices; the sources
+of each head (`sources`) tell the tokens whose values it moved: V- and OV-composition.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..capture.module_depth import named_parts
+from .interventions import ModelIntervention, applied
+from .model_inputs import first_tensor, run_model
+from .residual_stream import record_stream
+from .stream_directions import StreamAttribution, stream_parts, through_norm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from jaxtyping import Float
+
+    from .residual_stream import ResidualStream
+
+Side = Literal["query", "key"]
+LINEAR = 1e-3
+"""How far the energy may be from its value at a stream of zeros plus its gradient, relative to their sizes."""
+
+
+@dataclass(slots=True, eq=False)
+class EnergyAttribution(StreamAttribution):
+    """The parts of one energy of one head, for each entry of the batch, from the layers below it."""
+
+    energy: Float[Tensor, " b"]
+    """s q_i · k_j as the model computed q and k, before masks, biases and caps."""
+
+
+def energy_attribution(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Any],
+    *,
+    layer: int,
+    head: int,
+    query: int,
+    key: int,
+    through: Side = "query",
+    output: nn.Module | None = None,
+) -> EnergyAttribution:
+    """What each part of the stream adds to the energy of a query and a key of one head, from three runs of the model.
+
+        energy_attribution(model, {"input_ids": ids}, layer=17, head=3, query=-1, key=4, through="key").strongest(5)
+
+    `output` names the output layer of a model that has no `get_output_embeddings()`. Works for attention by
+    scaled_dot_product_attention and Hugging Face's interface (sdpa, eager), in models whose stream `residual_stream`
+    takes. Queries or keys that are normalized after their projection (Qwen 3, Gemma 3) are refused: no sum gives them.
+    """
+    if through not in ("query", "key"):
+        raise ValueError(f'through is {through!r}; expected "query" or "key"')
+    stream = record_stream(model, inputs, head=output)
+    if not 0 <= layer < len(stream.layers):
+        raise ValueError(f"there is no layer {layer}; there are {len(stream.layers)}, counted from 0")
+    call = stream.layers[layer].call
+    places = []
+    for name, place, length in (("query", query, call.shape[-2]), ("key", key, call.shape[-1])):
+        if not -length <= place < length:
+            raise ValueError(f"{name} is one of {length} tokens, got {place}")
+        places.append(place % length)
+    if not 0 <= head < call.heads:
+        raise ValueError(f"{call.name} has {call.heads} heads, counted from 0; got {head}")
+    own = places[0] if through == "query" else places[1]
+    energy_of = _energy(stream, layer, head, places, through)
+    norms = _NormOutputs(model, stream, layer)
+    energy = energy_of(None)
+    with torch.enable_grad():
+        outputs, vectors = norms.run(inputs, zero=False)
+        gradients = torch.autograd.grad(energy_of(vectors).sum(), [leaf for _, leaf in outputs], allow_unused=True)
+    with torch.no_grad():
+        _, at_zero = norms.run(inputs, zero=True)
+    constant = energy_of(at_zero).double()
+    count = len(energy)
+    at = torch.arange(count, device=stream.last.device), torch.full((count,), own, device=stream.last.device)
+    before = stream.layers[layer].before
+    u, linear = torch.zeros(count, before.shape[-1], dtype=torch.float64, device=before.device), constant.clone()
+    for (norm, leaf), gradient in zip(outputs, gradients, strict=True):
+        if gradient is None:
+            continue
+        direction = gradient[at].double()
+        linear += (direction * leaf.detach()[at].double()).sum(-1)
+        part, offset = through_norm(norm, before[at], leaf.detach()[at], direction)
+        u, constant = u + part, constant + offset
+    if not bool(((linear - energy).abs() <= LINEAR * (linear.abs() + energy.abs() + constant.abs())).all()):
+        raise ValueError(
+            f"{call.name}: the {through} is not linear in the normed stream (energy {energy.tolist()}, by its gradient "
+            f"{linear.tolist()}), so the energy is no sum of parts; a norm of queries or keys is of this kind"
+        )
+    parts = stream_parts(stream, layer, at, u, constant)
+    return EnergyAttribution(**{field.name: getattr(parts, field.name) for field in fields(parts)}, energy=energy)
+
+
+def _energy(
+    stream: ResidualStream, layer: int, head: int, places: list[int], through: Side
+) -> Callable[[tuple[Tensor, Tensor] | None], Tensor]:
+    """The energy, [B], from other queries and keys on one side; None: as the model computed them."""
+    energies = stream.layers[layer].call.record.energies
+    i, j = places
+    scale = getattr(energies.form, "scale", None)
+    if scale is None:
+        raise ValueError(f"{stream.layers[layer].call.name}: its energy is no dot product of queries and keys")
+
+    def select(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        shared = q.shape[1] // k.shape[1]  # query heads that share one head of keys
+        return q[:, head, i], k[:, head // shared, j]
+
+    real = select(energies.a, energies.b)
+
+    def energy(vectors: tuple[Tensor, Tensor] | None) -> Tensor:
+        q, k = real if vectors is None else select(*vectors)
+        q, k = (q, real[1]) if through == "query" else (real[0], k)
+        return float(scale) * (q.double() * k.double()).sum(-1)
+
+    return energy
+
+
+class _NormOutputs:
+    """Runs of the model in which the norms that read a layer's input give a leaf of the graph, or zeros."""
+
+    def __init__(self, model: nn.Module, stream: ResidualStream, layer: int) -> None:
+        self.model, self.layer = model, stream.layers[layer]
+        self._norms = [
+            part
+            for name, part in named_parts(model)
+            if name.startswith(f"{self.layer.name}.") and not part._modules and "norm" in type(part).__name__.lower()
+        ]
+
+    def run(self, inputs: Any, *, zero: bool) -> tuple[list[tuple[nn.Module, Tensor]], tuple[Tensor, Tensor]]:
+        """The norms and their outputs, as leaves, and the queries and keys of the layer's attention."""
+        recorder = _QueryKeyRecorder(self.model, self.layer.call.name)
+        outputs: list[tuple[nn.Module, Tensor]] = []
+        with self._hooked(outputs, zero), applied(recorder):
+            run_model(self.model, inputs)
+        if recorder.vectors is None or not outputs:
+            missing = "no norm reads its input" if not outputs else "its queries and keys were not seen"
+            raise ValueError(f"{self.layer.name}: {missing}, so what adds to its energies is not known")
+        return outputs, recorder.vectors
+
+    @contextmanager
+    def _hooked(self, outputs: list[tuple[nn.Module, Tensor]], zero: bool) -> Iterator[None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+            x = first_tensor(args)
+            if x is None or x.shape != self.layer.before.shape or not torch.equal(x, self.layer.before):
+                return None
+            leaf = torch.zeros_like(output) if zero else output.detach().clone()
+            outputs.append((module, leaf.requires_grad_(not zero)))
+            return leaf
+
+        handles = [norm.register_forward_hook(hook) for norm in self._norms]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class _QueryKeyRecorder(ModelIntervention):
+    """Records the queries and keys of one attention module, with their graph; changes nothing."""
+
+    tokens: Sequence[int] = (0,)
+    """The taps ask for a mask, with queries and keys, only of interventions that name tokens."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        super().__init__(model)
+        self.name = name
+        self.vectors: tuple[Tensor, Tensor] | None = None
+
+    def mask(self, name: str, mask: Tensor | None, is_causal: bool, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
+        if name == self.name:
+            self.vectors = q, k
+        return mask, is_causal
