@@ -226,9 +226,11 @@ def main() -> None:
         for size in given.sizes:
             texts = sentences(size)
             count = size * len(texts) * given.longest
-            mine = timed(partial(our_search, model, longest=given.longest), [b.to(device) for b in texts], device, 1)
+            mine = timed(
+                partial(our_search, model, longest=given.longest), [b.to(device) for b in texts], device, given.rounds
+            )
             inputs = [their_batch(b, device) for b in texts]
-            other = fastest(partial(searcher, joey, given.longest), inputs, device, 1)
+            other = fastest(partial(searcher, joey, given.longest), inputs, device, given.rounds)
             print(f"{kind} beam 5, {size} sentences: {_speeds(count, mine, other)}", flush=True)
 
 

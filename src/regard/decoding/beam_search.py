@@ -9,14 +9,15 @@ import torch
 
 from ..data.batch import BEGIN, END, PAD
 from ..models.decoders.decoder import Decoder
-from .beam_state import Beam, History, Hypothesis, Ranking, advance
+from .beam_state import Beam, History, Hypothesis, Ranking, decoder_step
 from .constrained_search import constrained_search
+from .search_graphs import STEPS, graphs_of, recordable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from jaxtyping import Float, Int
+    from jaxtyping import Int
     from torch import Tensor
 
     from ..models import EncoderDecoder
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .sampling import Sample
 
 LONGEST = 256  # tokens of a hypothesis, unless the caller says otherwise
-UNSEEN = 8  # on a GPU, steps between two checks whether all sentences are done
 
 
 class SearchSettings(TypedDict, total=False):
@@ -96,17 +96,20 @@ def search(
     if coverage_penalty:
         places = torch.arange(annotations.vectors.shape[1], device=device) < annotations.lengths[:, None]
     ranking = Ranking(length_penalty, coverage_penalty)
-    beam = Beam.start(most, beams, best, places, apart=sample is not None)
     steps = int(most.max()) + 1  # </s> is a step too
-    if any(starts):
-        rows = [[*start, *[-1] * (steps - len(start))] for start in starts]
-        beam = replace(beam, forced=torch.tensor(rows, device=device))
-    history = History(steps, len(most), beams, device)
-    state = decoder.start(annotations, beams=beams, steps=steps)
-    generator = None if sample is None else sample.generator(device)
-    for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
-        history.write(at, alive, advanced)
-    hypotheses = history.best(best)
+    if sample is None and not any(starts) and recordable(decoder):
+        hypotheses = graphs_of(decoder).search(decoder, annotations, most, steps, ranking, beams=beams, best=best)
+    else:
+        beam = Beam.start(most, beams, best, places, apart=sample is not None)
+        if any(starts):
+            rows = [[*start, *[-1] * (steps - len(start))] for start in starts]
+            beam = replace(beam, forced=torch.tensor(rows, device=device))
+        history = History(steps, len(most), beams, device)
+        state = decoder.start(annotations, beams=beams, steps=steps)
+        generator = None if sample is None else sample.generator(device)
+        for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
+            history.write(at, alive, advanced)
+        hypotheses = history.best(best)
     if weights:
         _add_weights(decoder, annotations, hypotheses)
     return hypotheses
@@ -156,11 +159,7 @@ def decode_steps(
     # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
     at = torch.zeros(1, dtype=torch.int64, device=device)
     for step in range(steps):
-        features, state, weights = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
-        if beam.coverage is not None:
-            weights = _mean(weights).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
-        logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
-        advanced = advance(beam, logits, weights, at, ranking, sample, generator, unknown=unknown)
+        advanced, state = decoder_step(decoder, state, beam, at, ranking, sample, generator, unknown=unknown)
         yield at, alive, advanced
         beam, parents, at = advanced.beam, advanced.parents, at + 1
         done = beam.done(ranking, prune=sample is None)
@@ -172,17 +171,11 @@ def decode_steps(
             if finished * 8 >= len(alive):
                 going = (~done).nonzero().squeeze(1)
                 alive, beam, parents, state = alive[going], beam.select(going), parents[going], state.keep(going)
-        elif step % UNSEEN == UNSEEN - 1 and bool(done.all()):  # the only synchronisation with the GPU
+        elif step % STEPS == STEPS - 1 and bool(done.all()):  # the only synchronisation with the GPU
             return
         if beams > 1 and sample is None:
             first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
             state = state.reorder((first + parents).flatten())
-
-
-def _mean(weights: Float[Tensor, "rows maps places"] | None) -> Float[Tensor, "rows places"]:
-    if weights is None:
-        raise ValueError("coverage_penalty needs a decoder with attention; this one has none: set it to 0")
-    return weights.float().mean(1)
 
 
 def _add_weights(decoder: Decoder[Any], annotations: Annotations, hypotheses: list[list[Hypothesis]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
+    from ..models.decoders.decoder import Decoder, State
     from .sampling import Sample
 
 NEVER = -torch.inf
@@ -142,6 +143,27 @@ class BeamStep:
     ended: Float[Tensor, "batch beams"]  # −∞ where a hypothesis continues
 
 
+def decoder_step(
+    decoder: Decoder[Any],
+    state: State,
+    beam: Beam,
+    at: Int[Tensor, "1"],
+    ranking: Ranking,
+    sample: Sample | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    unknown: bool = True,
+) -> tuple[BeamStep, State]:
+    """The decoder reads the last token of every hypothesis, and the beam advances by what it says."""
+    features, state, weights = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
+    if beam.coverage is not None:
+        if weights is None:
+            raise ValueError("coverage_penalty needs a decoder with attention; this one has none: set it to 0")
+        weights = weights.float().mean(1).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
+    logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
+    return advance(beam, logits, weights, at, ranking, sample, generator, unknown=unknown), state
+
+
 def advance(
     beam: Beam,
     logits: Float[Tensor, "batch beams vocabulary"],
@@ -230,6 +252,9 @@ class History:
         self.parents[at, alive] = advanced.parents
         self.logprobs[at, alive] = advanced.logprobs
         self.ended[at, alive] = advanced.ended
+
+    def clear(self) -> None:
+        self.ended.fill_(NEVER)
 
     def best(self, count: int) -> list[list[Hypothesis]]:
         """The `count` best of every sentence that ended, fewer where fewer did."""

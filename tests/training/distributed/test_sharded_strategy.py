@@ -40,12 +40,13 @@ def test_sharded_parameters_learn_the_same_on_a_gpu(tmp_path: Path, precision: s
     file = tiny_transformer(tmp_path)
     common = ["training.tokens=120", "training.accelerator=cuda", f"training.precision={precision}"]
     fit(recipe_loader.load_recipe(file, [*common, "training.graphs=false"]), tmp_path / "plain")
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])  # packages may be carried along
     tolerance = 1e-3 if precision == "32-true" else 2e-2
     for recomputed in ("false", "true"):
         run = tmp_path / f"fsdp-{recomputed}"
         settings = [*common, "training.strategy=fsdp", f"training.activation_checkpointing={recomputed}"]
         command = [sys.executable, "-m", "regard", "train", file, *settings, "--out", run]  # a process group of its own
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "REGARD_TRACEBACK": "1"}
+        environment = {**os.environ, "PYTHONPATH": path, "REGARD_TRACEBACK": "1"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         assert (run / "checkpoints" / "shards-00000006").is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,7 +44,6 @@ class Alibi(Modifier, Position):
             self.heads, self.published = heads, True
             self.slopes = torch.tensor(published_slopes(heads), dtype=torch.float32)
         self.offset = offset
-        self._copies: dict[torch.device, Tensor] = {}  # a CUDA graph cannot copy from the CPU
 
     def arguments(self) -> dict[str, Any]:
         # A trace writes {"alibi": heads}, and slopes that are not the paper's as the tensor beside it.
@@ -77,9 +77,7 @@ class Alibi(Modifier, Position):
     def _on(self, device: torch.device) -> Tensor:
         if not self.published or not readable(self.slopes):
             return self.slopes.to(device)  # a traced tensor must not be cached, and a learned one changes
-        if device not in self._copies:
-            self._copies[device] = self.slopes.to(device)
-        return self._copies[device]
+        return _published_on(self.heads, device)
 
     def by_distance(self, distances: Int[Tensor, " n"]) -> Float[Tensor, "heads n"]:
         return -self.slopes.detach().cpu()[:, None] * distances.abs()
@@ -87,6 +85,13 @@ class Alibi(Modifier, Position):
     def __repr__(self) -> str:
         of = self.heads if self.published else f"slopes [{self.heads}]"
         return f"Alibi({of}{f', offset={self.offset}' if self.offset else ''})"
+
+
+@lru_cache(maxsize=64)
+def _published_on(heads: int, device: torch.device) -> Float[Tensor, " heads"]:
+    """Kept for all: a decoder makes an `Alibi` for each step, and a CUDA graph cannot copy from the CPU."""
+    with torch.inference_mode(False):  # else a graph that needs gradients could not use what inference made first
+        return torch.tensor(published_slopes(heads), dtype=torch.float32, device=device)
 
 
 def published_slopes(heads: int) -> list[float]:
