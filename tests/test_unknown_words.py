@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from regard.data import Pair, Tokenizer, TokenizerPair
 from regard.special_tokens import UNKNOWN
+from regard.training.trainer.vocabulary_extension import extended_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +54,17 @@ def test_it_survives_its_file(pair: TokenizerPair, tmp_path: Path) -> None:
 
 def test_a_text_cannot_name_the_ids(pair: TokenizerPair) -> None:
     assert pair.source.encode("<unknown 0>") == [pair.source.encode(word)[0] for word in ("<unknown", "0>")]
+
+
+def test_a_vocabulary_that_goes_on_after_them_is_refused(pair: TokenizerPair, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(pair.source.to_json())
+    values["model"]["vocab"]["later"] = len(pair.source)
+    file.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ValueError, match="does not end in ids of unknown words"):
+        Tokenizer.load(file)
+    with pytest.raises(ValueError, match='use "keep"'):
+        extended_tokenizer(pair.source, ["more"], 200)
 
 
 def test_without_slots_nothing_changes() -> None:

@@ -31,7 +31,12 @@ class UnknownWords:
     def of(cls, backend: Any) -> UnknownWords | None:
         """Those of a tokenizer of the library; None where it has none."""
         first = backend.token_to_id(_NAME.format(0))
-        return None if first is None else cls(first, backend.get_vocab_size() - first, backend.normalizer)
+        if first is None:
+            return None
+        count = backend.get_vocab_size() - first
+        if count < 1 or backend.token_to_id(_NAME.format(count - 1)) != first + count - 1 or backend.normalizer is None:
+            raise ValueError(f"the vocabulary has {_NAME.format(0)!r}, but does not end in ids of unknown words")
+        return cls(first, count, backend.normalizer)
 
     @classmethod
     def added(cls, backend: Any, count: int) -> Any:

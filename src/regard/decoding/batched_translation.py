@@ -51,11 +51,19 @@ class Translation:
     @property
     def pieces(self) -> list[str]:
         """Of the best, with </s>; a copied word as the source has it."""
-        return self._pieces(self.tokenizers.target, self.tokens)
+        return self.target_pieces(self.tokens)
 
     @property
     def source_pieces(self) -> list[str]:
         return self._pieces(self.tokenizers.source, self.source_tokens)
+
+    def target_pieces(self, tokens: list[int]) -> list[str]:
+        """Pieces of the target vocabulary; a word that is copied as the source has it."""
+        return self._pieces(self.tokenizers.target, tokens)
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of target tokens; a word that is copied as the source has it."""
+        return _text(self.tokenizers.target, tokens, self.tokenizers.words_to_copy(self.source))
 
     def _pieces(self, tokenizer: Any, tokens: list[int]) -> list[str]:
         copied = self.tokenizers.words_to_copy(self.source)

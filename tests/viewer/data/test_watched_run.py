@@ -20,7 +20,10 @@ from regard.models import (
     LSTMNDecoderConfig,
     LSTMNEncoderConfig,
     NoEncoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
 )
+from regard.seeing.capture.trace_folder import load_trace
 from regard.seeing.drawing.head_report import row_and_column_tokens
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.data.watched_run import reads_file, watched_file, watched_run
@@ -72,3 +75,19 @@ def test_a_captioner_reads_a_picture_and_its_columns_are_cells() -> None:
 
 def test_a_text_model_reads_no_file() -> None:
     assert not reads_file(lstmn_classifier())
+
+
+def test_a_trace_of_a_pointer_has_the_copied_words_and_p_gen(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train("word", 20, [SENTENCE], slots=5)
+    torch.manual_seed(0)
+    parts = RecurrentEncoderConfig(embedding=8, width=4), RecurrentDecoderConfig(embedding=8, width=8, copy=True)
+    model = EncoderDecoder(EncoderDecoderConfig(len(tokenizer), len(tokenizer), *parts, slots=5)).eval()
+    with torch.no_grad():
+        model.decoder.gate.bias.fill_(-1e3)  # always copy
+    loaded = Pretrained(model, TokenizerPair(tokenizer, tokenizer), Path(), None, {})
+    seen, _ = watched_run(loaded, "zork 4711")
+    assert seen.sides["source"] == ["zork", "4711", "</s>"]
+    assert set(seen.sides["target"]) <= {"zork", "4711", "</s>"}
+    assert seen.sides["generation"] == ["0.0000"] * len(seen.sides["target"])
+    seen.save(tmp_path / "trace")
+    assert load_trace(tmp_path / "trace").sides == seen.sides

@@ -27,7 +27,6 @@ from .token_words import TokenLabels
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ...data import Tokenizer
     from ...decoding import Translation
     from ...decoding.beam_search import SearchSettings
     from ...decoding.load_model_and_tokenizers import Pretrained
@@ -75,7 +74,8 @@ def translation(library: Library, model: ModelEntry, text: str, beams: int) -> d
         "maps": 0 if weights is None else len(weights),
         "weights": None if weights is None else [[round(w, 6) for w in row] for row in weights.mean(0).tolist()],
         "fidelity": None if worst is None else {"error": worst.error, "budget": worst.budget, "kept": worst.faithful},
-        "steps": _steps(result, logprobs, history, loaded.tokenizers.target),
+        "generation": None if result.generation is None else [round(p, 6) for p in result.generation.tolist()],
+        "steps": _steps(result, logprobs, history),
     }
 
 
@@ -84,24 +84,22 @@ def _translate(loaded: Pretrained, source: str, **changes: int) -> Translation:
     return next(iter(translate(loaded.model, loaded.tokenizers, [source], **settings)))
 
 
-def _steps(
-    result: Translation, logprobs: torch.Tensor, history: list[list[Any]], tokenizer: Tokenizer
-) -> list[dict[str, Any]]:
+def _steps(result: Translation, logprobs: torch.Tensor, history: list[list[Any]]) -> list[dict[str, Any]]:
     """For every token of the translation: the text before it, the alternatives, and the beam after it."""
     steps = []
     for at, row in enumerate(logprobs):
         best = row.topk(ALTERNATIVES)
-        pieces = tokenizer.pieces(best.indices.tolist())
+        pieces = result.target_pieces(best.indices.tolist())
         beam = history[at] if at < len(history) else []
         steps.append(
             {
-                "prefix": tokenizer.decode(result.tokens[:at]),
+                "prefix": result.decode(result.tokens[:at]),
                 "alternatives": [
                     {"piece": piece, "logprob": round(value, 5)}
                     for piece, value in zip(pieces, best.values.tolist(), strict=True)
                 ],
                 "beam": [
-                    {"text": tokenizer.decode(x.tokens), "score": round(x.score, 5), "ended": x.tokens[-1] == END}
+                    {"text": result.decode(x.tokens), "score": round(x.score, 5), "ended": x.tokens[-1] == END}
                     for x in beam
                 ],
             }

@@ -63,11 +63,18 @@ def watched_run(loaded: Pretrained, text: str, tokens: int = 0) -> tuple[Seen, i
 
 
 def _translation(loaded: Pretrained, text: str) -> Seen:
-    """Greedy translation. A row of the decoder is labelled by its output token, its keys by its inputs."""
+    """Greedy translation. A row of the decoder is labelled by its output token, its keys by its inputs.
+
+    Of a decoder that copies, `sides["generation"]` has p_gen of each row as text.
+    """
     with watch(loaded.model) as seen:
         (result,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
     seen.tokens = [result.source_pieces]
     seen.sides = {"source": result.source_pieces, "target": result.pieces, "read": ["<s>", *result.pieces[:-1]]}
+    if loaded.model.config.decoder.copies:
+        (result,) = translate(loaded.model, loaded.tokenizers, [text], beams=1, weights=True)
+        assert result.generation is not None
+        seen.sides["generation"] = [f"{p:.4f}" for p in result.generation.tolist()]
     return seen
 
 
