@@ -206,6 +206,26 @@ def test_variants_compute_the_same(name: str, tmp_path: Path) -> None:
     check_steps(model, export_onnx(model, tokenizers(encoder.reads, False), tmp_path / "onnx"))
 
 
+@pytest.mark.parametrize("attention", ["bahdanau", "conditional", "luong"])
+def test_a_pointer_computes_the_same(attention: Any, tmp_path: Path) -> None:
+    """Unknown words on both sides, and a beam of three rows over the memory of one sentence."""
+    torch.manual_seed(0)
+    decoder = RecurrentDecoderConfig(attention=attention, energy="general", copy=True, **RNN)
+    model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, TEXT, decoder, slots=20)))
+    folder = export_onnx(model, tokenizers("text", False), tmp_path / "onnx")
+    assert bool((sources("text")[0] >= WORDS - 20).any())
+    check_steps(model, folder)
+    source, lengths = sources("text")
+    start = graph(folder, "encoder")(fed(source[:1], lengths[:1]))
+    memory = {k: v for k, v in start.items() if k.startswith("memory.")}
+    state = {k: v.repeat(3, 0) for k, v in start.items() if k.startswith("state.")}
+    logits = graph(folder, "decoder")({"token": np.array([5, WORDS - 1, 5]), **memory, **state})["logits"]
+    with torch.no_grad():
+        annotations = model.encode(source[:1], lengths[:1]).select(torch.zeros(3, dtype=torch.long))
+        tokens = torch.tensor([[5], [WORDS - 1], [5]])
+        close(model.readout(model.decoder(tokens, annotations).features)[:, 0], logits)
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last", "max", "static", "learned", "attention"])
 def test_poolings_compute_the_same(pooling: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -66,12 +66,20 @@ class DecoderWriter:
     def shapes(self) -> DecoderShapes:
         raise NotImplementedError
 
+    def source_ids(self, g: OnnxGraph, source: str) -> str:
+        """The source as the encoder reads it."""
+        return source
+
     def start(self, g: OnnxGraph, encoded: EncoderValues) -> tuple[Values, Values]:
         """The memory and the first state."""
         raise NotImplementedError
 
     def step(self, g: OnnxGraph, token: str, memory: Values, state: Values) -> StepValues:
         raise NotImplementedError
+
+    def logits(self, g: OnnxGraph, step: StepValues, memory: Values) -> str:
+        """What the step predicts, [rows, vocabulary]."""
+        return linear_of(g, step.features, self.decoder.output)
 
 
 def decoder_writer(kind: str, decoder: Any, memory: int) -> DecoderWriter:

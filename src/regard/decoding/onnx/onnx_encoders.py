@@ -42,6 +42,7 @@ class EncoderValues:
     lengths: str  # [batch]
     summary: str  # [batch, width]
     weights: str | None = None  # of self-attention, [batch, maps, places, places]
+    source: str | None = None  # the ids of the source, for a decoder that copies them
 
 
 def source_inputs(g: OnnxGraph, reads: str, encoder: Any) -> tuple[str, str]:

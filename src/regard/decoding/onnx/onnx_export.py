@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from ...models import Classifier
 from .onnx_decoders import decoder_writer
 from .onnx_encoders import source_inputs, static_weights, write_encoder, write_pooling
 from .onnx_graph import FLOAT, INTEGER, OnnxGraph
-from .onnx_layers import linear, linear_of
+from .onnx_layers import linear
+from .onnx_pointer import PointerDecoderWriter
 
 if TYPE_CHECKING:
     import os
@@ -84,7 +86,8 @@ def _classifier(model: Classifier) -> tuple[dict[str, OnnxGraph], dict[str, Any]
 
 
 def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[str, Any]]:
-    writer = decoder_writer(model.config.decoder.kind, model.decoder, model.encoder.width)
+    make = PointerDecoderWriter if model.config.decoder.copies else decoder_writer
+    writer = make(model.config.decoder.kind, model.decoder, model.encoder.width)
     graphs = {"decoder": _step_graph(model, writer)}
     if model.encoder.width:
         graphs = {"encoder": _start_graph(model, writer), **graphs}
@@ -93,6 +96,7 @@ def _encoder_decoder(model: EncoderDecoder) -> tuple[dict[str, OnnxGraph], dict[
         "memory": {name: _described(value) for name, value in shapes.memory.items()},
         "state": {name: _described(value) for name, value in shapes.state.items()},
         "most_steps": model.decoder.most_steps,
+        "slots": model.config.slots,  # the last ids, for unknown words of the source
         "layers": {side: getattr(part, "layers", 1) for side, part in _sides(model)},
         "picture": getattr(model.config.encoder, "size", None),
     }
@@ -108,8 +112,9 @@ def _described(value: TensorShape) -> dict[str, Any]:
 
 def _start_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
     g, config, shapes = OnnxGraph("encoder"), model.config.encoder, writer.shapes()
-    encoded = write_encoder(g, config.kind, model.encoder, *source_inputs(g, config.reads, model.encoder))
-    memory, state = writer.start(g, encoded)
+    source, lengths = source_inputs(g, config.reads, model.encoder)
+    encoded = write_encoder(g, config.kind, model.encoder, writer.source_ids(g, source), lengths)
+    memory, state = writer.start(g, replace(encoded, source=source))
     for kind, values, shape in (("memory", memory, shapes.memory), ("state", state, shapes.state)):
         for name, expected in shape.items():
             g.output(f"{kind}.{name}", values[name], expected.dtype, expected.shape)
@@ -124,8 +129,7 @@ def _step_graph(model: EncoderDecoder, writer: DecoderWriter) -> OnnxGraph:
     memory = {name: g.input(f"memory.{name}", value.dtype, value.shape) for name, value in shapes.memory.items()}
     state = {name: g.input(f"state.{name}", value.dtype, value.shape) for name, value in shapes.state.items()}
     step = writer.step(g, token, memory, state)
-    logits = linear_of(g, step.features, model.decoder.output)
-    g.output("logits", logits, FLOAT, ["rows", model.config.target_vocabulary])
+    g.output("logits", writer.logits(g, step, memory), FLOAT, ["rows", model.config.target_vocabulary])
     for name, value in shapes.state.items():
         longer = tuple("longer" if size == "steps" else size for size in value.shape)
         g.output(f"next.{name}", step.state[name], value.dtype, longer)
