@@ -77,6 +77,7 @@ DECODERS: dict[str, DecoderConfig] = {
     "LSTMN, shallow": LSTMNDecoderConfig(fusion="shallow", embedding=8, width=WIDTH, layers=2, dropout=0.0),
     "LSTMN, deep": LSTMNDecoderConfig(embedding=8, width=WIDTH, dropout=0.0),
     "Transformer": _transformer(),
+    "Transformer, copy": _transformer(copy=True),
     "Transformer, post": _transformer(norm="post"),
     "Transformer, shared keys": _transformer(key_heads=1),
     "Transformer, learned": _transformer(positions="learned"),

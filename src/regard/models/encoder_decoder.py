@@ -75,6 +75,10 @@ class EncoderDecoderConfig(Config):
         if decoder.copies and self.source_vocabulary != self.target_vocabulary:
             sizes = [self.source_vocabulary, self.target_vocabulary]
             wrong.append(f"decoder.copy = true needs one vocabulary for source and target; they have {sizes} tokens")
+        if decoder.copies and (encoder.reads != "text" or getattr(encoder, "stride", 1) != 1):
+            wrong.append(
+                "decoder.copy = true copies words, and this encoder does not give one annotation for each word"
+            )
         if self.slots and not decoder.copies:
             wrong.append(f"slots = {self.slots} are unknown words to copy, and decoder.copy is false; set one of them")
         return wrong + decoder.encoder_problems(encoder)

@@ -206,11 +206,13 @@ def test_variants_compute_the_same(name: str, tmp_path: Path) -> None:
     check_steps(model, export_onnx(model, tokenizers(encoder.reads, False), tmp_path / "onnx"))
 
 
-@pytest.mark.parametrize("attention", ["bahdanau", "conditional", "luong"])
+@pytest.mark.parametrize("attention", ["bahdanau", "conditional", "luong", "transformer"])
 def test_a_pointer_computes_the_same(attention: Any, tmp_path: Path) -> None:
     """Unknown words on both sides, and a beam of three rows over the memory of one sentence."""
     torch.manual_seed(0)
-    decoder = RecurrentDecoderConfig(attention=attention, energy="general", copy=True, **RNN)
+    decoder: Any = TransformerDecoderConfig(copy=True, **DEEP)
+    if attention != "transformer":
+        decoder = RecurrentDecoderConfig(attention=attention, energy="general", copy=True, **RNN)
     model = varied(EncoderDecoder(EncoderDecoderConfig(WORDS, WORDS, TEXT, decoder, slots=20)))
     folder = export_onnx(model, tokenizers("text", False), tmp_path / "onnx")
     assert bool((sources("text")[0] >= WORDS - 20).any())

@@ -17,16 +17,20 @@ SLOTS = 4
 FIRST = VOCABULARY - SLOTS  # ids from here on are unknown words
 
 
-def model(slots: int = SLOTS) -> EncoderDecoder:
+KINDS = {"Bahdanau, copy": 1, "Transformer, copy": 2}  # and the number of heads
+
+
+def model(kind: str = "Bahdanau, copy", slots: int = SLOTS) -> EncoderDecoder:
     torch.manual_seed(3)
-    parts = ENCODERS["bidirectional GRU"], DECODERS["Bahdanau, copy"]
+    parts = ENCODERS["bidirectional GRU"], DECODERS[kind]
     return EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, *parts, slots=slots)).double().eval()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_it_is_the_papers_equation() -> None:
+def test_it_is_the_papers_equation(kind: str) -> None:
     """p(w) = p_gen P_vocab(w) + (1 − p_gen) Σ_{i: x_i = w} a_i; unknown words are read as <unk>."""
-    made, pairs = model(), batch()
+    made, pairs = model(kind), batch()
     decoder = made.decoder
     assert isinstance(decoder, PointerDecoder)
     pairs.source[0, :2], pairs.target[0, 2] = torch.tensor([FIRST + 1, FIRST]), FIRST
@@ -35,7 +39,7 @@ def test_it_is_the_papers_equation() -> None:
     got = made(pairs.source, pairs.source_lengths, pairs.target[:, :-1], weights=True)
     for row in range(3):
         for t in range(target.shape[1] - 1):
-            f, a = inner.features[row, t], inner.weights[row, 0, t]
+            f, a = inner.features[row, t], inner.weights[row, -KINDS[kind] :, t].mean(0)
             p_gen = torch.sigmoid(decoder.gate.weight[0] @ f + decoder.gate.bias[0])
             vocabulary = torch.softmax(decoder.output.weight[:FIRST] @ f, 0)
             p = torch.cat([p_gen * vocabulary, torch.zeros(SLOTS, dtype=torch.float64)])
@@ -67,8 +71,9 @@ def test_the_loss_is_that_of_the_mixture() -> None:
     assert int(loss.tokens) == int((pairs.target_lengths - 1).sum())
 
 
-def test_every_parameter_learns() -> None:
-    made, pairs = model(), batch()
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_parameter_learns(kind: str) -> None:
+    made, pairs = model(kind), batch()
     pairs.target[0, 1] = pairs.source[0, 0] = FIRST
     made.loss(pairs).total.backward()
     for name, parameter in made.named_parameters():

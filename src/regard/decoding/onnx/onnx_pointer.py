@@ -49,7 +49,8 @@ class PointerDecoderWriter(DecoderWriter):
             logits = g.op("Add", logits, g.constant(closed.numpy()))
         gate = g.op("Sigmoid", linear_of(g, step.features, decoder.gate))  # [rows, 1]
         assert step.weights is not None
-        weights = g.op("ReduceMean", step.weights, g.shape(1), keepdims=0)  # [rows, places]
+        last = g.op("Slice", step.weights, g.shape(-decoder.heads), g.shape(2**31 - 1), g.shape(1))
+        weights = g.op("ReduceMean", last, g.shape(1), keepdims=0)  # [rows, places]
         copied = g.op("Mul", g.op("Sub", g.constant(1.0), gate), weights)
         source = g.op("Expand", memory["source"], g.op("Shape", weights))  # one sentence may have several rows
         p = g.op("Mul", gate, g.op("Softmax", logits, axis=-1))

@@ -37,9 +37,10 @@ class PointerState(State):
 class PointerDecoder(Decoder[PointerState]):
     """p(w) = p_gen P_vocab(w) + (1 − p_gen) Σ_{i: x_i = w} a_i  (See et al. 2017, equation 9).
 
-    a_i are the weights of `decoder` over the source, P_vocab the softmax of its logits, and p_gen = σ(w · f + b) with f
-    its features, which are a function of the state, the context and the last token as in equation 8. Attention is used
-    as a pointer: what it points to is written.
+    a_i are the weights of `decoder` over the source (of a Transformer, the mean over the heads of its last layer).
+    P_vocab is the softmax of its logits, and p_gen = σ(w · f + b) with f its features, which are a function of the
+    state, the context and the last token as in equation 8. Attention is used as a pointer: what it points to is
+    written.
 
     The last `slots` ids of the vocabulary are unknown words of the source (`UnknownWords`). They are copied and never
     generated, and read as <unk>.
@@ -52,6 +53,8 @@ class PointerDecoder(Decoder[PointerState]):
         self.decoder, self.slots = decoder, slots
         self.embedding, self.output, self.most_steps = decoder.embedding, decoder.output, decoder.most_steps
         self.gate = nn.Linear(decoder.output.in_features, 1)
+        self.heads = getattr(self.config, "heads", 1)
+        """How many maps of weights, the last ones, make the pointer."""
 
     @property
     def config(self) -> Any:
@@ -63,7 +66,7 @@ class PointerDecoder(Decoder[PointerState]):
         source = _source(annotations)
         decoded: DecoderOutput = self.decoder(known_ids(tokens, self.first_slot), annotations, weights=True)
         assert decoded.weights is not None
-        log_p, gate = self._mixed(decoded.features, decoded.weights.mean(1), source[:, None])
+        log_p, gate = self._mixed(decoded.features, decoded.weights[:, -self.heads :].mean(1), source[:, None])
         return DecoderOutput(log_p, decoded.weights if weights else None, generation=gate, source=source)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> PointerState:
@@ -74,7 +77,8 @@ class PointerDecoder(Decoder[PointerState]):
     ) -> tuple[Float[Tensor, "rows vocabulary"], PointerState, Float[Tensor, "rows maps places"] | None]:
         features, inner, maps = self.decoder.step(known_ids(tokens, self.first_slot), state.inner, weights=True)
         assert maps is not None
-        log_p, _ = self._mixed(features, maps.mean(1), state.source.repeat_interleave(state.beams, 0))
+        source = state.source.repeat_interleave(state.beams, 0)
+        log_p, _ = self._mixed(features, maps[:, -self.heads :].mean(1), source)
         return log_p, replace(state, inner=inner), maps if weights else None
 
     def readout(self, features: Float[Tensor, "*batch vocabulary"]) -> Float[Tensor, "*batch vocabulary"]:

@@ -69,8 +69,6 @@ class RecurrentDecoderConfig(DecoderConfig):
     def encoder_problems(self, encoder: EncoderConfig) -> list[str]:
         if self.attention == "none":
             return []
-        if self.copy and (encoder.reads != "text" or getattr(encoder, "stride", 1) != 1):
-            return ["decoder.copy = true copies words, and this encoder does not give one annotation for each word"]
         if encoder.kind == "none":
             return [f'decoder.attention = "{self.attention}" has nothing to attend to; set it to "none"']
         if self.energy == "dot" and self.width != encoder.annotation_width:

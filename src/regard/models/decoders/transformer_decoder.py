@@ -31,6 +31,7 @@ class TransformerDecoderConfig(TransformerConfig, DecoderConfig):
 
     capturable: ClassVar[bool] = True
     masked: bool = True  # false lets every position see the tokens after it while training
+    copy: bool = False  # copy words of the source (`PointerDecoder`)
 
     def layer_options(self) -> dict[str, Any]:
         return {**super().layer_options(), "masked": self.masked}
