@@ -6,26 +6,26 @@ import io
 import json
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..atomic_write import replacing_folder
 from ..json_file import DamagedFileError, read_object
-from .batch import BEGIN, END
 from .inverse_document_frequency import inverse_document_frequency
-from .label_set import LabelSet, UnknownLabelError
+from .preparation.media_encoder import MediaEncoder
+from .preparation.row_chunk import CHUNK, encode_chunk, known_targets, row_chunks
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from jaxtyping import Float32, Int, Int32, Int64, Shaped
 
     from .inverse_document_frequency import IdfFormula
     from .pair import Pair
+    from .preparation.row_chunk import RowChunk
     from .tokenizer_pair import TokenizerPair
 
 _ARRAYS = {
@@ -41,7 +41,6 @@ DTYPES = ("<i4", "<i2", "|u1")
 """The numbers of sources: tokens, samples, pixels. Objects, which numpy would unpickle, are none of them."""
 LARGEST = 1 << 28
 """The maximum size of the index, in bytes: it names every source that could not be read."""
-_CHUNK = 8192  # pairs tokenised together
 
 
 @dataclass(frozen=True)
@@ -98,9 +97,23 @@ class EncodedCorpus:
 
         A source that cannot be read is an error, or with on_bad="skip" left out and named in `about`.
         """
+        chunks = row_chunks(pairs, CHUNK if tokenizers.source.kind in ("text", "none") else 1)
+        return cls.build_chunks(chunks, tokenizers, longest=longest, folder=folder, on_bad=on_bad)
+
+    @classmethod
+    def build_chunks(
+        cls,
+        chunks: Iterable[RowChunk],
+        tokenizers: TokenizerPair,
+        *,
+        longest: int | None = None,
+        folder: str | os.PathLike[str] | None = None,
+        on_bad: Literal["error", "skip"] = "error",
+    ) -> EncodedCorpus:
+        """The same for rows that come several at a time; of pictures and sounds, one at a time."""
         if folder is None:
             memory = {name: io.BytesIO() for name in _ARRAYS}
-            about = _write(pairs, tokenizers, longest, memory, on_bad)
+            about = _write(chunks, tokenizers, longest, memory, on_bad)
             kinds = {**_ARRAYS, "source": about.dtype}
             return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
         folder = Path(folder)
@@ -109,7 +122,7 @@ class EncodedCorpus:
         with replacing_folder(folder) as unfinished:
             with ExitStack() as opened:
                 files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in _ARRAYS}
-                about = _write(pairs, tokenizers, longest, files, on_bad)
+                about = _write(chunks, tokenizers, longest, files, on_bad)
             sizes = {name: (unfinished / f"{name}.bin").stat().st_size for name in _ARRAYS}
             (unfinished / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
         return cls.load(folder)
@@ -167,95 +180,31 @@ class EncodedCorpus:
 
 
 def _write(
-    pairs: Iterable[Pair],
+    chunks: Iterable[RowChunk],
     tokenizers: TokenizerPair,
     longest: int | None,
     files: dict[str, Any],
     on_bad: Literal["error", "skip"],
 ) -> CorpusInfo:
-    """Append every pair to the files."""
-    stream, reader, dropped = iter(pairs), tokenizers.source, 0
-    several = reader.kind == "text"  # tokenizers are fast with many at once; pictures and sounds are read one by one
-    sources = _Sources(files["source"], reader)
+    """Append all rows to the files."""
+    reader = tokenizers.source
+    several = reader.kind in ("text", "none")  # pictures and sounds are read one by one
+    encode = encode_chunk if several else MediaEncoder(reader).encode_chunk
+    dropped = written = 0
     bad: list[str] = []
-    while chunk := list(islice(stream, _CHUNK if several else 1)):
-        chunk = _known(chunk, tokenizers.target, bad, on_bad)
+    for chunk in chunks:
+        known = known_targets(chunk, tokenizers.target, bad, on_bad)
         try:
-            sizes = sources.read([pair.source for pair in chunk])
+            arrays = encode(known, tokenizers, longest)
         except ValueError as error:
             if on_bad == "error" or several:
                 raise
             bad.append(str(error))
             continue
-        targets = [[BEGIN, *ids, END] for ids in tokenizers.target.encode_batch([pair.target for pair in chunk])]
-        widths = [
-            max(0 if reader.shape else -(-size // reader.stride), len(targets[i]) - 1) for i, size in enumerate(sizes)
-        ]
-        kept = [i for i, width in enumerate(widths) if longest is None or width <= longest]
-        dropped += len(chunk) - len(kept)
-        _append(files["source_starts"], "<i8", sources.keep(kept))
-        _append(files["source_lengths"], "<i4", (sizes[i] for i in kept))
-        _append(files["target"], "<i4", chain.from_iterable(targets[i] for i in kept))
-        _append(files["target_lengths"], "<i4", (len(targets[i]) for i in kept))
-        _append(files["rows"], "<i8", (chunk[i].row for i in kept))
+        dropped += len(known.sources) - len(arrays["rows"])
+        if several:
+            arrays["source_starts"] += written
+            written += len(arrays["source"])
+        for name, kind in {**_ARRAYS, "source": reader.dtype}.items():
+            files[name].write(arrays[name].astype(kind, copy=False).tobytes())
     return CorpusInfo(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))
-
-
-def _known(pairs: list[Pair], target: Any, bad: list[str], on_bad: Literal["error", "skip"]) -> list[Pair]:
-    """The pairs whose target can be written; of labels, only those there are."""
-    if not isinstance(target, LabelSet):
-        return pairs
-    known = []
-    for pair in pairs:
-        try:
-            target.encode_batch([pair.target])
-        except UnknownLabelError as error:
-            message = f"{pair.where or f'pair {pair.row + 1}'}: {error}"
-            if on_bad == "error":
-                raise UnknownLabelError(message) from None
-            bad.append(message)
-        else:
-            known.append(pair)
-    return known
-
-
-class _Sources:
-    """Reads sources and writes those that are kept, one after the other; a picture that several pairs share, once."""
-
-    def __init__(self, file: IO[bytes], reader: Any) -> None:
-        self.file, self.reader = file, reader
-        self.written = 0  # numbers so far
-        self.places: dict[str, tuple[int, int]] = {}  # start and size of each that is no text
-        self.waiting: list[Any] = []
-        self.names: Sequence[str] = []
-
-    def read(self, names: Sequence[str]) -> list[int]:
-        """How many numbers each is."""
-        self.names, self.waiting = names, []
-        if self.reader.kind in ("text", "none"):
-            self.waiting = [[*ids, END] for ids in self.reader.encode_batch(names)]
-        elif names and names[0] in self.places:
-            return [self.places[names[0]][1]]
-        else:
-            self.waiting = [np.asarray(x, self.reader.dtype).reshape(-1) for x in self.reader.encode_batch(names)]
-        return [len(source) for source in self.waiting]
-
-    def keep(self, kept: list[int]) -> list[int]:
-        """Write these of those just read, where they are not there yet; where each begins."""
-        if not self.waiting:
-            return [self.places[self.names[i]][0] for i in kept]
-        starts = []
-        for i in kept:
-            starts.append(self.written)
-            self.written += len(self.waiting[i])
-            if isinstance(self.waiting[i], np.ndarray):
-                self.places[self.names[i]] = (starts[-1], len(self.waiting[i]))
-                _append(self.file, self.reader.dtype, self.waiting[i])
-        ids = (self.waiting[i] for i in kept if isinstance(self.waiting[i], list))
-        _append(self.file, self.reader.dtype, chain.from_iterable(ids))
-        return starts
-
-
-def _append(file: IO[bytes], kind: str, values: Iterable[int] | np.ndarray[Any, Any]) -> None:
-    made = values if isinstance(values, np.ndarray) else np.fromiter(values, kind)
-    file.write(made.astype(kind, copy=False).tobytes())

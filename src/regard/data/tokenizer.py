@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -13,6 +14,8 @@ from ..unknown_words import UnknownWords
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Sequence
+
+    from .preparation.word_cache import FlatIds, WordCache
 
 Kind = Literal["bpe", "unigram", "word", "character"]
 
@@ -62,6 +65,7 @@ class Tokenizer:
         self._backend = backend
         self.unknown_words = UnknownWords.of(backend)
         """Ids of words that are not in the vocabulary; None where they are all <unk>."""
+        self._words: WordCache | None = None
         # What a text happens to contain ("</s>") is text; only we say where a sentence ends.
         backend.encode_special_tokens = True
 
@@ -129,6 +133,34 @@ class Tokenizer:
         if any(len(text) > PASSAGE for text in texts):  # the library takes half a kilobyte for each token of a text
             return [[i for part in passages(text) for i in self._encode([part])[0]] for text in texts]
         return self._encode(texts)
+
+    def encode_flat(self, texts: Sequence[str]) -> FlatIds:
+        """What `encode_batch` gives, as one array and the length of each; fast where words occur again and again."""
+        from .preparation.word_cache import WordCache, flat_ids
+
+        if not self.encodes_words_alone:
+            return flat_ids(self.encode_batch(texts))
+        if self._words is None:
+            self._words = WordCache(self.encode_batch, SPACE)
+        return self._words.encode(texts)
+
+    @cached_property
+    def encodes_words_alone(self) -> bool:
+        """Whether the ids of a text are those of its words, which single spaces separate, one after the other.
+
+        So it is for all that `train` makes: pieces do not cross a space, and the space before a word is part of it. A
+        plug-in, or a tokenizer.json from elsewhere, may look at the whole text.
+        """
+        backend = self._backend
+        if self.plugin or not all(map(_matches_anywhere, backend.get_added_tokens_decoder().values())):
+            return False
+        if (backend.truncation, backend.padding, backend.post_processor) != (None, None, None):
+            return False
+        pairs = [(kind, punctuation) for kind in get_args(Kind) for punctuation in (False, True)]
+        splits = [_pre_tokenizer(kind, punctuation).__getstate__() for kind, punctuation in pairs]
+        normalizers = [_normalizer(lowercase).__getstate__() for lowercase in (False, True)]
+        parts = (backend.pre_tokenizer, splits), (backend.normalizer, normalizers)
+        return all(part is not None and part.__getstate__() in known for part, known in parts)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         try:
@@ -208,7 +240,7 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
 
 def _untrained(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
     """A tokenizer of the library with its parts in place, and what trains it."""
-    from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import decoders, models
     from tokenizers import Tokenizer as Backend
 
     unknown = SPECIALS[UNKNOWN]
@@ -219,18 +251,36 @@ def _untrained(kind: str, size: int, lowercase: bool, punctuation: bool) -> tupl
         backend, model = Backend(models.Unigram()), "Unigram"
     else:
         backend, model = Backend(models.WordLevel(unk_token=unknown)), "WordLevel"
-    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
-    spaces = pre_tokenizers.WhitespaceSplit()
-    split_words = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(Regex(_WORDS), "isolated")])
-    backend.pre_tokenizer = {
-        "word": split_words if punctuation else spaces,
-        "character": pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex("(?m)."), "isolated")]),
-    }.get(kind, pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(_BOUNDS), "isolated")]))
+    backend.pre_tokenizer = _pre_tokenizer(kind, punctuation)
     if kind != "word":
         backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
-    steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
-    backend.normalizer = normalizers.Sequence(steps)
+    backend.normalizer = _normalizer(lowercase)
     return backend, tokenizer_trainer(model, size)
+
+
+def _matches_anywhere(token: Any) -> bool:
+    """Whether an added token is found alike in a text and in a word of it, and takes the space before it along."""
+    return bool(token.special or (token.lstrip and not (token.rstrip or token.single_word or token.normalized)))
+
+
+def _normalizer(lowercase: bool) -> Any:
+    from tokenizers import normalizers
+
+    steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
+    return normalizers.Sequence(steps)
+
+
+def _pre_tokenizer(kind: str, punctuation: bool) -> Any:
+    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word"."""
+    from tokenizers import Regex, pre_tokenizers
+
+    if kind == "word":
+        spaces = pre_tokenizers.WhitespaceSplit()
+        words = pre_tokenizers.Split(Regex(_WORDS), "isolated")
+        return pre_tokenizers.Sequence([spaces, words]) if punctuation else spaces
+    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
+    bounds = "(?m)." if kind == "character" else _BOUNDS
+    return pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(bounds), "isolated")])
 
 
 def tokenizer_trainer(model: str, size: int) -> Any:
