@@ -61,7 +61,7 @@ def made_up_words(seed: int, vowels: str) -> np.ndarray:
     """Words of syllables; frequent ones, which come first, are shorter."""
     random = np.random.default_rng(seed)
     syllables = np.array([a + b + c for a in "bdfglmnprst" for b in vowels for c in ("", "", "n", "r", "s")])
-    counts = 1 + random.poisson(0.18 * np.log1p(np.arange(WORDS)))
+    counts = 1 + random.poisson(0.11 * np.log1p(np.arange(WORDS)))
     drawn = random.choice(syllables, int(counts.sum()))
     ends = counts.cumsum()
     return np.array(["".join(drawn[end - count : end]) for end, count in zip(ends, counts, strict=True)], object)

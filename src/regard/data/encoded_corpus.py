@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .preparation.row_chunk import RowChunk
     from .tokenizer_pair import TokenizerPair
 
-_ARRAYS = {
+ARRAYS = {
     "source": "<i4",  # or what the reader of a source that is no text gives
     "target": "<i4",
     "source_starts": "<i8",
@@ -112,19 +112,18 @@ class EncodedCorpus:
     ) -> EncodedCorpus:
         """The same for rows that come several at a time; of pictures and sounds, one at a time."""
         if folder is None:
-            memory = {name: io.BytesIO() for name in _ARRAYS}
+            memory = {name: io.BytesIO() for name in ARRAYS}
             about = _write(chunks, tokenizers, longest, memory, on_bad)
-            kinds = {**_ARRAYS, "source": about.dtype}
+            kinds = {**ARRAYS, "source": about.dtype}
             return cls({name: np.frombuffer(memory[name].getbuffer(), kind) for name, kind in kinds.items()}, about)
         folder = Path(folder)
         if folder.exists():
             raise ValueError(f"{folder} exists; load it, or remove it to encode the corpus again")
         with replacing_folder(folder) as unfinished:
             with ExitStack() as opened:
-                files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in _ARRAYS}
+                files = {name: opened.enter_context((unfinished / f"{name}.bin").open("wb")) for name in ARRAYS}
                 about = _write(chunks, tokenizers, longest, files, on_bad)
-            sizes = {name: (unfinished / f"{name}.bin").stat().st_size for name in _ARRAYS}
-            (unfinished / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
+            write_index(unfinished, about)
         return cls.load(folder)
 
     @classmethod
@@ -139,19 +138,24 @@ class EncodedCorpus:
         try:
             lists = {name: tuple(value) for name, value in index["about"].items() if isinstance(value, list)}
             about = CorpusInfo(**{**index["about"], **lists})
-            sizes = {name: int(index["sizes"][name]) for name in _ARRAYS}
+            sizes = {name: int(index["sizes"][name]) for name in ARRAYS}
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise DamagedFileError(f"{folder / _INDEX} is damaged: {type(error).__name__}: {error}; {again}") from None
         if about.dtype not in DTYPES:
             raise DamagedFileError(f"{folder / _INDEX} is damaged: its numbers are {about.dtype!r:.40}; {again}")
         arrays = {}
-        for name, kind in {**_ARRAYS, "source": about.dtype}.items():
+        for name, kind in {**ARRAYS, "source": about.dtype}.items():
             file, size = folder / f"{name}.bin", sizes[name]
             if not file.exists() or file.stat().st_size != size or size % np.dtype(kind).itemsize:
                 raise ValueError(f"{file} should have {size:,} bytes; {again}")
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What `build` writes, by name."""
+        kinds = {**ARRAYS, "source": self.about.dtype}
+        return {name: getattr(self, name).astype(kind, copy=False) for name, kind in kinds.items()}
 
     def idf(self, vocabulary: int, formula: IdfFormula = "smoothed") -> Float32[np.ndarray, "vocabulary"]:
         """Inverse document frequency of each source token."""
@@ -164,7 +168,7 @@ class EncodedCorpus:
         # A worker process opens the same files instead of receiving their content.
         if self.folder is not None:
             return EncodedCorpus.load, (self.folder,)
-        return EncodedCorpus, ({name: getattr(self, name) for name in _ARRAYS}, self.about)
+        return EncodedCorpus, ({name: getattr(self, name) for name in ARRAYS}, self.about)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -177,6 +181,12 @@ class EncodedCorpus:
             self.source[source : source + self.source_lengths[i]],
             self.target[target : target + self.target_lengths[i]],
         )
+
+
+def write_index(folder: Path, about: CorpusInfo) -> None:
+    """The index of a folder that has all arrays."""
+    sizes = {name: (folder / f"{name}.bin").stat().st_size for name in ARRAYS}
+    (folder / _INDEX).write_text(json.dumps({"about": asdict(about), "sizes": sizes}), encoding="utf-8")
 
 
 def _write(
@@ -205,6 +215,6 @@ def _write(
         if several:
             arrays["source_starts"] += written
             written += len(arrays["source"])
-        for name, kind in {**_ARRAYS, "source": reader.dtype}.items():
+        for name, kind in {**ARRAYS, "source": reader.dtype}.items():
             files[name].write(arrays[name].astype(kind, copy=False).tobytes())
     return CorpusInfo(reader.dtype, reader.shape, reader.stride, dropped, tuple(bad))

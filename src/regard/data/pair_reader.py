@@ -30,6 +30,16 @@ class BadRowError(ValueError):
     """A row that is no pair: file:line, and why."""
 
 
+def skipped_rows(reasons: Counter[str]) -> str:
+    """How many rows were left out, and why, as a sentence."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in reasons.most_common())
+    return f"{reasons.total():,} rows skipped" + (f" ({kinds})" if kinds else "")
+
+
+def all_bad_error(skipped: int, first: str) -> ValueError:
+    return ValueError(f"all {skipped:,} rows are bad and were skipped, so none is left; the first: {first}")
+
+
 class PairReader:
     """Pairs from files, in order; each iteration reads them anew, a row at a time.
 
@@ -87,12 +97,19 @@ class PairReader:
 
     def report(self) -> str:
         """How many rows were left out, and why."""
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.reasons.most_common())
-        return f"{self.skipped:,} rows skipped" + (f" ({kinds})" if kinds else "")
+        return skipped_rows(self.reasons)
 
     def __iter__(self) -> Iterator[Pair]:
+        return self.check_rows(self.rows())
+
+    def rows(self) -> Rows:
+        """All rows as they are in the files, unchecked."""
+        return chain.from_iterable(part() for part in self._parts)
+
+    def check_rows(self, rows: Iterable[tuple[str, Cells | RowProblem]]) -> Iterator[Pair]:
+        """The pairs among these rows; what the others are is counted anew."""
         self.reasons, self.first = Counter(), {}
-        for row, (where, cells) in enumerate(chain.from_iterable(part() for part in self._parts)):
+        for row, (where, cells) in enumerate(rows):
             pair = cells if isinstance(cells, RowProblem) else _pair(cells, row, where, self._sides)
             if isinstance(pair, Pair):
                 yield pair

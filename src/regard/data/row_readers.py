@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Columns = tuple[Column, ...]
     Cells = list[Any]  # what stands in the chosen columns; a text where all is well
     Rows = Iterator[tuple[str, Cells | RowProblem]]
+    Numbered = Iterable[tuple[int, str | RowProblem]]  # lines and their numbers, from 1
 
 SUFFIXES = ".tsv, .txt, .csv, .jsonl (each also with .gz or .xz), .parquet, or a folder that `datasets` saved"
 
@@ -39,8 +40,23 @@ def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
 
 def tsv(path: Path, columns: Columns | None) -> Rows:
     """Lines whose cells tabs separate."""
-    rows = ((number, line if isinstance(line, RowProblem) else line.split("\t")) for number, line in _numbered(path))
-    return _chosen(path, columns, rows, "tabs")
+    return _chosen(path, columns, _tab_cells(_numbered(path)), "tabs")
+
+
+def tsv_places(path: Path, columns: Columns | None) -> tuple[tuple[int, ...], bool]:
+    """The places of the columns of a TSV file, and whether its first line is a header."""
+    columns = (0, 1) if columns is None else columns
+    places = _column_places(path, columns, _tab_cells(_numbered(path)))
+    return places or (0, 1), not isinstance(columns[0], int)
+
+
+def tsv_rows(path: Path, places: tuple[int, ...], numbered: Numbered) -> Rows:
+    """The cells of some lines of a TSV file, which come with their numbers."""
+    return _at_places(path, places, _tab_cells(numbered), "tabs")
+
+
+def _tab_cells(numbered: Numbered) -> Iterator[tuple[int, list[str] | RowProblem]]:
+    return ((number, line if isinstance(line, RowProblem) else line.split("\t")) for number, line in numbered)
 
 
 def csv(path: Path, columns: Columns | None) -> Rows:
@@ -96,6 +112,16 @@ class _BadLine(Exception):
         self.bad = bad
 
 
+def count_rows(path: Path) -> int | None:
+    """How many rows a Parquet file or a folder of `datasets` says it has; None for text, which does not say."""
+    if path.is_dir():
+        return len(_dataset(path))
+    if path.suffix != ".parquet":
+        return None
+    with _parquet_file(path) as file:
+        return int(file.metadata.num_rows)
+
+
 def _numbered(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
     return enumerate(lines(path), start=1)
 
@@ -104,22 +130,34 @@ def _chosen(
     path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | RowProblem]], separators: str
 ) -> Rows:
     """Columns by number, from 0; or by name, where the first line is a header."""
-    columns = (0, 1) if columns is None else columns
     rows = iter(numbered)
-    places = [column for column in columns if isinstance(column, int)]
+    places = _column_places(path, (0, 1) if columns is None else columns, rows)
+    if places:
+        yield from _at_places(path, places, rows, separators)
+
+
+def _column_places(path: Path, columns: Columns, rows: Iterator[tuple[int, list[str] | RowProblem]]) -> tuple[int, ...]:
+    """Where the columns are. Those with names take the first of the rows, the header; none where there is no row."""
+    places = tuple(column for column in columns if isinstance(column, int))
     if len(places) < len(columns):
         if places:
             raise ValueError(f"columns are all numbers or all names, got {columns}")
         _, header = next(rows, (1, None))
         if header is None:  # an empty file has no rows, and no need of names
-            return
+            return ()
         names = [] if isinstance(header, RowProblem) else header
         missing = [column for column in columns if column not in names]
         if missing:
             raise ValueError(f"{path}:1: the header has no column {missing[0]!r}; it has {', '.join(names)}")
-        places = [names.index(str(column)) for column in columns]
+        places = tuple(names.index(str(column)) for column in columns)
     if min(places) < 0:
         raise ValueError(f"columns are counted from 0, got {columns}")
+    return places
+
+
+def _at_places(
+    path: Path, places: tuple[int, ...], rows: Iterable[tuple[int, list[str] | RowProblem]], separators: str
+) -> Rows:
     for number, cells in rows:
         where = f"{path}:{number}"
         if isinstance(cells, RowProblem):
@@ -134,7 +172,14 @@ def _chosen(
 
 def aligned(source: Path, target: Path) -> Rows:
     """Line n of one file is the translation of line n of the other."""
-    for number, (left, right) in enumerate(zip_longest(lines(source), lines(target)), start=1):
+    return aligned_rows(source, target, enumerate(zip_longest(lines(source), lines(target)), start=1))
+
+
+def aligned_rows(
+    source: Path, target: Path, numbered: Iterable[tuple[int, tuple[str | RowProblem | None, str | RowProblem | None]]]
+) -> Rows:
+    """Some lines of both, with their numbers; None where a file has ended."""
+    for number, (left, right) in numbered:
         if left is None or right is None:
             short, long = (source, target) if left is None else (target, source)
             reason = f"{short} ends after {number - 1} lines, {long} does not; line n of each must be one pair"
@@ -150,8 +195,13 @@ def aligned(source: Path, target: Path) -> Rows:
 
 def jsonl(path: Path, columns: Columns | None) -> Rows:
     """One JSON object a line; columns are keys, `outer.inner` for a key within a key."""
+    return jsonl_rows(path, columns, _numbered(path))
+
+
+def jsonl_rows(path: Path, columns: Columns | None, numbered: Numbered) -> Rows:
+    """Some lines of such a file, with their numbers."""
     names = _names(path, columns)
-    for number, line in enumerate(lines(path), start=1):
+    for number, line in numbered:
         where = f"{path}:{number}"
         if isinstance(line, RowProblem):
             yield where, line
@@ -167,21 +217,31 @@ def jsonl(path: Path, columns: Columns | None) -> Rows:
 def parquet(path: Path, columns: Columns | None) -> Rows:
     """A Parquet file, read a few thousand rows at a time."""
     names = _names(path, columns)
-    parquet_library = _library(path, "pyarrow.parquet")
-    try:
-        file = parquet_library.ParquetFile(path)
-    except _library(path, "pyarrow").ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from error
-    with file:
+    with _parquet_file(path) as file:
         _known(path, names, file.schema_arrow.names)
         outer = list(dict.fromkeys(name.split(".")[0] for name in names))
         batches = file.iter_batches(batch_size=4096, columns=outer)
         yield from _arrow(path, names, batches)
 
 
+def _parquet_file(path: Path) -> Any:
+    parquet_library = _library(path, "pyarrow.parquet")
+    try:
+        return parquet_library.ParquetFile(path)
+    except _library(path, "pyarrow").ArrowInvalid as error:
+        raise ValueError(f"{path} is not a Parquet file: {error}") from error
+
+
 def datasets_folder(path: Path, columns: Columns | None) -> Rows:
     """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
     names = _names(path, columns)
+    dataset = _dataset(path)
+    _known(path, names, dataset.column_names)
+    tables = dataset.with_format("arrow").iter(batch_size=4096)
+    yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
+
+
+def _dataset(path: Path) -> Any:
     datasets = _library(path, "datasets")
     try:
         dataset = datasets.load_from_disk(str(path))
@@ -189,9 +249,7 @@ def datasets_folder(path: Path, columns: Columns | None) -> Rows:
         raise ValueError(f"{path} is not a folder that `save_to_disk` of `datasets` wrote") from error
     if isinstance(dataset, datasets.DatasetDict):
         raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in dataset)}")
-    _known(path, names, dataset.column_names)
-    tables = dataset.with_format("arrow").iter(batch_size=4096)
-    yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
+    return dataset
 
 
 def _library(path: Path, name: str) -> Any:

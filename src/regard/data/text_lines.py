@@ -44,9 +44,12 @@ def text(path: Path) -> str:
         raise ValueError(f"{path}: byte {error.start + 1}, 0x{content[error.start]:02x}, is not UTF-8") from None
 
 
-def read(file: IO[bytes]) -> Iterator[str | RowProblem]:
-    """Each line without its end; a RowProblem for one that is too long or not UTF-8. Only \\n and \\r\\n end a line."""
-    first = True
+def read(file: IO[bytes], *, has_mark: bool = True) -> Iterator[str | RowProblem]:
+    """Each line without its end; a RowProblem for one that is too long or not UTF-8. Only \\n and \\r\\n end a line.
+
+    With `has_mark`, a byte order mark at the beginning is left out.
+    """
+    first = has_mark
     while line := file.readline(LONGEST + 2):  # the longest line and its end
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(text) > LONGEST:

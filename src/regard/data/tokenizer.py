@@ -240,8 +240,8 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
 
 def _untrained(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
     """A tokenizer of the library with its parts in place, and what trains it."""
-    from tokenizers import decoders, models
     from tokenizers import Tokenizer as Backend
+    from tokenizers import decoders, models
 
     unknown = SPECIALS[UNKNOWN]
     backend: Any

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SHARED, SOURCE, TARGET = "tokenizer.json", "tokenizer.source.json", "tokenizer.target.json"
 LABELS = "labels.json"
 PLUGINS = "plugins.json"  # the classes of tokenizers that are plug-ins, by file
+FILES = (SHARED, SOURCE, TARGET, READER, LABELS, PLUGINS)
+"""All that `TokenizerPair.save` may write."""
 
 
 @dataclass
@@ -95,7 +97,7 @@ class TokenizerPair:
         plugins = {name: part.plugin for name, part in parts.items() if isinstance(part, Tokenizer) and part.plugin}
         if plugins:
             write_text(folder / PLUGINS, json.dumps(plugins, indent=2) + "\n")
-        stale = {SHARED, SOURCE, TARGET, READER, LABELS, PLUGINS} - parts.keys() - ({PLUGINS} if plugins else set())
+        stale = set(FILES) - parts.keys() - ({PLUGINS} if plugins else set())
         for name in stale:
             (folder / name).unlink(missing_ok=True)
 

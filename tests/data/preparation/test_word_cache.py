@@ -15,7 +15,26 @@ from regard.data.preparation.word_cache import flat_ids
 pytest.importorskip("tokenizers")
 
 TEXTS = [text for pair in phrasebook.pairs(200, seed=5) for text in (pair.source, pair.target)]
-ODD = ["\u2581", "\u0301", "e\u0301", "\u00a0", "\t", "\n", "\u3000", "İ", "Σ", "ß", "’", "l'", "&apos;", "☃", "</s>", "中文", "3", "."]
+ODD = [
+    "\u2581",
+    "\u0301",
+    "e\u0301",
+    "\u00a0",
+    "\t",
+    "\n",
+    "\u3000",
+    "İ",
+    "Σ",
+    "ß",
+    "’",
+    "l'",
+    "&apos;",
+    "☃",
+    "</s>",
+    "中文",
+    "3",
+    ".",
+]
 TRAINED = [("bpe", {}), ("unigram", {}), ("word", {}), ("word", {"punctuation": True}), ("character", {})]
 
 

@@ -77,6 +77,10 @@ class TokenizerSection(StrictSection):
     slots: Count = Field(
         default=0, description="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
     )
+    sample: Count = Field(
+        default=500_000,
+        description="rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. A classifier: all",
+    )
     load: str = Field(
         default="", description="a folder with tokenizers to use as they are, instead of training new ones"
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from hashlib import blake2b
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...data import Pair, PairReader, TokenizerPair
+from ...data.pair_reader import all_bad_error
+from ...data.preparation.corpus_part import CorpusPart
+from ...data.preparation.hold_out import is_held_out
 from ...data.text_lines import text
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, TextData
 
@@ -41,7 +43,7 @@ class Corpus:
                 yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
         if row < 0 and self.skipped:
             first = next(message for part in self.parts for message in part.first.values())
-            raise ValueError(f"all {self.skipped:,} rows are bad and were skipped, so none is left; the first: {first}")
+            raise all_bad_error(self.skipped, first)
 
     @property
     def skipped(self) -> int:
@@ -54,8 +56,9 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
     if isinstance(data, FilesData):
         root, every = None if source == "text" else folder(data.root), data.hold_out
         if not every or split == "test":
-            return Corpus(list(_files(data, split)), root)
-        return Corpus(list(_files(data, "train")), root, lambda row: _held_out(row, every) == (split == "valid"))
+            return Corpus([part.reader for part in corpus_parts(data, split)], root)
+        readers = [part.reader for part in corpus_parts(data, "train")]
+        return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"))
     if isinstance(data, PluginData):
         return Corpus([PairReader(list(data.pairs(split)))])
     if isinstance(data, GeneratedData):
@@ -109,24 +112,13 @@ def check_tokenizer(load: str) -> None:
         ) from None
 
 
-def _files(data: FilesData, split: Split) -> Iterator[PairReader]:
+def corpus_parts(data: FilesData, split: str) -> Iterator[CorpusPart]:
+    """The corpora of a split, in order."""
     root = folder(data.root)
     for source in getattr(data, split):
-        files = [_found(root / name, split, data.root) for name in ([source] if isinstance(source, str) else source)]
-        if len(files) == 2:
-            yield PairReader(files[0], target=files[1], on_bad=data.on_bad)
-        else:
-            yield PairReader(files[0], columns=tuple(data.columns), on_bad=data.on_bad)
-
-
-def _held_out(row: int, every: int) -> bool:
-    """One row of each `every` rows, chosen by a hash: evenly over a sorted file, but not at regular intervals.
-
-    Only the number of the row decides, so every process, resumed run and training seed holds out the same rows.
-    """
-    block, place = divmod(row, every)
-    drawn = blake2b(str(block).encode(), digest_size=8).digest()
-    return int.from_bytes(drawn, "little") % every == place
+        names = [source] if isinstance(source, str) else source
+        files = tuple(str(_found(root / name, split, data.root)) for name in names)
+        yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad)
 
 
 def _found(file: Path, split: str, root: str) -> Path:

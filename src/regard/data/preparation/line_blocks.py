@@ -1,0 +1,105 @@
+"""Text files in blocks of lines: where the blocks begin, and their bytes."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import lzma
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from ...checksums import sha256
+from ..text_lines import COMPRESSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOCK_LINES = 50_000
+"""Lines of a block. It is part of the cache's keys: other blocks are other shards."""
+BLOCK_BYTES = 1 << 26  # at most; a file with longer lines is read line by line instead
+PIECE = 1 << 18  # bytes read at a time; a line has less than twice as many, or the file is read line by line
+
+
+class LongLinesError(Exception):
+    """A file has lines that are too long to be read in blocks."""
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """What one pass over a file tells.
+
+    `cuts` are the bytes where blocks begin, and where the last one ends; () where it cannot be read in blocks.
+    """
+
+    sha256: str
+    lines: int
+    cuts: tuple[int, ...]
+
+
+def scan_file(path: Path) -> FileScan:
+    """Hash a file and count its lines, after decompression; of Parquet and of a folder, hash only."""
+    if path.is_dir():
+        files = {file.relative_to(path).as_posix(): sha256(file) for file in path.rglob("*") if file.is_file()}
+        return FileScan(hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), 0, (0,))
+    digest = sha256(path)
+    if path.suffix == ".parquet":
+        return FileScan(digest, 0, (0,))
+    cuts, lines = [0], 0
+    with _opened(path) as file:
+        try:
+            for block, count in _blocks(file):
+                cuts.append(cuts[-1] + len(block))
+                lines += count
+        except LongLinesError:
+            return FileScan(digest, lines, ())
+    return FileScan(digest, lines, tuple(cuts))
+
+
+def line_blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of each block, in order."""
+    with _opened(path) as file:
+        for block, _ in _blocks(file):
+            yield block
+
+
+def read_block(path: Path, begin: int, end: int) -> bytes:
+    """One block of a file that is not compressed."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file opened for reading, decompressed; damage is an error that names it."""
+    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
+        try:
+            yield file
+        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
+            raise ValueError(f"{path}: the file is damaged: {error}") from error
+
+
+def _blocks(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Blocks of whole lines, and how many lines each has; the last line may lack its end."""
+    parts: list[bytes] = []
+    count = size = 0
+    while piece := file.read(PIECE):
+        newlines = piece.count(b"\n")
+        if not newlines and len(piece) == PIECE:
+            raise LongLinesError
+        while count + newlines >= BLOCK_LINES:
+            cut = 0
+            for _ in range(BLOCK_LINES - count):
+                cut = piece.index(b"\n", cut) + 1
+            yield b"".join([*parts, piece[:cut]]), BLOCK_LINES
+            parts, piece, newlines, count, size = [], piece[cut:], newlines - (BLOCK_LINES - count), 0, 0
+        parts.append(piece)
+        count, size = count + newlines, size + len(piece)
+        if size > BLOCK_BYTES:
+            raise LongLinesError
+    if size:
+        yield b"".join(parts), count + (not parts[-1].endswith(b"\n"))

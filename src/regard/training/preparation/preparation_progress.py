@@ -1,0 +1,57 @@
+"""Progress of preparing data, on standard error: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ...data import Pair
+
+REPORT = 10.0  # seconds between lines
+STEP = 1024  # pairs between two looks at the clock
+
+
+@contextmanager
+def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """A function to be called with the number of rows that were done since the last call."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(activity, total=total)
+            yield lambda rows: bar.advance(task, rows)
+        return
+    done, last = 0, time.monotonic()
+
+    def advance(rows: int) -> None:
+        nonlocal done, last
+        done += rows
+        if (now := time.monotonic()) - last >= REPORT:
+            of_total = "" if total is None else f" of {total:,}"
+            print(f"{activity}: {done:,}{of_total} rows so far", file=sys.stderr, flush=True)
+            last = now
+
+    yield advance
+
+
+class CountedRows:
+    """Pairs, with a progress while they are read. They may be read more than once."""
+
+    def __init__(self, pairs: Iterable[Pair], activity: str, total: int | None = None) -> None:
+        self.pairs, self.activity, self.total = pairs, activity, total
+
+    def __iter__(self) -> Iterator[Pair]:
+        with progress_of(self.activity, self.total) as advance:
+            count = 0
+            for count, pair in enumerate(self.pairs, 1):
+                yield pair
+                if count % STEP == 0:
+                    advance(STEP)
+            advance(count % STEP)
