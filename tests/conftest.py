@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import tempfile
 from importlib.util import find_spec
 
 import pytest
@@ -14,6 +16,9 @@ from tests.support.process_state import reset_process_state
 from tests.support.triton_interpreter import interpreted
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported: no test waits for a network
+_cache = tempfile.TemporaryDirectory(prefix="regard-test-cache-")
+_caches = itertools.count()
+os.environ["REGARD_CACHE"] = _cache.name  # of prepared corpora: no test uses the cache of the user
 os.environ.setdefault("REGARD_DATA", str(SHARED / "data"))  # the corpora that recipes name
 
 if find_spec("triton") is not None:
@@ -29,8 +34,9 @@ if find_spec("pydantic") is None or find_spec("pytorch_lightning") is None:
 
 
 @pytest.fixture(autouse=True)
-def _independent() -> None:
+def _independent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same result whatever ran before in this process."""
+    monkeypatch.setenv("REGARD_CACHE", f"{_cache.name}/{next(_caches)}")
     reset_process_state()
 
 

@@ -182,11 +182,11 @@ class TestFit:
     def test_preparing_says_how_far_it_is(
         self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        monkeypatch.setattr("regard.training.trainer.data_module.REPORT", 0.0)
+        monkeypatch.setattr("regard.training.preparation.preparation_progress.REPORT", 0.0)
         fit(recipe_loader.load_recipe(file, ["training.updates=1"]), tmp_path / "run")
-        said = capsys.readouterr().out
-        assert "learning the vocabulary: 300 rows so far" in said
-        assert "encoding train: 299 rows so far" in said
+        progress = capsys.readouterr().err
+        assert "learning the vocabulary: 300 rows so far" in progress
+        assert "encoding train: 300 of 300 rows so far" in progress
 
     def test_a_tied_table_is_stored_once(self, file: Path, tmp_path: Path) -> None:
         settings = ["tied=all", "training.updates=2", "training.average=2", "training.save_every=1"]
