@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (  # noqa: F401  each registers its command
     align,
     break_it,
+    cache,
     caption,
     classify,
     compare,

@@ -166,10 +166,10 @@ class CorpusPart:
         sides = [list(zip(scan.cuts, scan.cuts[1:], strict=False)) for scan in scans]
         return [[byte for cut in cuts for byte in cut] for cuts in zip_longest(*sides, fillvalue=(0, 0))]
 
-    def block(self, index: int, cuts: Sequence[int]) -> LineBlock:
-        """One of these."""
+    def block(self, cuts: Sequence[int], number: int) -> LineBlock:
+        """One of these; `number` is that of its first line, from 1."""
         data = tuple(read_block(Path(file), *cuts[2 * i : 2 * i + 2]) for i, file in enumerate(self.files))
-        return LineBlock(self, data, index * BLOCK_LINES + 1)
+        return LineBlock(self, data, number)
 
     def blocks(self) -> Iterator[LineBlock | RowBlock]:
         """All of them, in order."""

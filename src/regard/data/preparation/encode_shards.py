@@ -35,6 +35,7 @@ class ShardTask:
     number: int  # of the part in its split
     block: int | None = None
     cuts: tuple[int, ...] = ()
+    line: int = 1  # the number of the first line of the block
     tokenizers: str = ""  # a folder
     longest: int | None = None
     hold_out: int = 0
@@ -64,7 +65,7 @@ def _task_blocks(task: ShardTask, part: CorpusPart) -> Iterator[tuple[int, LineB
     if task.block is None:
         yield from enumerate(part.blocks())
     else:
-        yield task.block, part.block(task.block, task.cuts)
+        yield task.block, part.block(task.cuts, task.line)
 
 
 def _encode_block(task: ShardTask, index: int, block: LineBlock | RowBlock, row: int) -> ShardInfo:

@@ -153,7 +153,10 @@ def _tasks(split: Split, folder: Path) -> list[ShardTask]:
         if ranges is None:
             tasks.append(task)
         else:
-            tasks += [replace(task, block=block, cuts=tuple(cuts)) for block, cuts in enumerate(ranges)]
+            tasks += [
+                replace(task, block=block, cuts=tuple(cuts), line=block * BLOCK_LINES + 1)
+                for block, cuts in enumerate(ranges)
+            ]
     return tasks
 
 

@@ -78,7 +78,7 @@ class TokenizerSection(StrictSection):
         default=0, description="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
     )
     sample: Count = Field(
-        default=500_000,
+        default=300_000,
         description="rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. A classifier: all",
     )
     load: str = Field(
