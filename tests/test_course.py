@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 NAMES = [path.stem for path in course.chapters()]
 
 
-@pytest.mark.parametrize("path", course.chapters(), ids=NAMES)
+@pytest.mark.parametrize("path", [*course.chapters(), course.RESEARCH], ids=[*NAMES, "research"])
 def test_the_chapter_runs_and_its_files_are_what_it_makes(path: Path) -> None:
     if reason := course.missing(path):
         pytest.skip(reason)
     assert course.problems(path) == []
 
 
-@pytest.mark.parametrize("path", course.chapters(), ids=NAMES)
+@pytest.mark.parametrize("path", [*course.chapters(), course.RESEARCH], ids=[*NAMES, "research"])
 def test_the_notebook_is_valid_and_has_the_code_of_the_page(path: Path) -> None:
     """nbformat 4.5: cells with unique ids; no path of a machine; the code is that of the chapter, which runs above."""
     content = json.loads((path.parent / "notebooks" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))

@@ -1,5 +1,7 @@
 """The course: `python -m tools.course [CHAPTER …]` runs docs/course/NN_name.md and writes what follows from it.
 
+docs/research.md, a notebook for research, is made in the same way.
+
 A chapter is Markdown with blocks of Python that run in order in one namespace. Written are, in the chapter itself, the
 output of each block (a block ```text below it) and links to the figures it drew; figures/NN_name-K.svg, and
 figures/NN_name.webp for a block that ends with an `Animation`; and notebooks/NN_name.ipynb. `--check` writes
@@ -28,6 +30,7 @@ from regard.learn import Animation
 from tools import svg_figure
 
 COURSE = Path(__file__).parent.parent / "docs" / "course"
+RESEARCH = COURSE.parent / "research.md"
 BLOCK = re.compile(
     r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?(?P<links>(?:\n!\[[^\n]*\]\(figures/[^)\n]+\)\n)*)",
     re.DOTALL | re.MULTILINE,
@@ -197,9 +200,10 @@ def problems(path: Path) -> list[str]:
 
 def main() -> None:
     names = [name for name in sys.argv[1:] if name != "--check"]
-    chosen = [path for path in chapters() if not names or any(path.stem.startswith(name) for name in names)]
+    pages = [*chapters(), RESEARCH]
+    chosen = [path for path in pages if not names or any(path.stem.startswith(name) for name in names)]
     if not chosen:
-        raise SystemExit(f"no chapter begins with {names}; there are {[path.stem for path in chapters()]}")
+        raise SystemExit(f"no chapter begins with {names}; there are {[path.stem for path in pages]}")
     if "--check" in sys.argv:
         wrong = [line for path in chosen if missing(path) is None for line in problems(path)]
         raise SystemExit("\n".join(wrong) if wrong else 0)
