@@ -18,6 +18,10 @@ def export(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to write. [default: RUN/ENGINE; one that ships: ./RUN-ENGINE]"),
     ] = None,
+    quantization: Annotated[
+        Literal["none", "int8"],
+        typer.Option(help="int8: a quarter of the size, and faster on a CPU; results differ a little."),
+    ] = "none",
 ) -> None:
     """Convert a model to CTranslate2, a fast C++ library for Transformers, or to ONNX graphs.
 
@@ -30,6 +34,7 @@ def export(
       regard export runs/transformer-multi30k-1
       regard export tatoeba-transformer-en-fr --out fast
       regard export tatoeba-bahdanau-en-fr --to onnx --out graphs
+      regard export tatoeba-transformer-en-fr --quantization int8 --out small
     """
     from ..data import TokenizerPair
     from ..decoding import export_ctranslate2, load_model_and_tokenizers
@@ -40,6 +45,6 @@ def export(
     folder = out or load_model_and_tokenizers.export_folder(model, run_folder, to)
     tokenizers = TokenizerPair.load(model)
     write = {"onnx": export_onnx, "ctranslate2": export_ctranslate2}[to]
-    write(load(model), tokenizers, folder)  # type: ignore[arg-type]
+    write(load(model), tokenizers, folder, quantization=quantization)  # type: ignore[arg-type]
     size = sum(file.stat().st_size for file in folder.iterdir())
     typer.echo(f"wrote {folder} ({size / 1e6:.1f} MB)")

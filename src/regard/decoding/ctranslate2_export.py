@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -25,8 +25,17 @@ if TYPE_CHECKING:
 POSITIONS = 4096  # rows of the exported table of positions: the most tokens of a source or target
 
 
-def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
-    """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token."""
+def export_ctranslate2(
+    model: EncoderDecoder,
+    tokenizers: TokenizerPair,
+    folder: str | os.PathLike[str],
+    *,
+    quantization: Literal["none", "int8"] = "none",
+) -> Path:
+    """Writes model and tokenizers into a new folder; greedy translations from it are the same, token for token.
+
+    With `quantization` "int8" matrices are bytes with scales, and most translations are the same.
+    """
     folder = Path(folder)
     if folder.exists():
         raise ValueError(f"{folder} is there already; remove it, or export to another folder")
@@ -37,7 +46,7 @@ def export_ctranslate2(model: EncoderDecoder, tokenizers: TokenizerPair, folder:
     spec.register_target_vocabulary(vocabulary(tokenizers.target))
     spec.config.layer_norm_epsilon = 1e-5
     spec.validate()
-    spec.optimize()
+    spec.optimize(quantization=None if quantization == "none" else quantization)
     with replacing_folder(folder) as unfinished:
         spec.save(str(unfinished))
         tokenizers.save(unfinished)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from .onnx_encoders import source_inputs, static_weights, write_encoder, write_p
 from .onnx_graph import FLOAT, INTEGER, OnnxGraph
 from .onnx_layers import linear
 from .onnx_pointer import PointerDecoderWriter
+from .onnx_quantization import quantize_file
 
 if TYPE_CHECKING:
     import os
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 DESCRIPTION = "onnx.json"
 
 
-def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, folder: str | os.PathLike[str]) -> Path:
+def export_onnx(
+    model: EncoderDecoder | Classifier,
+    tokenizers: TokenizerPair,
+    folder: str | os.PathLike[str],
+    *,
+    quantization: Literal["none", "int8"] = "none",
+) -> Path:
     """Writes a model as ONNX graphs into a new folder, with its tokenizers and `onnx.json`, which describes them.
 
     An encoder-decoder has two graphs, a language model the second alone:
@@ -40,6 +47,9 @@ def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, f
 
     A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
     its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
+
+    With `quantization` "int8", matrices and tables are bytes with scales (`onnx_quantization.py`): a quarter of the
+    size, and results that differ in the second or third digit.
     """
     folder = Path(folder)
     if folder.exists():
@@ -51,12 +61,16 @@ def export_onnx(model: EncoderDecoder | Classifier, tokenizers: TokenizerPair, f
         "task": model.task,
         "reads": model.config.encoder.reads,
         "longest": model.config.longest,
+        "quantization": quantization,
         "specials": {"pad": PAD, "begin": BEGIN, "end": END, "unknown": UNKNOWN},
         **description,
     }
     with replacing_folder(folder) as unfinished:
         for name, graph in graphs.items():
-            (Path(unfinished) / f"{name}.onnx").write_bytes(graph.build().SerializeToString())
+            file = Path(unfinished) / f"{name}.onnx"
+            file.write_bytes(graph.build().SerializeToString())
+            if quantization == "int8":
+                quantize_file(file)
         tokenizers.save(unfinished)
         files = sorted(Path(unfinished).iterdir())
         values |= {"files": [file.name for file in files], "size": sum(file.stat().st_size for file in files)}
