@@ -11,7 +11,8 @@ where it is read, in O(T) memory. The second equation is its proof. The directio
     g = W_Oᵀ u                 direct logit attribution, u the direction of a logit in the residual stream
     g = 1, v_j → ‖v_j W_O‖     value-weighted attention (Kobayashi et al. 2020)
 
-Blocks of rows are computed by PyTorch operations on every device; there is no Triton kernel for these statistics yet.
+On a GPU one Triton kernel computes the statistics where it computes those of the weights, with values and directions of
+the precision of queries and keys; elsewhere blocks of rows are computed by PyTorch operations.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ..block_indices import as_range, select, span
+from ..kernels.statistics import contribution_statistics_gpu
 from ..tensor_versions import ChangedInPlaceError, TensorVersions
 from ..torch_transforms import exact
 from ..weight_blocks import blocks
 from ..weight_statistics import Largest, On, Received, Top, flat_outputs
-from .contribution_statistics import ContributionStats, LargestSizes, OfSizes, SignedMap, Spread
+from .contribution_statistics import ContributionStats, LargestSizes, OfSizes, SignedMap, Spread, cells_of_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,7 +135,10 @@ class Contributions:
         return self.stats(spread=True).spread  # type: ignore[return-value]
 
     def top(self, k: int) -> Top:
-        """The k contributions of largest size of every row with their signs, `(values, indices)`, largest first."""
+        """The k contributions of largest size of every row with their signs, `(values, indices)`, largest first.
+
+        Where a row has fewer than k that are not zero, the rest are zeros at keys of no meaning.
+        """
         return self.stats(top=k).top  # type: ignore[return-value]
 
     def received(self, *, absolute: bool = False) -> Float[Tensor, "*batch k"]:
@@ -178,29 +183,48 @@ class Contributions:
         keys, count, queries = self.weights.energies.keys, len(self.weights.entries), len(self.weights.queries)
         if top is not None and not 1 <= top <= keys:
             raise ValueError(f"top needs 1 ≤ k ≤ {keys}, the number of keys; got {top}")
-        like = torch.empty(0, dtype=self.precision, device=self._v.device)
-        every = torch.ones(1, keys, dtype=torch.bool, device=like.device)
-        statistics: dict[str, ContributionStatistic] = {}
-        if total:
-            statistics["total"] = On(count, queries, every, like)
-        if size:
-            statistics["size"] = OfSizes(On(count, queries, every, like))
-        if spread:
-            statistics["spread"] = Spread(count, queries, like)
-        if top is not None:
-            statistics["top"] = LargestSizes(Largest(count, queries, top, like))
-        if received:
-            statistics["received"] = Received(count, keys, like)
-        if received_size:
-            statistics["received_size"] = OfSizes(Received(count, keys, like))
-        if on is not None:
-            statistics["on"] = On(count, queries, self.weights.columns(on), like)
-        if map is not None:
-            statistics["map"] = self._map(keys, map, pool)
-        for block in self._blocks(least=top or 1, whole=map is not None) if statistics else ():
-            for statistic in statistics.values():
-                statistic.add(block)
-        results = {name: statistic.result for name, statistic in statistics.items()}
+        columns = None if on is None else self.weights.columns(on)
+        cells = None if map is None else cells_of_map(map, pool, queries, keys)
+        self._check_unchanged()
+        results = contribution_statistics_gpu.stats(
+            self.weights,
+            self._v,
+            self._g,
+            finite=self._finite,
+            total=total,
+            size=size,
+            spread=spread,
+            top=top,
+            received=received,
+            received_size=received_size,
+            columns=columns,
+            cells=cells,
+            pool=pool,
+        )
+        if results is None:
+            like = torch.empty(0, dtype=self.precision, device=self._v.device)
+            every = torch.ones(1, keys, dtype=torch.bool, device=like.device)
+            statistics: dict[str, ContributionStatistic] = {}
+            if total:
+                statistics["total"] = On(count, queries, every, like)
+            if size:
+                statistics["size"] = OfSizes(On(count, queries, every, like))
+            if spread:
+                statistics["spread"] = Spread(count, queries, like)
+            if top is not None:
+                statistics["top"] = LargestSizes(Largest(count, queries, top, like))
+            if received:
+                statistics["received"] = Received(count, keys, like)
+            if received_size:
+                statistics["received_size"] = OfSizes(Received(count, keys, like))
+            if columns is not None:
+                statistics["on"] = On(count, queries, columns, like)
+            if map is not None:
+                statistics["map"] = self._map(keys, map, pool)
+            for block in self._blocks(least=top or 1, whole=map is not None) if statistics else ():
+                for statistic in statistics.values():
+                    statistic.add(block)
+            results = {name: statistic.result for name, statistic in statistics.items()}
         return ContributionStats(**{name: self._shaped(name, x) for name, x in results.items()})  # type: ignore[arg-type]
 
     @property
@@ -223,15 +247,18 @@ class Contributions:
     def _times(
         self, w: Float[Tensor, "n q k"], v: Float[Tensor, "n k d"], g: Float[Tensor, "n q d"]
     ) -> Float[Tensor, "n q k"]:
+        self._check_unchanged()
+        with exact(v.device):
+            c = (g.to(self.precision) @ v.to(self.precision).mT).mul_(w)
+        # A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be.
+        return c if self._finite else c.masked_fill_(w == 0, 0)
+
+    def _check_unchanged(self) -> None:
         if self._versions.changed():
             raise ChangedInPlaceError(
                 "values or directions were changed in place since the contributions were made; make them again, or "
                 "give copies"
             )
-        with exact(v.device):
-            c = (g.to(self.precision) @ v.to(self.precision).mT).mul_(w)
-        # A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be.
-        return c if self._finite else c.masked_fill_(w == 0, 0)
 
     def _shaped(self, name: str, result: Tensor | Top) -> Tensor | Top:
         """A result [n, …] with the leading dimensions, and without that of the queries where there is one vector."""

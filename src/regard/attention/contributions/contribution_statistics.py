@@ -93,17 +93,22 @@ class Spread:
         self.result[block.n, block.rows] = entropy.masked_fill_(total == 0, 0)
 
 
+def cells_of_map(size: tuple[int, int], pool: str, queries: int, keys: int) -> tuple[int, int]:
+    """The rows and columns of a map that is to have at most `size` cells."""
+    if pool not in ("max", "mean"):
+        raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
+    if size[0] < 1 or size[1] < 1:
+        raise ValueError(f"a map needs at least one row and one column, got {size}")
+    return min(size[0], queries), min(size[1], keys)
+
+
 class SignedMap:
     """The matrix pooled to cells: the mean, or the contribution of largest size with its sign."""
 
     def __init__(
         self, count: int, queries: int, keys: int, size: tuple[int, int], pool: Literal["max", "mean"], like: Tensor
     ) -> None:
-        if pool not in ("max", "mean"):
-            raise ValueError(f'pool is {pool!r}; expected "max" or "mean"')
-        if size[0] < 1 or size[1] < 1:
-            raise ValueError(f"a map needs at least one row and one column, got {size}")
-        size = min(size[0], queries), min(size[1], keys)
+        size = cells_of_map(size, pool, queries, keys)
         self.above = Map(count, queries, keys, size, pool, like)
         self.below = Map(count, queries, keys, size, pool, like) if pool == "max" else None
 

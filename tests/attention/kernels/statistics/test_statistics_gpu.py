@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import regard as r
-from regard.attention.kernels.statistics import statistics_gpu as kernel
+from regard.attention.kernels.statistics import kernel_launches
 from regard.attention.kernels.statistics.matrix_region import matrix_region, refusal
 from regard.attention.weights import Weights
 from tests.support.triton_interpreter import GPU, interpreted, skip_without_triton
@@ -204,7 +204,7 @@ def _check(case: Case, device: str) -> None:
     energy = float(w.energies.whole().abs().max()) / getattr(w.normalize, "temperature", 1.0)
     for name, asked in _ask(w, v, out).items():
         assert matrix_region(w, w.queries) is not None, "the kernels refused"
-        assert int(asked.get("top", 1)) <= kernel.TOP, "the kernels refused"
+        assert int(asked.get("top", 1)) <= kernel_launches.MOST, "the kernels refused"
         ours = w.stats(**asked)
         plain, exact = _of_dense(theirs, asked, v, out), _of_dense(truth, asked, v, out)
         for key, value in exact.items():
@@ -386,13 +386,13 @@ assert not [x for x in sys.modules if x.startswith("regard") and x.endswith("_tr
 
 def test_no_kernel_is_compiled_for_a_length() -> None:
     """Triton compiles anew for 1 and for multiples of 16, unless told not to. Strides and scales are a model's own."""
-    settled = {"q_row", "k_row", "v_row", "z_row", "scale", "c", "cap"}
+    settled = {"q_row", "k_row", "v_row", "g_row", "z_row", "scale", "c", "cap"}
     kernels = [
         *(row_state_tile_triton.row_state, row_state_tile_triton.single_weights, row_state_tile_triton.tile),
         *(row_state_tile_triton.fidelity, top_k_triton.threshold, top_k_triton.top),
         whole_matrix_statistics_triton.walk,
     ]
-    pointers = {"q", "k", "v", "z", *ADDRESSES}
+    pointers = {"q", "k", "v", "g", "z", *ADDRESSES}
     for one in kernels:
         numbers = {name for name in one.arg_names if name.islower()} - pointers - settled
         assert numbers <= set(LENGTHS), f"{one.__name__}: {sorted(numbers - set(LENGTHS))}"
@@ -402,7 +402,7 @@ def test_no_kernel_is_compiled_for_a_length() -> None:
 def test_top_of_many_keys_has_a_threshold_first(
     monkeypatch: pytest.MonkeyPatch, device: str, mask: r.Mask | None
 ) -> None:
-    monkeypatch.setattr(kernel, "SEARCH", 0)
+    monkeypatch.setattr(kernel_launches, "SEARCH", 0)
     length = 133 if device == "cpu" else 3000
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     q, k, v = (torch.randn(1, 2, length, 16, device=device, dtype=dtype) for _ in range(3))
@@ -413,6 +413,6 @@ def test_top_of_many_keys_has_a_threshold_first(
 
 def test_shares_of_the_work() -> None:
     for blocks, rows, count, most, programs in ((32, 64, 32, 96, 396), (128, 256, 16, 48, 396), (1, 1, 1, 1, 396)):
-        strips, parts = kernel.shares(blocks, rows, count, most, programs)
+        strips, parts = kernel_launches.shares(blocks, rows, count, most, programs)
         assert 1 <= strips <= min(blocks, most)
         assert 1 <= parts <= rows

@@ -149,7 +149,7 @@ def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) ->
     """The chosen matrices with these queries and keys; None where the kernels do not apply."""
     energies, normalize = w.energies, w.normalize
     keys = range(energies.keys) if keys is None else keys
-    if refusal(energies, normalize) is not None:
+    if refusal(energies, normalize) is not None or not (w.entries and rows and keys):
         return None
     device, entries = energies.a.device, w.entries if isinstance(w.entries, range) else tuple(w.entries)
     rows = rows if isinstance(rows, range) else tuple(rows)
@@ -281,6 +281,8 @@ class Sizes:
     stages: int
     registers: int | None = None
     """The most a thread may use, so that more programs fit a processor."""
+    programs: int = 3
+    """How many fit a processor."""
 
     def options(self) -> dict[str, Any]:
         limit = {} if self.registers is None else {"maxnreg": self.registers}
@@ -297,14 +299,16 @@ def sizes(r: MatrixRegion, kernel: str) -> Sizes:
         return Sizes(32, 32 if wide else 64, 4, 2)
     if kernel == "walk":
         return Sizes(64, 128, 4, 2, None if wide else 168)
+    if kernel == "contributions":
+        return Sizes(64, 64, 4, 2, programs=2)
     return Sizes(64, 64, 4, 2)
 
 
-def programs(r: MatrixRegion) -> int:
-    """How many programs a GPU works on at once: three for each of its processors."""
+def programs(r: MatrixRegion, cut: Sizes) -> int:
+    """How many programs a GPU works on at once."""
     if r.a.device.type == "cpu":
         return 2 * r.count
-    return 3 * _processors(r.a.device)
+    return cut.programs * _processors(r.a.device)
 
 
 @cache

@@ -59,6 +59,28 @@ def rows_of(
     return n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, tl.load(k_at + n)
 
 
+@triton.jit
+def whole_blocks(low, high, since, until, BN: tl.constexpr):
+    """The blocks of BN keys that all rows see: from, to. They begin at `since`, as all blocks do."""
+    begin, end = tl.max(tl.where(high > low, low, 0), axis=0), tl.min(tl.where(high > low, high, 0x7FFFFFFF), axis=0)
+    begin = since + tl.cdiv(tl.maximum(begin - since, 0), BN) * BN
+    end = since + tl.maximum(tl.minimum(end, until) - since, 0) // BN * BN
+    return begin, tl.maximum(begin, end)
+
+
+@triton.jit
+def add_to_state(e, most, total, c, KIND: tl.constexpr):
+    """The largest energy of each row and the sum beside it, joined with a block of energies."""
+    more = tl.maximum(most, tl.max(e, axis=1))
+    if KIND == PROPORTIONAL:
+        safe = tl.where(more == 0, 1.0, more)  # no key seen so far: 0 / 0 would be NaN
+        total = total * (most / safe) + tl.sum(e / safe[:, None], axis=1)
+    elif KIND == SOFTMAX:
+        safe = tl.where(more == float("-inf"), 0.0, more)  # and so would ∞ − ∞
+        total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
+    return more, total
+
+
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def row_state(
     q, k, q_at, k_at, place, slopes, start, stop, anchor, rest, queries, keys, q_row, k_row, bound_n, key0, scale, c,
@@ -78,20 +100,21 @@ def row_state(
     hidden: tl.constexpr = 0.0 if KIND == PROPORTIONAL else float("-inf")
     most = tl.full((BM,), hidden, tl.float32)
     total = tl.zeros((BM,), tl.float32)
-    for at in range(since, until, BN):
+    begin, end = whole_blocks(low, high, since, until, BN)
+    for at in range(begin, end, BN):
+        j = at + tl.arange(0, BN)
+        s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
+        e = energies(s, i_place[:, None], key0 + j[None, :], none[:, None], scale, cap, slope, KIND, CAP, ALIBI)
+        most, total = add_to_state(e, most, total, c, KIND)
+    # Before and after these are blocks of which rows see a part.
+    for step in range(0, until - since - (end - begin), BN):
+        at = since + step + tl.where(since + step < begin, 0, end - begin)
         e = block_of(
             q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, none, scale, cap, slope, key0,
             hidden, KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
         )  # fmt: skip
-        more = tl.maximum(most, tl.max(e, axis=1))
-        if KIND == PROPORTIONAL:
-            safe = tl.where(more == 0, 1.0, more)  # no key seen so far: 0 / 0 would be NaN
-            total = total * (most / safe) + tl.sum(e / safe[:, None], axis=1)
-        elif KIND == SOFTMAX:
-            safe = tl.where(more == float("-inf"), 0.0, more)  # and so would ∞ − ∞
-            total = total * tl.exp2((most - safe) * c) + tl.sum(tl.exp2((e - safe[:, None]) * c), axis=1)
-        most = more
-    empty = most == hidden
+        most, total = add_to_state(e, most, total, c, KIND)
+    empty = (most == hidden) | (high <= low)
     tl.store(anchor + n * queries + i, tl.where(empty, 1.0 if KIND == PROPORTIONAL else 0.0, most), mask=real)
     if KIND == SOFTMAX:
         total = tl.where(empty, float("inf"), tl.log2(total))

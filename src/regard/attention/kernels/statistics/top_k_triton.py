@@ -1,131 +1,182 @@
-"""The k largest weights of every row. A program owns a block of queries and looks at the keys they see.
+"""The k largest weights of every row, or contributions of largest size. A program owns a block of queries and looks at
+the keys they see.
 
 First `threshold` looks at a sample of the keys. Then `top` looks at all of them, and searches a block of keys only as
-often as some row finds in it a weight above its threshold and above the least of its best so far.
+often as some row finds in it a number above its threshold and above the least of its best so far.
+
+What is compared is the energy of a weight, whose order is that of the weights of a row, and of a contribution
+`size_code`.
 """
 # mypy: ignore-errors
 
 import triton
 import triton.language as tl
 
-from .row_state_tile_triton import block_of, rows_of
-from .weight_functions_triton import ADDRESSES, LENGTHS, energies, matrix, weigh
+from .row_state_tile_triton import rows_of, whole_blocks
+from .weight_functions_triton import (
+    ADDRESSES,
+    LENGTHS,
+    contribution,
+    energies,
+    matrix,
+    number_of_code,
+    size_code,
+    weigh,
+)
 
 
 @triton.jit
-def whole_blocks(low, high, since, until, BN: tl.constexpr):
-    """The blocks of BN keys that all rows see: from, to. They begin at `since`, as all blocks do."""
-    begin, end = tl.max(tl.where(high > low, low, 0), axis=0), tl.min(tl.where(high > low, high, 0x7FFFFFFF), axis=0)
-    begin = since + tl.cdiv(tl.maximum(begin - since, 0), BN) * BN
-    end = since + tl.maximum(tl.minimum(end, until) - since, 0) // BN * BN
-    return begin, tl.maximum(begin, end)
+def scores(
+    q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, state, anchor, scale, c, cap,
+    slope, key0,
+    MASKED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, ANCHORED: tl.constexpr, KIND: tl.constexpr,
+    POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr,
+    BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
+):  # fmt: skip
+    """What is compared, of a block of queries and the keys j: [BM, BN]. With MASKED the least where a key is hidden."""
+    s = tl.dot(q_tile, tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN)), input_precision=PRECISION)
+    score = energies(s, i_place[:, None], key0 + j[None, :], state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
+    if DIRECTED:
+        v_tile = matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN)
+        product = tl.dot(g_tile, tl.trans(v_tile), input_precision=PRECISION)
+        w = weigh(score, anchor[:, None], state[:, None], c, KIND, POWER, ANCHORED)
+        score = size_code(contribution(w, product, FINITE))
+    if MASKED:
+        none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
+        score = tl.where((j[None, :] >= low[:, None]) & (j[None, :] < high[:, None]), score, none)
+    return score
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def threshold(
-    q, k, q_at, k_at, state, place, slopes, start, stop, least, queries, keys, q_row, k_row, bound_n, key0, scale, cap,
-    count,
-    KIND: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr, BOUNDED: tl.constexpr, SAMPLE: tl.constexpr,
-    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    ALIGN: tl.constexpr,
+    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, least, queries, keys, q_row, k_row,
+    g_row, v_row, bound_n, key0, scale, c, cap, count,
+    ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
+    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, SAMPLE: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """An energy that more than `count` keys of the row are above, from a sample of the keys: least [n, q].
+    """A score that `count` keys of the row reach at least, from a sample of the keys: least [n, q].
 
-    −∞ where the sample has fewer. `top` then passes over what is not above it.
+    The least of all where the sample has fewer. `top` then passes over what is not above it.
     """
-    n, i, real, q_tile, own_state, _, slope, i_place, low, high, since, until, from_k = rows_of(
-        q, q_at, k_at, state, state, place, slopes, start, stop, queries, keys, q_row, bound_n,
-        KIND, ALIBI, BOUNDED, True, False, D, BD, BM, ALIGN,
+    n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
+        q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
+        KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
     )  # fmt: skip
-    # Each column keeps the largest energy that it has met: BN different keys, of which the count-th is a bound.
-    most = tl.full((BM, BN), float("-inf"), tl.float32)
+    kind: tl.constexpr = tl.int32 if DIRECTED else tl.float32
+    none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
+    if DIRECTED:
+        g_tile, from_v = matrix(g, tl.load(g_at + n), i, g_row, queries, DV, BDV, PRODUCT_ALIGN), tl.load(v_at + n)
+    else:
+        g_tile, from_v = q_tile, from_k
+    # Each column keeps the largest score that it has met: BN different keys, of which the count-th is a bound.
+    most = tl.full((BM, BN), none, kind)
     for at in range(since, until, BN * SAMPLE):
         # One key of each SAMPLE, in each block another one: keys may have a pattern.
         j = at + tl.arange(0, BN) * SAMPLE + (at // BN) % SAMPLE
-        e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, j, low, high, own_state, scale, cap, slope, key0,
-            float("-inf"), KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+        score = scores(
+            q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, j, low, high, own_state, own_anchor,
+            scale, c, cap, slope, key0, True, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP, ALIBI, PRECISION, D, BD,
+            DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
-        most = tl.maximum(most, e)
+        most = tl.maximum(most, score)
     column = tl.arange(0, BN)[None, :]
     bound = tl.max(most, axis=1)
     for _ in range(1, count):
-        which = tl.min(tl.where(most == bound[:, None], column, BN), axis=1)  # one of equal energies, not all
-        most = tl.where(column == which[:, None], float("-inf"), most)
+        which = tl.min(tl.where(most == bound[:, None], column, BN), axis=1)  # one of equal scores, not all
+        most = tl.where(column == which[:, None], none, most)
         bound = tl.max(most, axis=1)
-    # Below the energy itself, which another kernel may round differently.
-    bound = tl.where(bound == float("-inf"), bound, bound - tl.abs(bound) * 1e-5 - 1e-30)
+    # Below the score itself, which another kernel may round differently.
+    if DIRECTED:
+        bound = tl.maximum(bound, none + 256) - 256
+    else:
+        bound = tl.where(bound == none, bound, bound - tl.abs(bound) * 1e-5 - 1e-30)
     tl.store(least + n * queries + i, bound, mask=real)
 
 
 @triton.jit
-def keep_best(e, at, kept, keys_kept, least, floor, BN: tl.constexpr, SLOTS: tl.constexpr):
+def keep_best(score, at, kept, keys_kept, least, floor, NONE: tl.constexpr, BN: tl.constexpr, SLOTS: tl.constexpr):
     """The best so far of each row, joined with a block of keys. It is searched as often as a row finds a better one."""
     col, slots = tl.arange(0, BN), tl.arange(0, SLOTS)
-    most = tl.max(e, axis=1)
+    most = tl.max(score, axis=1)
     while tl.max((most > least).to(tl.int32), axis=0) > 0:
         better = most > least
         # The first column that holds the maximum, and the first slot that holds the least.
-        which = tl.min(tl.where(e == most[:, None], col[None, :], BN), axis=1)
+        which = tl.min(tl.where(score == most[:, None], col[None, :], BN), axis=1)
         worst = tl.min(tl.where(kept == tl.min(kept, axis=1)[:, None], slots[None, :], SLOTS), axis=1)
         hit = better[:, None] & (slots[None, :] == worst[:, None])
         kept = tl.where(hit, most[:, None], kept)
         keys_kept = tl.where(hit, at + which[:, None], keys_kept)
-        e = tl.where(col[None, :] == which[:, None], float("-inf"), e)
+        score = tl.where(col[None, :] == which[:, None], NONE, score)
         least = tl.maximum(tl.min(kept, axis=1), floor)
-        most = tl.max(e, axis=1)
+        most = tl.max(score, axis=1)
     return kept, keys_kept, least
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def top(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, least, values, indices, queries, keys, q_row, k_row,
-    bound_n, key0, scale, c, cap, count,
+    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, least, values, indices, queries,
+    keys, q_row, k_row, g_row, v_row, bound_n, key0, scale, c, cap, count,
     ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr, SLOTS: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, ALIGN: tl.constexpr,
+    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, SLOTS: tl.constexpr,
+    PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr,
 ):  # fmt: skip
-    """The `count` largest weights of every row, largest first: values and indices [n, q, count]."""
+    """The `count` largest weights, or contributions by size, of every row, largest first: [n, q, count]."""
     n, i, real, q_tile, own_state, own_anchor, slope, i_place, low, high, since, until, from_k = rows_of(
         q, q_at, k_at, state, anchor, place, slopes, start, stop, queries, keys, q_row, bound_n,
         KIND, ALIBI, BOUNDED, True, ANCHORED, D, BD, BM, ALIGN,
     )  # fmt: skip
+    kind: tl.constexpr = tl.int32 if DIRECTED else tl.float32
+    none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
+    over: tl.constexpr = 0x7FFFFFFF if DIRECTED else float("inf")
+    if DIRECTED:
+        g_tile, from_v = matrix(g, tl.load(g_at + n), i, g_row, queries, DV, BDV, PRODUCT_ALIGN), tl.load(v_at + n)
+    else:
+        g_tile, from_v = q_tile, from_k
     slots = tl.arange(0, SLOTS)
-    # Slots past `count` hold +∞, which nothing replaces.
-    kept = tl.zeros((BM, SLOTS), tl.float32) + tl.where(slots < count, float("-inf"), float("inf"))[None, :]
+    # Slots past `count` hold a score that nothing replaces.
+    kept = tl.full((BM, SLOTS), none, kind)
+    kept = tl.where((slots < count)[None, :], kept, over)
     keys_kept = tl.zeros((BM, SLOTS), tl.int32)
-    floor = tl.load(least + n * queries + i, mask=real, other=float("inf"))
+    floor = tl.load(least + n * queries + i, mask=real, other=over)
     reached = floor
     begin, end = whole_blocks(low, high, since, until, BN)
     for at in range(begin, end, BN):
-        k_tile = matrix(k, from_k, at + tl.arange(0, BN), k_row, keys, D, BD, ALIGN)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision=PRECISION)
-        j = key0 + at + tl.arange(0, BN)
-        e = energies(s, i_place[:, None], j[None, :], own_state[:, None], scale, cap, slope, KIND, CAP, ALIBI)
-        kept, keys_kept, reached = keep_best(e, at, kept, keys_kept, reached, floor, BN, SLOTS)
+        score = scores(
+            q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
+            own_state, own_anchor, scale, c, cap, slope, key0, False, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP,
+            ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
+        )  # fmt: skip
+        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, floor, none, BN, SLOTS)
     # Before and after these are blocks of which rows see a part.
     for step in range(0, until - since - (end - begin), BN):
         at = since + step + tl.where(since + step < begin, 0, end - begin)
-        e = block_of(
-            q_tile, k, from_k, k_row, keys, i_place, at + tl.arange(0, BN), low, high, own_state, scale, cap, slope,
-            key0, float("-inf"), KIND, CAP, ALIBI, PRECISION, D, BD, ALIGN,
+        score = scores(
+            q_tile, g_tile, k, v, from_k, from_v, k_row, v_row, keys, i_place, at + tl.arange(0, BN), low, high,
+            own_state, own_anchor, scale, c, cap, slope, key0, True, DIRECTED, FINITE, ANCHORED, KIND, POWER, CAP,
+            ALIBI, PRECISION, D, BD, DV, BDV, ALIGN, PRODUCT_ALIGN,
         )  # fmt: skip
-        kept, keys_kept, reached = keep_best(e, at, kept, keys_kept, reached, floor, BN, SLOTS)
-    kept = tl.where((slots < count)[None, :], kept, float("-inf"))
+        kept, keys_kept, reached = keep_best(score, at, kept, keys_kept, reached, floor, none, BN, SLOTS)
+    kept = tl.where((slots < count)[None, :], kept, none)
     keys_kept = tl.where(slots[None, :] < count, keys_kept, 0x7FFFFFFF)
     out = (n * queries + i.to(tl.int64)) * count
     # Whatever a NaN does to a row's energies, all its weights are NaN, and any keys are as good as others.
     lost = own_state != own_state
     for rank in range(count):
-        most = tl.max(kept, axis=1)
+        best = tl.max(kept, axis=1)
         # Of equal weights the first key first.
-        key = tl.min(tl.where(kept == most[:, None], keys_kept, 0x7FFFFFFF), axis=1)
-        kept = tl.where(keys_kept == key[:, None], float("-inf"), kept)
+        key = tl.min(tl.where(kept == best[:, None], keys_kept, 0x7FFFFFFF), axis=1)
+        kept = tl.where(keys_kept == key[:, None], none, kept)
         keys_kept = tl.where(keys_kept == key[:, None], 0x7FFFFFFF, keys_kept)
         # Past the keys a row sees come hidden ones, of weight 0: those before its interval, then those after.
         extra = rank - (high - low)
         key = tl.where(extra < 0, key, tl.where(extra < low, extra, tl.maximum(high, low) + extra - low))
-        key = tl.where(lost, rank, key)
-        w = weigh(tl.where(lost, 0.0, most), own_anchor, own_state, c, KIND, POWER, ANCHORED)
-        tl.store(values + out + rank, tl.where((extra < 0) | lost, w, 0.0), mask=real)
+        key = tl.where(lost | (key >= keys), rank, key)
+        if DIRECTED:
+            value = tl.where(lost, float("nan"), number_of_code(best))
+        else:
+            value = weigh(tl.where(lost, 0.0, best), own_anchor, own_state, c, KIND, POWER, ANCHORED)
+        tl.store(values + out + rank, tl.where((extra < 0) | lost, value, 0.0), mask=real)
         tl.store(indices + out + rank, key.to(tl.int64), mask=real)

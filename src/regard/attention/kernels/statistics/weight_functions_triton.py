@@ -14,8 +14,8 @@ LENGTHS = [
 """Arguments that change with a sequence's length. Triton would compile a kernel anew for 1 and for multiples of 16."""
 ADDRESSES = [
     "q_at", "k_at", "state", "anchor", "rest", "place", "slopes", "start", "stop", "edges", "ranges", "row_cells",
-    "col_cells", "chosen", "entropy", "on", "mass", "received", "best", "cells", "least", "shifts", "values", "indices",
-    "out", "z_at", "v_at", "error", "norm",
+    "col_cells", "chosen", "entropy", "on", "mass", "sums", "received", "received_size", "best", "cells", "least",
+    "shifts", "values", "indices", "out", "z_at", "v_at", "g_at", "error", "norm",
 ]  # fmt: skip
 """Tensors whose alignment no kernel uses, and which may begin anywhere."""
 
@@ -78,6 +78,41 @@ def ordered(x):
     """Whole numbers in the order of these floats, so that an integer maximum is theirs."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def size_code(x):
+    """Whole numbers in the order of |x|, of two with one size the positive last: the bits of x, its sign the lowest."""
+    bits = x.to(tl.uint32, bitcast=True)
+    return ((bits << 1) | (bits >> 31)).to(tl.int32, bitcast=True) ^ -0x7FFFFFFF
+
+
+@triton.jit
+def number_of_code(code):
+    """The x of `size_code(x)`."""
+    bits = (code ^ -0x7FFFFFFF).to(tl.uint32, bitcast=True)
+    return ((bits >> 1) | (bits << 31)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def contribution(w, product, FINITE: tl.constexpr):
+    """C = w · (g · v). A key of weight 0 contributes 0, also if its value is NaN or ∞, as padding may be."""
+    x = w * product
+    if not FINITE:
+        x = tl.where(w == 0, 0.0, x)
+    return x
+
+
+@triton.jit
+def log2(x, PTX: tl.constexpr):
+    """log₂ x of a normal number. The compiler's own takes some twenty instructions, the GPU's one."""
+    if PTX:
+        log = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        log = tl.log2(x)
+    return log
 
 
 @triton.jit

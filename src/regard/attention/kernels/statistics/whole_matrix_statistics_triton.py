@@ -5,6 +5,9 @@ is cheap: the sums over queries (`received`) stay in registers until a block of 
 one block are a reduction inside a thread and two shuffles. What a row gets from one program goes to that program's own
 slot [n, strip, q], added up afterwards: no two programs add to one place, so the order never changes. Maxima are joined
 by integer atomics, whose result no order changes.
+
+With DIRECTED the same is asked of contributions C_ij = w_ij (g_i · v_j) instead of weights: a second product, signs,
+and sums of sizes beside sums.
 """
 # mypy: ignore-errors
 # Triton compiles neither `in` nor every conditional expression:
@@ -19,10 +22,13 @@ from .weight_functions_triton import (
     LENGTHS,
     PROPORTIONAL,
     SOFTMAX,
+    contribution,
     energies,
+    log2,
     matrix,
     ordered,
     relative,
+    size_code,
     weigh,
 )
 
@@ -68,68 +74,92 @@ def part_count(offset, length, parts):
 
 
 @triton.jit
-def pooled(e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr):
-    """The weights of the largest energies; 0 where there is none."""
-    return tl.where(e == float("-inf"), 0.0, weigh(e, anchor, state, c, KIND, POWER, ANCHORED))
+def pooled(
+    e, anchor, state, c, KIND: tl.constexpr, POWER: tl.constexpr, ANCHORED: tl.constexpr, DIRECTED: tl.constexpr
+):  # fmt: skip
+    """What a map joins: codes of contributions as they are; of the largest energies the weights, 0 if there is none.
+
+    Weights are ≥ 0, where the order of floats is that of their bits.
+    """
+    if DIRECTED:
+        code = e
+    else:
+        w = tl.where(e == float("-inf"), 0.0, weigh(e, anchor, state, c, KIND, POWER, ANCHORED))
+        code = w.to(tl.int32, bitcast=True)
+    return code
 
 
 @triton.jit
 def join_cells(
-    pool, col, col_exists, row_cell, real, cells, map_cols, BM: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr
+    pool, col, col_exists, row_cells, first, queries, cells, map_cols,
+    BM: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, LEAST: tl.constexpr,
 ):  # fmt: skip
-    """Raise the cells [map_rows, map_cols] to the weights `pool` [BM, columns] of these rows, GROUP rows at a time.
+    """Raise the cells [map_rows, map_cols] to the codes `pool` [BM, columns] of rows from `first` on, GROUP at a time.
 
     A cell is at least GROUP rows high, so a group meets two cells at most, and with SPLIT some groups do.
     """
     groups: tl.constexpr = BM // GROUP
     columns: tl.constexpr = pool.shape[1]
-    place = tl.reshape(row_cell, (groups, GROUP))
-    upper = tl.min(place, axis=1)
-    exists = (tl.max(tl.reshape(real.to(tl.int32), (groups, GROUP)), axis=1) > 0)[:, None] & col_exists[None, :]
-    # Weights are ≥ 0, where the order of floats is that of their bits.
+    head = first + GROUP * tl.arange(0, groups)
+    upper = tl.load(row_cells + head, mask=head < queries, other=0)
+    exists = (head < queries)[:, None] & col_exists[None, :]
     if SPLIT:
-        lower = tl.max(place, axis=1)
+        lower = tl.load(row_cells + tl.minimum(head + GROUP, queries) - 1, mask=head < queries, other=0)
+        i = first + tl.arange(0, BM)
+        own = tl.load(row_cells + i, mask=i < queries, other=0)
+        down = own > tl.load(row_cells + i // GROUP * GROUP, mask=i < queries, other=0)
+        rest = tl.max(tl.reshape(tl.where(down[:, None], pool, LEAST), (groups, GROUP, columns)), axis=1)
         below = cells + lower[:, None] * map_cols + col[None, :]
-        down = row_cell > tl.reshape(tl.broadcast_to(upper[:, None], (groups, GROUP)), (BM,))
-        rest = tl.max(tl.reshape(tl.where(down[:, None], pool, 0.0), (groups, GROUP, columns)), axis=1)
-        tl.atomic_max(below, rest.to(tl.int32, bitcast=True), mask=exists & (lower > upper)[:, None], sem="relaxed")
-        pool = tl.where(down[:, None], 0.0, pool)
+        tl.atomic_max(below, rest, mask=exists & (lower > upper)[:, None], sem="relaxed")
+        pool = tl.where(down[:, None], LEAST, pool)
     pool = tl.max(tl.reshape(pool, (groups, GROUP, columns)), axis=1)
     at = cells + upper[:, None] * map_cols + col[None, :]
-    tl.atomic_max(at, pool.to(tl.int32, bitcast=True), mask=exists, sem="relaxed")
+    tl.atomic_max(at, pool, mask=exists, sem="relaxed")
 
 
 @triton.jit(do_not_specialize=LENGTHS, do_not_specialize_on_alignment=ADDRESSES)
 def walk(
-    q, k, q_at, k_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, col_cells, chosen, entropy,
-    on, mass, received, best, cells, queries, keys, q_row, k_row, bound_n, range_n, chosen_n, blocks, first_strip,
-    by_strip, by_turn, turns, map_rows, map_cols, key0, scale, c, cap,
+    q, k, g, v, q_at, k_at, g_at, v_at, state, anchor, place, slopes, start, stop, edges, ranges, row_cells, col_cells,
+    chosen, entropy, on, mass, sums, received, received_size, best, cells, queries, keys, q_row, k_row, g_row, v_row,
+    bound_n, range_n, chosen_n, blocks, first_strip, by_strip, by_turn, turns, map_rows, map_cols, key0, scale, c, cap,
     ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
-    BOUNDED: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr, MASS: tl.constexpr, RECEIVED: tl.constexpr,
-    BEST: tl.constexpr, MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
-    CANDIDATES: tl.constexpr, PRECISION: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, SLABS: tl.constexpr, ALIGN: tl.constexpr, BULK: tl.constexpr,
+    BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr,
+    MASS: tl.constexpr, SUMS: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr, BEST: tl.constexpr,
+    MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
+    CANDIDATES: tl.constexpr, PRECISION: tl.constexpr, PRODUCT_PRECISION: tl.constexpr, D: tl.constexpr,
+    BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLABS: tl.constexpr,
+    ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr, BULK: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
     own = (n.to(tl.int64) * strips + strip) * queries  # this program's slot among the row sums
-    entropy, on, mass = entropy + own, on + own, mass + own
+    entropy, on, mass, sums = entropy + own, on + own, mass + own, sums + 4 * own
     from_q, from_k = tl.load(q_at + n), tl.load(k_at + n)
     slope = tl.load(slopes + n) if ALIBI else 0.0
     if BULK:  # blocks of queries by the copy engine: one thread asks, none computes addresses
         all_q = tl.make_tensor_descriptor(
             q + from_q * ALIGN, shape=[queries, D], strides=[q_row.to(tl.int64), 1], block_shape=[BM, BD]
         )
+    if DIRECTED:
+        from_g, from_v = tl.load(g_at + n), tl.load(v_at + n)
+    if DIRECTED and BULK:
+        all_g = tl.make_tensor_descriptor(
+            g + from_g * PRODUCT_ALIGN, shape=[queries, DV], strides=[g_row.to(tl.int64), 1], block_shape=[BM, BDV]
+        )
     state += n.to(tl.int64) * queries
     anchor += n.to(tl.int64) * queries
     best += n.to(tl.int64) * queries
     cells += n.to(tl.int64) * map_rows * map_cols
     received += (n.to(tl.int64) * parts + part) * keys
+    received_size += (n.to(tl.int64) * parts + part) * keys
     start, stop, chosen = start + n * bound_n, stop + n * bound_n, chosen + n.to(tl.int64) * chosen_n
     ranges += n * range_n
     QUADS: tl.constexpr = q.dtype.element_ty != tl.float32  # whose products are not the tensor core's
     order = key_group(tl.arange(0, BN), BN, 1, QUADS)
     groups: tl.constexpr = BN // CANDIDATES
+    # What a map starts from: less than every code, and 0 for weights.
+    least: tl.constexpr = -0x80000000 if DIRECTED else 0
+    none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
     for turn in range(turns):
         # Every second turn the strips go in reverse: under a causal mask later keys are seen by fewer queries.
         column = tl.where((turn % 2 == 1) & (by_turn == strips), strips - 1 - strip, strip)
@@ -139,7 +169,10 @@ def walk(
             j = first + order
             keys_t = tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN))  # [BD, BN]
             picked = tl.load(chosen + j, mask=j < last, other=0.0) if ON else 0.0
+            if DIRECTED:
+                values_t = tl.trans(matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN))  # [BDV, BN]
             taken = tl.zeros((BM // 16 // SLABS, 8, BN), tl.float32)
+            taken_size = tl.zeros((BM // 16 // SLABS, 8, BN), tl.float32)
             if MAP:
                 of_group = first + COL_GROUP * key_group(tl.arange(0, BN // COL_GROUP), BN, COL_GROUP, QUADS)
                 col_exists = of_group < last
@@ -189,6 +222,16 @@ def walk(
                         e = tl.where(seen, e, 0.0 if KIND == PROPORTIONAL or KIND == HARD else float("-inf"))
                         # A hidden key has weight 0, which may be the largest; one that does not exist has none.
                         existing = tl.where(exists, e, float("-inf"))
+                    if DIRECTED:
+                        if BULK:
+                            g_tile = all_g.load([rows * BM, 0])
+                        else:
+                            g_tile = matrix(g, from_g, i, g_row, queries, DV, BDV, PRODUCT_ALIGN)
+                        product = tl.dot(g_tile, values_t, input_precision=PRODUCT_PRECISION)
+                        w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
+                        x = contribution(w, product, FINITE)
+                        if MAP:
+                            existing = size_code(x)
                     if BEST:
                         # The best of every CANDIDATES keys; which of them it is, is asked later.
                         few = group_max(existing, BM, BN, CANDIDATES, QUADS)
@@ -197,43 +240,57 @@ def walk(
                         packed = (ordered(top).to(tl.int64) << 32) | code.to(tl.int64)
                         tl.atomic_max(best + i, packed, mask=real, sem="relaxed")
                     if MAP:
-                        row_cell = tl.load(row_cells + i, mask=real, other=map_rows - 1)
                         if SPLIT:
-                            right = group_max(tl.where(beyond, existing, float("-inf")), BM, BN, COL_GROUP, QUADS)
+                            right = group_max(tl.where(beyond, existing, none), BM, BN, COL_GROUP, QUADS)
                             join_cells(
-                                pooled(right, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED), col + 1,
-                                col_exists & (col + 1 < map_cols), row_cell, real, cells, map_cols, BM, ROW_GROUP, SPLIT
+                                pooled(right, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED),
+                                col + 1, col_exists & (col + 1 < map_cols), row_cells, rows * BM, queries, cells,
+                                map_cols, BM, ROW_GROUP, SPLIT, least,
                             )  # fmt: skip
-                            left = group_max(tl.where(beyond, float("-inf"), existing), BM, BN, COL_GROUP, QUADS)
+                            left = group_max(tl.where(beyond, none, existing), BM, BN, COL_GROUP, QUADS)
                         elif BEST and COL_GROUP > CANDIDATES and CANDIDATES > 1 and QUADS:
                             joined = tl.reshape(few, (BM, BN // 4 // COL_GROUP, COL_GROUP // CANDIDATES, 4))
                             left = tl.reshape(tl.max(joined, axis=2), (BM, BN // COL_GROUP))
                         else:
                             left = group_max(existing, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
                         join_cells(
-                            pooled(left, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED), col, col_exists,
-                            row_cell, real, cells, map_cols, BM, ROW_GROUP, SPLIT,
+                            pooled(left, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED), col,
+                            col_exists, row_cells, rows * BM, queries, cells, map_cols, BM, ROW_GROUP, SPLIT, least,
                         )  # fmt: skip
-                    if ENTROPY or ON or MASS or RECEIVED:
+                    if not DIRECTED and (ENTROPY or ON or MASS or RECEIVED):
                         if KIND == SOFTMAX:
                             log = relative(e, own_anchor, c, ANCHORED) - own_state[:, None]
                             if ANCHORED or not whole:  # keep −∞ out of w · log w, and let NaN through
                                 log = tl.maximum(log, -1e30, propagate_nan=tl.PropagateNan.ALL)
-                            w = tl.exp2(log)
+                            x = tl.exp2(log)
                         else:
-                            w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
-                            log = tl.log2(tl.where(w > 0, w, 1.0)) if ENTROPY else w
+                            x = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
+                            log = tl.log2(tl.where(x > 0, x, 1.0)) if ENTROPY else x
                         if ENTROPY:
-                            tl.atomic_add(entropy + i, tl.sum(w * log, axis=1), mask=real, sem="relaxed")
+                            tl.atomic_add(entropy + i, tl.sum(x * log, axis=1), mask=real, sem="relaxed")
                         if ON:
-                            tl.atomic_add(on + i, tl.sum(w * picked[None, :], axis=1), mask=real, sem="relaxed")
-                        if MASS:
-                            tl.atomic_add(mass + i, tl.sum(w, axis=1), mask=real, sem="relaxed")
-                        if RECEIVED:
-                            # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
-                            pairs = tl.sum(tl.reshape(w, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
-                            taken += tl.sum(pairs, axis=0)
-            if ENTROPY or ON or MASS:
+                            tl.atomic_add(on + i, tl.sum(x * picked[None, :], axis=1), mask=real, sem="relaxed")
+                    if SUMS:
+                        # Four sums at once: an atomic operation moves its numbers through shared memory.
+                        size = tl.abs(x)
+                        total, sizes = tl.sum(x, axis=1), tl.sum(size, axis=1)
+                        logs = tl.sum(size * log2(tl.maximum(size, 2e-38), PTX), axis=1) if ENTROPY else total
+                        of_chosen = tl.sum(x * picked[None, :], axis=1) if ON else total
+                        four = tl.reshape(tl.join(tl.join(total, logs), tl.join(sizes, of_chosen)), (BM, 4))
+                        there = sums + 4 * i[:, None] + tl.arange(0, 4)[None, :]
+                        tl.atomic_add(there, four, mask=real[:, None], sem="relaxed")
+                    if MASS:
+                        tl.atomic_add(mass + i, tl.sum(x, axis=1), mask=real, sem="relaxed")
+                    if RECEIVED:
+                        # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
+                        pairs = tl.sum(tl.reshape(x, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
+                        taken += tl.sum(pairs, axis=0)
+                    if RECEIVED_SIZE:
+                        pairs = tl.sum(tl.reshape(tl.abs(x), (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
+                        taken_size += tl.sum(pairs, axis=0)
+            if ENTROPY or ON or MASS or SUMS:
                 tl.debug_barrier()  # the next block may add to the same rows by other threads: in the same order always
             if RECEIVED:
                 tl.store(received + j, tl.sum(tl.sum(taken, axis=0), axis=0), mask=j < last)
+            if RECEIVED_SIZE:
+                tl.store(received_size + j, tl.sum(tl.sum(taken_size, axis=0), axis=0), mask=j < last)

@@ -1,0 +1,130 @@
+"""Statistics of contributions on a GPU: what a `Contributions` asks, put to the Triton kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from .. import ceil
+from .kernel_launches import MOST, ROOM, cell_arguments, largest, launch_walk, mean_map, shares
+from .kernel_row_state import kernel_row_state
+from .key_block_visibility import equal_blocks
+from .matrix_region import matrix_region, programs, sizes
+from .value_products import ValueProducts
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+    from torch import Tensor
+
+    from ...weight_statistics import Top
+    from ...weights import Weights
+    from .kernel_row_state import KernelRowState
+    from .matrix_region import MatrixRegion
+
+
+def stats(
+    w: Weights,
+    v: Float[Tensor, "n k d"],
+    g: Float[Tensor, "n q d"],
+    *,
+    finite: bool,
+    total: bool,
+    size: bool,
+    spread: bool,
+    top: int | None,
+    received: bool,
+    received_size: bool,
+    columns: Bool[Tensor, "n_or_1 k"] | None,
+    cells: tuple[int, int] | None,
+    pool: Literal["max", "mean"],
+) -> dict[str, Tensor | Top] | None:
+    """The results of `Contributions.stats` by name, with one leading dimension; None where no kernel applies.
+
+    `finite` tells whether every value is.
+    """
+    r = None if top is not None and top > MOST else matrix_region(w, w.queries)
+    products = None if r is None else ValueProducts.of(r, v, g, finite)
+    if r is None or products is None:
+        return None
+    state = kernel_row_state(w, r)
+    results: dict[str, Tensor | Top] = {}
+    whole = cells if pool == "max" else None
+    if total or size or spread or received or received_size or columns is not None or whole:
+        walked = _walk(r, state, products, total or size, spread, received, received_size, columns, whole)
+        wanted = {"total": total, "size": size}
+        results |= {name: x for name, x in walked.items() if wanted.get(name, True)}
+    if cells is not None and pool == "mean":
+        results["map"] = mean_map(r, state, cells, products)
+    if top is not None:
+        results["top"] = largest(r, state, top, products)
+    return results
+
+
+def _walk(
+    r: MatrixRegion,
+    state: KernelRowState,
+    products: ValueProducts,
+    sums: bool,
+    spread: bool,
+    received: bool,
+    received_size: bool,
+    columns: Bool[Tensor, "n_or_1 k"] | None,
+    cells: tuple[int, int] | None,
+) -> dict[str, Tensor]:
+    """One walk for all that look at the whole matrix."""
+    cut, device = sizes(r, "contributions"), r.a.device
+    plan = equal_blocks(r.keys, cut.keys)
+    sums = sums or spread or columns is not None
+    most = ROOM // (16 * r.count * r.queries) if sums else plan.blocks
+    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
+    own: dict[str, Any] = {"SUMS": sums, "ENTROPY": spread, "ON": columns is not None}
+    own |= {"RECEIVED": received, "RECEIVED_SIZE": received_size}
+    if sums:  # the sum, of sizes, of sizes times their logarithms, over chosen keys
+        own["sums"] = torch.zeros(r.count, strips, r.queries, 4, device=device)
+    if columns is not None:
+        own |= {"chosen": columns.float().contiguous(), "chosen_n": 0 if columns.shape[0] == 1 else r.keys}
+    for name, wanted in (("received", received), ("received_size", received_size)):
+        if wanted:
+            own[name] = torch.empty(r.count, parts, r.keys, device=device)
+    if cells is not None:
+        own |= cell_arguments(r, cells, cut, plan)
+        own["cells"] = torch.full((r.count, *cells), torch.iinfo(torch.int32).min, dtype=torch.int32, device=device)
+    launch_walk(
+        r,
+        state,
+        cut,
+        plan,
+        (strips, r.count, parts),
+        products,
+        by_strip=1,
+        by_turn=strips,
+        turns=ceil(plan.blocks, strips),
+        **own,
+    )
+    results: dict[str, Tensor] = {}
+    if sums:
+        results["total"], results["size"], logs, on = own["sums"].sum(1).unbind(-1)
+        if columns is not None:
+            results["on"] = on
+        if spread:
+            results["spread"] = _entropy(results["size"], logs)
+    for name, wanted in (("received", received), ("received_size", received_size)):
+        if wanted:
+            results[name] = own[name].sum(1)
+    if cells is not None:
+        results["map"] = number_of_code(own["cells"])
+    return results
+
+
+def _entropy(size: Float[Tensor, "n q"], logs: Float[Tensor, "n q"]) -> Float[Tensor, "n q"]:
+    """log S − Σ_j |C_ij| log |C_ij| / S with S = Σ_j |C_ij|, from logarithms of base 2; 0 where S is."""
+    entropy = (size.log2() - logs / size) * math.log(2)
+    return entropy.clamp_min_(0).masked_fill_(size == 0, 0)
+
+
+def number_of_code(code: Int[Tensor, "*any"]) -> Float[Tensor, "*any"]:
+    """The x of `size_code(x)` in weight_functions_triton; 0 for what no number was joined with."""
+    bits = code ^ -0x7FFFFFFF
+    return (((bits >> 1) & 0x7FFFFFFF) | (bits << 31)).view(torch.float32) + 0.0
