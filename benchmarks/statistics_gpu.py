@@ -138,12 +138,15 @@ def long_context() -> Iterator[Measured]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", type=Path, default=RESULTS, help="where the rows go")
-    path = parser.parse_args().csv
+    parts = {part.__name__: part for part in (sixteen_heads, causal_layers, new_lengths, long_context)}
+    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts), help="which of them; all by default")
+    options = parser.parse_args()
+    path = options.csv
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs a CUDA device")
     rows: dict[str, list[Row]] = {}
-    for part in (sixteen_heads, causal_layers, new_lengths, long_context):
-        for name, by, p20, p50, p80, alone, peak in part():
+    for part in options.parts:
+        for name, by, p20, p50, p80, alone, peak in parts[part]():
             print(
                 f"{name:22} {by:42} {p20:8.3f} {p50:8.3f} {p80:8.3f}, alone {alone:8.3f} ms {peak:8.1f} MiB", flush=True
             )

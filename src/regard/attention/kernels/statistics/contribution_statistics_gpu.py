@@ -82,7 +82,7 @@ def _walk(
     own: dict[str, Any] = {"SUMS": sums, "ENTROPY": spread, "ON": columns is not None}
     own |= {"RECEIVED": received, "RECEIVED_SIZE": received_size}
     if sums:  # the sum, of sizes, of sizes times their logarithms, over chosen keys
-        own["sums"] = torch.zeros(r.count, strips, r.queries, 4, device=device)
+        own["sums"] = torch.zeros(4, r.count, strips, r.queries, device=device)
     if columns is not None:
         own |= {"chosen": columns.float().contiguous(), "chosen_n": 0 if columns.shape[0] == 1 else r.keys}
     for name, wanted in (("received", received), ("received_size", received_size)):
@@ -105,7 +105,7 @@ def _walk(
     )
     results: dict[str, Tensor] = {}
     if sums:
-        results["total"], results["size"], logs, on = own["sums"].sum(1).unbind(-1)
+        results["total"], results["size"], logs, on = own["sums"].sum(2).unbind(0)
         if columns is not None:
             results["on"] = on
         if spread:

@@ -3,8 +3,9 @@
 A program owns some blocks of keys (its strip) and walks over queries with each of them. Everything then lies where it
 is cheap: the sums over queries (`received`) stay in registers until a block of keys is done, the sums over the keys of
 one block are a reduction inside a thread and two shuffles. What a row gets from one program goes to that program's own
-slot [n, strip, q], added up afterwards: no two programs add to one place, so the order never changes. Maxima are joined
-by integer atomics, whose result no order changes.
+slot [n, strip, q], added up afterwards: no two programs write to one place, so the order never changes, and what is
+there is read before the products, which hide the wait. Maxima are joined by integer atomics, whose result no order
+changes.
 
 With DIRECTED the same is asked of contributions C_ij = w_ij (g_i · v_j) instead of weights: a second product, signs,
 and sums of sizes beside sums.
@@ -133,7 +134,8 @@ def walk(
     strip, n, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     strips, parts = tl.num_programs(0), tl.num_programs(2)
     own = (n.to(tl.int64) * strips + strip) * queries  # this program's slot among the row sums
-    entropy, on, mass, sums = entropy + own, on + own, mass + own, sums + 4 * own
+    entropy, on, mass, sums = entropy + own, on + own, mass + own, sums + own
+    plane = tl.num_programs(1).to(tl.int64) * strips * queries  # of one kind of sums
     from_q, from_k = tl.load(q_at + n), tl.load(k_at + n)
     slope = tl.load(slopes + n) if ALIBI else 0.0
     if BULK:  # blocks of queries by the copy engine: one thread asks, none computes addresses
@@ -204,6 +206,19 @@ def walk(
                     nothing: tl.constexpr = -1 if KIND == HARD else 0.0 if KIND == PROPORTIONAL else float("inf")
                     own_state = tl.load(state + i, mask=real, other=nothing)
                     own_anchor = tl.load(anchor + i, mask=real, other=1.0)[:, None] if ANCHORED else 0.0
+                    if ENTROPY and not DIRECTED:
+                        old_entropy = tl.load(entropy + i, mask=real, other=0.0)
+                    if ON and not DIRECTED:
+                        old_on = tl.load(on + i, mask=real, other=0.0)
+                    if MASS:
+                        old_mass = tl.load(mass + i, mask=real, other=0.0)
+                    if SUMS:
+                        old_total = tl.load(sums + i, mask=real, other=0.0)
+                        old_sizes = tl.load(sums + plane + i, mask=real, other=0.0)
+                        if ENTROPY:
+                            old_logs = tl.load(sums + 2 * plane + i, mask=real, other=0.0)
+                        if ON:
+                            old_chosen = tl.load(sums + 3 * plane + i, mask=real, other=0.0)
                     if BULK:
                         q_tile = all_q.load([rows * BM, 0])
                     else:
@@ -267,20 +282,21 @@ def walk(
                             x = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
                             log = tl.log2(tl.where(x > 0, x, 1.0)) if ENTROPY else x
                         if ENTROPY:
-                            tl.atomic_add(entropy + i, tl.sum(x * log, axis=1), mask=real, sem="relaxed")
+                            tl.store(entropy + i, old_entropy + tl.sum(x * log, axis=1), mask=real)
                         if ON:
-                            tl.atomic_add(on + i, tl.sum(x * picked[None, :], axis=1), mask=real, sem="relaxed")
+                            tl.store(on + i, old_on + tl.sum(x * picked[None, :], axis=1), mask=real)
                     if SUMS:
-                        # Four sums at once: an atomic operation moves its numbers through shared memory.
                         size = tl.abs(x)
-                        total, sizes = tl.sum(x, axis=1), tl.sum(size, axis=1)
-                        logs = tl.sum(size * log2(tl.maximum(size, 2e-38), PTX), axis=1) if ENTROPY else total
-                        of_chosen = tl.sum(x * picked[None, :], axis=1) if ON else total
-                        four = tl.reshape(tl.join(tl.join(total, logs), tl.join(sizes, of_chosen)), (BM, 4))
-                        there = sums + 4 * i[:, None] + tl.arange(0, 4)[None, :]
-                        tl.atomic_add(there, four, mask=real[:, None], sem="relaxed")
+                        tl.store(sums + i, old_total + tl.sum(x, axis=1), mask=real)
+                        tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
+                        if ENTROPY:
+                            logs = tl.sum(size * log2(size + 2e-38, PTX), axis=1)
+                            tl.store(sums + 2 * plane + i, old_logs + logs, mask=real)
+                        if ON:
+                            of_chosen = tl.sum(x * picked[None, :], axis=1)
+                            tl.store(sums + 3 * plane + i, old_chosen + of_chosen, mask=real)
                     if MASS:
-                        tl.atomic_add(mass + i, tl.sum(x, axis=1), mask=real, sem="relaxed")
+                        tl.store(mass + i, old_mass + tl.sum(x, axis=1), mask=real)
                     if RECEIVED:
                         # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
                         pairs = tl.sum(tl.reshape(x, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
@@ -289,7 +305,7 @@ def walk(
                         pairs = tl.sum(tl.reshape(tl.abs(x), (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
                         taken_size += tl.sum(pairs, axis=0)
             if ENTROPY or ON or MASS or SUMS:
-                tl.debug_barrier()  # the next block may add to the same rows by other threads: in the same order always
+                tl.debug_barrier()  # other threads may read for the next block what these have written
             if RECEIVED:
                 tl.store(received + j, tl.sum(tl.sum(taken, axis=0), axis=0), mask=j < last)
             if RECEIVED_SIZE:

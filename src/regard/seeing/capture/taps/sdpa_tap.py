@@ -64,6 +64,8 @@ def _scaled_dot_product_attention(
     else:
         with call_routing.suspend_reports():  # on meta tensors it calls softmax in Python
             out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if attn_mask is None and out.grad_fn is not None:
+            state = saved_state(out)
     module = None
     if interface_call is not None:
         interface_call.reported, module = True, interface_call.module
@@ -76,6 +78,21 @@ def _scaled_dot_product_attention(
         ablation.check_head_axis(name, out)
         out = ablation.output(name, out, dim=-3)
     return out
+
+
+def saved_state(out: Tensor) -> Tensor | None:
+    """The row state that a fused kernel left for its backward pass, log Σ_j exp(e_ij) [*batch, T_q]; None without one.
+
+    Not read where hooks keep such tensors elsewhere: reading one could run the forward pass again (checkpointing).
+    """
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if hooks is None or hooks(True) is not None or not hasattr(out.grad_fn, "_saved_logsumexp"):
+        return None
+    state: Tensor = out.grad_fn._saved_logsumexp.detach()  # type: ignore[union-attr]
+    if state.dim() == out.dim():  # cuDNN's: [B, H, T, 1]
+        state = state.squeeze(-1)
+    state = state[..., : out.shape[-2]]  # the memory-efficient kernel pads to a multiple of 32
+    return state if state.shape == out.shape[:-1] else None
 
 
 def _record(call: CapturedCall) -> Record:

@@ -1,0 +1,57 @@
+"""The row state that PyTorch's fused kernels leave for their backward pass."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from regard import watch
+from regard.seeing.capture.taps.sdpa_tap import saved_state
+
+
+def _inputs(device: str = "cpu", dtype: torch.dtype = torch.float32, keys: int = 3) -> list[torch.Tensor]:
+    return [torch.randn(2, n, 50, 16, device=device, dtype=dtype, requires_grad=True) for n in (3, keys, keys)]
+
+
+def _expected(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    e = q.double() @ k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT / 4
+    return e.masked_fill(torch.ones(50, 50, dtype=torch.bool, device=q.device).triu(1), -torch.inf).logsumexp(-1)
+
+
+def test_it_is_the_logarithm_of_the_denominators() -> None:
+    q, k, v = _inputs()
+    state = saved_state(scaled_dot_product_attention(q, k, v, is_causal=True))
+    assert state is not None
+    assert not state.requires_grad
+    torch.testing.assert_close(state.double(), _expected(q, k), rtol=1e-6, atol=1e-6)
+
+
+def test_none_without_a_fused_kernel_or_a_graph() -> None:
+    q, k, v = _inputs()
+    assert saved_state(q * 2) is None
+    assert saved_state(scaled_dot_product_attention(q.detach(), k.detach(), v.detach())) is None
+
+
+def test_tensors_that_hooks_keep_elsewhere_are_left_alone() -> None:
+    q, k, v = _inputs()
+    with torch.autograd.graph.save_on_cpu():
+        assert saved_state(scaled_dot_product_attention(q, k, v)) is None
+
+    class Layer(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled_dot_product_attention(x, x, x, dropout_p=0.0)
+
+    layer = Layer()
+    with watch(layer) as seen:
+        checkpoint(layer, q, use_reentrant=False).sum().backward()
+    assert len(seen)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [3, 1])
+def test_kernels_of_a_gpu(keys: int) -> None:
+    q, k, v = _inputs("cuda", torch.bfloat16, keys)
+    out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=keys == 1)
+    state = saved_state(out)
+    if state is not None:
+        torch.testing.assert_close(state.double(), _expected(q, k), rtol=1e-3, atol=1e-3)
