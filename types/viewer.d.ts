@@ -93,6 +93,7 @@ declare global {
     signedBytes: Uint8ClampedArray;
     head(index: number): string;
     overHead(index: number): string;
+    headOpacity(index: number): number;
   }
 
   /** What is looked at, as in the link. */

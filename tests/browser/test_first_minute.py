@@ -139,7 +139,7 @@ def test_figures_say_what_they_show(page: Page, fresh: Server) -> None:
     # Two layers side by side, from where a stranger looks for it; the link names no trace of this computer.
     page.get_by_role("tab", name="Heads").click()
     drawn(page, "drawn.links.length")
-    page.get_by_role("button", name="Compare", exact=True).click()
+    page.get_by_role("button", name="Compare as maps").click()
     drawn(page, "drawn.pending === 0")
     state = page.evaluate("regard.state.get()")
     assert (state["view"], state["call"], state["head"]) == ("map", "5", 11)  # the strongest link of “it”

@@ -53,6 +53,22 @@ test("text over the ramp and over heads has a contrast of 4.5 at least", () => {
   }
 });
 
+test("equal weights are equally far from the page in every head's colour", () => {
+  for (const [theme, paper] of /** @type {[string, number[]][]} */ ([
+    ["light", [251, 251, 249]],
+    ["dark", [23, 24, 28]],
+  ])) {
+    const palette = makePalette(theme);
+    const far = Array.from({ length: 12 }, (_, i) => {
+      const opacity = 0.5 * palette.headOpacity(i);
+      assert(opacity > 0.3 && opacity < 1, `${theme} head ${i}: ${opacity}`);
+      const drawn = bytes(palette.head(i)).map((byte, c) => opacity * byte + (1 - opacity) * paper[c]);
+      return Math.hypot(...labOf(drawn, VISIONS.normal).map((x, c) => x - labOf(paper, VISIONS.normal)[c]));
+    });
+    assert(Math.max(...far) < 1.35 * Math.min(...far), `${theme}: ${far}`); // without it about twice
+  }
+});
+
 test("no two of sixteen heads share a colour", () => {
   const { head } = makePalette("light");
   assert.equal(new Set(Array.from({ length: 16 }, (_, i) => head(i))).size, 16);

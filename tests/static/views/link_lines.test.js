@@ -1,6 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { linksFrom, linksTo, muted, visible } from "../../../src/regard/viewer/static/views/heads/link_lines.js";
+import {
+  linksFrom,
+  linksTo,
+  muted,
+  mutedQueries,
+  visible,
+} from "../../../src/regard/viewer/static/views/heads/link_lines.js";
 import { close } from "../expected.js";
 
 const side = { labels: ["a", "b", "c"], parts: [0, 0, 1], special: [true, false, false] };
@@ -11,7 +17,7 @@ const links = {
 };
 const scene = { active: [0], links, muted: new Set(), mass: 1, part: null, querySide: side, keySide: side };
 
-test("muted keys are left out, and the rest are shares of what remains", () => {
+test("muted keys are left out, and the rest are drawn as their weights", () => {
   const left = muted(side, ["first"]);
   assert.deepEqual([...left], [0]);
   const shown = linksFrom({ ...scene, muted: left }, 0);
@@ -21,7 +27,7 @@ test("muted keys are left out, and the rest are shares of what remains", () => {
   );
   close(
     shown.map((link) => link.alpha),
-    [0.75, 0.25],
+    [0.3, 0.1],
   );
 });
 
@@ -42,6 +48,23 @@ test("links between two sentences, and links to a key", () => {
       [1, 0.25],
     ],
   );
+});
+
+test("links from muted queries are left out where the key is of the same text", () => {
+  const text = { ...side, name: "text" };
+  const left = mutedQueries(text, text, ["special"]);
+  assert.deepEqual([...left], [0]);
+  assert.deepEqual([...mutedQueries(text, { ...side, name: "other" }, ["special"])], []);
+  assert.deepEqual(
+    linksTo({ ...scene, top: 0, height: 100, mutedQueries: left }, 0).map((link) => link.query),
+    [1],
+  );
+});
+
+test("weights that are on their way are no missing links", () => {
+  const waiting = { ...scene, waiting: false, links: { ...links, from: () => null } };
+  assert.deepEqual(linksFrom(waiting, 0), []);
+  assert.equal(waiting.waiting, true);
 });
 
 test("queries in view", () => {

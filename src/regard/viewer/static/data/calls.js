@@ -32,6 +32,11 @@ export function ownName(trace, call) {
   return own.slice(shared).join(".");
 }
 
+/** "Layer 3", or the module's name. */
+export function layerTitle(trace, call) {
+  return isNumbered(trace) ? `Layer ${call.layer}` : ownName(trace, call);
+}
+
 /** A call and its heads in the name of a file: ["layer3", "head7"]; of all heads nothing is said. */
 export function fileParts(trace, call, heads) {
   const layer = isNumbered(trace) ? `layer${call.layer}` : call.name;

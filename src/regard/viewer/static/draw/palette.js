@@ -17,6 +17,8 @@ const HEADS = {
   light: "006ccc b4180c 848400 600054 f0606c 181890 9c5490 609c9c a878f0 006c48 54486c 3c300c",
   dark: "6c90fc fcd818 b43c00 0cccd8 90b400 cc6cb4 3cfca8 d8a890 0c60cc 908460 c0e4fc 845484",
 };
+const PAPERS = { light: "#fbfbf9", dark: "#17181c" }; // as in shell.css
+const DISTANCE = 0.5; // from the page, of a head's colour: about the mean
 const STEPS = 256;
 
 /** Colours of a theme. `ramp(x)`, x from 0 to 1; `signed(x)`, from −1 to 1; `head(i, n)`; each a CSS colour. */
@@ -37,6 +39,8 @@ export function makePalette(theme) {
     head: (i) => `rgb(${headColor(i, theme)})`,
     /** Black or white, on the colour of a head. */
     overHead: (i) => readable(headColor(i, theme)),
+    /** What an opacity is multiplied by so that every head's colour is equally far from the page (in OKLab). */
+    headOpacity: (i) => DISTANCE / fromPaper(headColor(i, theme), theme),
   };
 }
 
@@ -81,6 +85,12 @@ function headColor(i, theme) {
   if (!again) return color;
   const [lightness, a, b] = toLab(color);
   return fromLab([lightness + (theme === "dark" ? -0.03 : 0.03) * again, a, b]);
+}
+
+/** How far a colour is from the page. */
+function fromPaper(rgb, theme) {
+  const [color, paper] = [toLab(Array.from(rgb)), toLab(hex(PAPERS[theme]))];
+  return Math.hypot(...color.map((x, c) => x - paper[c]));
 }
 
 function hex(text) {

@@ -1,6 +1,6 @@
 // Heads: lines between two columns of tokens, one colour per head.
 
-import { callOf, fileParts } from "../../data/calls.js";
+import { callOf, fileParts, layerTitle } from "../../data/calls.js";
 import { Links } from "../../data/links.js";
 import { labelAt, sideOf } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
@@ -16,7 +16,18 @@ import { headsPicture, headsTable } from "./heads_export.js";
 import { pinNames, pinsNamed, toggled, unique } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
 import { chooseWords } from "./heads_tour.js";
-import { drawLines, drawTokens, linksFrom, linksTo, muted, PAD, rowHeight, visible } from "./link_lines.js";
+import {
+  drawLines,
+  drawTokens,
+  linksFrom,
+  linksTo,
+  muted,
+  mutedQueries,
+  PAD,
+  rowHeight,
+  visible,
+} from "./link_lines.js";
+import { StrongestHeads } from "./strongest_heads.js";
 import { TokenPointer } from "./token_pointer.js";
 import { WhatIfPanel } from "./what_if_panel.js";
 
@@ -62,6 +73,8 @@ class Heads {
   mutes;
   /** @type {Set<number>} */
   muted;
+  /** @type {Set<number>} */
+  mutedQueries = new Set();
   /** @type {Pin[]} */
   pins;
   /** @type {string[]} */
@@ -91,8 +104,15 @@ class Heads {
     this.pane = this.scroll.pane;
     this.paint = this.scroll.paint;
     this.words = el("div");
+    this.strongest = new StrongestHeads(this);
     this.whatIf = new WhatIfPanel(this);
-    this.aside = el("aside.aside", { "aria-label": "What the chosen token looks at" }, this.words, this.whatIf.root);
+    this.aside = el(
+      "aside.aside",
+      { "aria-label": "What the chosen token looks at" },
+      this.words,
+      this.strongest.root,
+      this.whatIf.root,
+    );
     this.toward = new Toward(context, () => this.update(this.context.state.get()));
     this.controls.root.append(this.toward.root);
     root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
@@ -138,11 +158,13 @@ class Heads {
     this.controls.sink.show(this.mutes.includes("first"));
     this.controls.special.show(this.mutes.includes("special"));
     this.muted = muted(this.keySide, this.mutes);
+    this.mutedQueries = mutedQueries(this.querySide, this.keySide, this.mutes);
     this.pins = pinsNamed(state.pins, (pin) => this.sideOf(pin));
     const reach = this.keySide.labels.length - 1;
     this.shift = bounded(state.shift, -reach, reach, 0);
     this.stretch();
     this.listed = null;
+    this.strongest.show();
     this.whatIf.show();
     this.paint();
   }
@@ -167,13 +189,19 @@ class Heads {
 
   // Pins
 
-  toggle(pin) {
-    this.keep(toggled(this.pins, pin));
+  /** A pin alone, or with those that are there; the only one again unpins it. */
+  toggle(pin, adding = false) {
+    const only = this.pins.length === 1 && toggled(this.pins, pin).length === 0;
+    this.keep(adding ? toggled(this.pins, pin) : only ? [] : [pin]);
   }
 
   keep(pins) {
     const names = pinNames(pins, (pin) => this.sideOf(pin));
-    this.context.state.set({ pins: names.length ? names : null });
+    const word = pins.findLast(({ side }) => side === "query"); // Neuron and Map show the same one
+    this.context.state.set({
+      pins: names.length ? names : null,
+      ...(word ? { query: this.querySide.groups[word.at][0] } : {}),
+    });
   }
 
   sideOf({ side }) {
@@ -239,9 +267,13 @@ class Heads {
       keySide: this.keySide,
       links: this.links,
       muted: this.muted,
+      mutedQueries: this.mutedQueries,
       mass: this.share,
       part: this.pairs.includes(this.state.part) ? this.state.part : null,
       peak: this.rows.signed ? this.toward.ofCall(this.call)?.peak || 1 : 0,
+      opacities: Array.from({ length: this.call.heads }, (_, head) => this.context.palette.headOpacity(head)),
+      ramp: this.context.palette.ramp,
+      waiting: false, // whether weights are on their way; set while links are looked up
       signs: [this.context.palette.signed(-0.7), this.context.palette.signed(0.7)],
       theme: this.context.theme,
       chosen: this.focus().length > 0,
@@ -256,11 +288,11 @@ class Heads {
 
   shown(scene) {
     const focus = unique(this.focus());
-    if (!focus.length) return { focus, links: visible(scene).flatMap((query) => linksFrom(scene, query, false)) };
-    return {
-      focus,
-      links: focus.flatMap(({ side, at }) => (side === "query" ? linksFrom(scene, at) : linksTo(scene, at))),
-    };
+    const queries = visible(scene).filter((query) => !this.mutedQueries.has(query));
+    const links = focus.length
+      ? focus.flatMap(({ side, at }) => (side === "query" ? linksFrom(scene, at) : linksTo(scene, at)))
+      : queries.flatMap((query) => linksFrom(scene, query, false));
+    return { focus, links, waiting: scene.waiting };
   }
 
   draw() {
@@ -301,10 +333,21 @@ class Heads {
     }
   }
 
-  list({ focus, links }) {
-    const key = JSON.stringify([focus, links.length, this.active, this.level, this.call.id, this.rowsKey]);
+  list({ focus, links, waiting }) {
+    const { pins, mutes, active, level, rowsKey } = this;
+    const key = JSON.stringify([focus, pins, mutes, links.length, waiting, active, level, this.call.id, rowsKey]);
     if (key === this.listed) return;
     this.listed = key;
+    if (waiting && !links.length) {
+      this.words.replaceChildren(
+        el(
+          "p.quietly",
+          { role: "status" },
+          `Reading ${layerTitle(this.trace, this.call).replace(/^Layer/, "layer")} …`,
+        ),
+      );
+      return;
+    }
     const [summarize, explain] = this.rows.signed ? [contributionSummary, contributionLegend] : [summary, legend];
     const parts = focus.length
       ? summarize(this, focus, links, (found) => this.bring(found))
@@ -354,6 +397,7 @@ class Heads {
       focus: shown.focus,
       links: shown.links,
       rows: visible(scene),
+      strongest: this.strongest.best.map(({ call, ...rest }) => ({ call: call.id, ...rest })),
       row: scene.row,
       toward: this.rows.signed ? this.toward.answers : null,
     };
@@ -361,6 +405,7 @@ class Heads {
 
   destroy() {
     this.ending.abort();
+    this.strongest.close();
     this.whatIf.close();
     this.toward.close();
     this.scroll.close();

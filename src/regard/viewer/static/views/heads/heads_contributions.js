@@ -3,8 +3,9 @@ import { isNumbered, ownName } from "../../data/calls.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
 import { barRow } from "../../draw/weight_bars.js";
+import { clearButton } from "./heads_sidebar.js";
 
-const LISTED = 14;
+const LISTED = 8;
 
 /** The tokens that the focused ones are linked to, by the size of their contributions. */
 export function contributionSummary(view, focus, links, bring) {
@@ -22,7 +23,7 @@ export function contributionSummary(view, focus, links, bring) {
       ? `To ${view.toward.name}, through ${names.join(", ")}`
       : `To ${view.toward.name}, from ${names.join(", ")}`;
   return [
-    el("h2", {}, title),
+    el("div.aside-title", {}, el("h2", {}, title), ...clearButton(view)),
     el("p.quietly", {}, `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
     el(
       "div.bars",

@@ -24,8 +24,8 @@ export function headsControls(state, mute, compare) {
   );
   const special = tick("Hide [CLS], [SEP]", false, (on) => mute("special", on), "Leave special tokens out (s)");
   const partBox = el("span");
-  const title = "One head of two layers side by side, in Map";
-  const comparison = el("button", { type: "button", title, onclick: compare }, "Compare");
+  const title = "One head of two layers side by side, in the tab Map";
+  const comparison = el("button", { type: "button", title, onclick: compare }, "Compare as maps");
   const root = el("div.controls", {}, callBox, comparison, buttons, mass, sink, special, partBox);
   return { root, callBox, buttons, mass, sink, special, partBox };
 }
@@ -53,6 +53,12 @@ export function headsKeys(view) {
     { key: "ArrowLeft", text: "the queries’ column", run: () => view.pointer.cross("query") },
     { key: "ArrowRight", text: "the keys’ column", run: () => view.pointer.cross("key") },
     { key: "Enter", text: "pin the token", run: () => view.pointer.hover && view.toggle(view.pointer.hover) },
+    {
+      key: "Enter",
+      shift: true,
+      text: "pin one more token",
+      run: () => view.pointer.hover && view.toggle(view.pointer.hover, true),
+    },
     { key: "Escape", text: "unpin all", run: () => view.unpin() },
     { key: "]", text: "next layer", run: () => view.layer(1) },
     { key: "[", text: "previous layer", run: () => view.layer(-1) },

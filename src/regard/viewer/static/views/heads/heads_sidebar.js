@@ -2,14 +2,14 @@
 //
 // `view` has call, active (heads), colors, querySide, keySide, links, rows and muted, as the view has them.
 
-import { isNumbered, ownName } from "../../data/calls.js";
+import { isNumbered, layerTitle } from "../../data/calls.js";
 import { patternSentence } from "../../data/pattern_sentences.js";
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
 import { barRow } from "../../draw/weight_bars.js";
 
-const LISTED = 14;
+const LISTED = 8;
 const RESTING = ["first", "sink"]; // patterns of heads that do nothing in particular
 
 /** The tokens the focused ones are linked to, the strongest first; `bring(label)` when one is clicked. */
@@ -29,15 +29,52 @@ export function summary(view, focus, links, bring) {
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
   const verb = side === "key" ? "looked at by" : names.length > 1 ? "look at" : "looks at";
   const parts = [
-    el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`),
+    el("div.aside-title", {}, el("h2", {}, `“${names.slice(0, 3).join(" · ")}${more}” ${verb}`), ...clearButton(view)),
     ...marked(view, side, same),
     ...findings(view, side, new Set(same.map(({ at }) => at)), links).map((text) => el("p.finding", {}, text)),
+    ...hiddenWeight(view, side, same),
     el("p.quietly", {}, measured(view, side, same.length)),
     el("div.bars", {}, ...rows),
   ];
   if (!links.length)
     parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
+}
+
+/** Unpins everything; where nothing is pinned there is none. */
+export function clearButton(view) {
+  if (!view.pins.length) return [];
+  const attributes = { type: "button", title: "Choose no token (Esc)", onclick: () => view.unpin() };
+  return [el("button.quiet.clear", attributes, "Clear")];
+}
+
+/** How much of the weight of the chosen queries is on tokens that are hidden, whose lines are not drawn. */
+function hiddenWeight(view, side, chosen) {
+  if (side !== "query" || !view.muted.size || !view.active.length) return [];
+  let sum = 0;
+  for (const { at } of chosen)
+    for (const head of view.active) {
+      const found = view.links.from(head, at);
+      if (!found) return [];
+      found.weights.forEach((weight, j) => {
+        if (view.muted.has(found.keys[j])) sum += weight;
+      });
+    }
+  const share = sum / (chosen.length * view.active.length);
+  const names = hiddenNames(view);
+  return [
+    el("p", { "data-hidden": share }, `${share.toFixed(2)} of the weight is on ${names}, which ${are(view)} hidden.`),
+  ];
+}
+
+/** The tokens that are hidden: "[CLS], [SEP]". */
+export function hiddenNames(view) {
+  const names = [...new Set([...view.muted].map((at) => view.keySide.labels[at]))];
+  return names.length > 3 ? `${view.muted.size} tokens` : names.join(", ");
+}
+
+function are(view) {
+  return view.muted.size > 1 ? "are" : "is";
 }
 
 /** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
@@ -140,14 +177,15 @@ export function legend(view, queries, links) {
   const held = links.reduce((sum, link) => sum + link.weight, 0);
   const share = all ? ` They hold ${Math.round((100 * held) / all)} % of the weight of the queries in view.` : "";
   const notes = [
-    view.muted.size && "Hidden tokens are left out, and lines are shares of what remains; numbers stay the weights.",
+    view.muted.size &&
+      `The lines from and to ${hiddenNames(view)} are not drawn; the others are drawn as without hiding.`,
     !view.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
   ];
   const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
   const hands =
-    "Click a token to keep it chosen; drag, or Shift and click, for several. Shift and the wheel move the right column.";
+    "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
   return [
-    el("h2", { title: call.name }, isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call)),
+    el("h2", { title: call.name }, layerTitle(view.trace, call)),
     el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...layerFindings(view).map((text) => el("p.finding", {}, text)),

@@ -1,8 +1,10 @@
 // The picture of the Heads view: which links a scene shows, the lines, and the tokens on both sides.
 //
-// A link is {head, query, key, weight, alpha}. Its line's opacity is its weight where a token was chosen; where those of
-// every query are drawn, on top of one another, the weight over the cube root of how many heads are on. Of contributions
-// (a scene with a `peak`) the opacity is their share of the largest one of the layer, and the colour is that of their sign.
+// A link is {head, query, key, weight, alpha}. `alpha` is the weight itself, whatever is hidden; where the links of every
+// query are drawn, on top of one another, the weight over the cube root of how many heads are on. Of contributions (a scene
+// with a `peak`) it is their share of the largest one of the layer, and the colour is that of their sign. Equal weights look
+// equally strong in every head: the width of a line grows with the weight, its opacity with the square root and with how
+// near the head's colour is to the page (`headOpacity`); the squares beside tokens have the colours of Map.
 import { shortened } from "../../draw/canvas.js";
 
 const [LOW, HIGH] = [22, 44]; // pixels of a token: as high as the window lets all of them be, within these
@@ -20,12 +22,17 @@ export function rowHeight(height, count) {
   return Math.max(LOW, Math.min(HIGH, Math.floor((height - 2 * PAD) / Math.max(1, count))));
 }
 
-/** Keys that are left out: the first, or special ones. */
-export function muted(keySide, names) {
+/** Tokens of one side that are left out: the first, or special ones. */
+export function muted(side, names) {
   const out = new Set();
   if (names.includes("first")) out.add(0);
-  if (names.includes("special")) keySide.special.forEach((special, at) => special && out.add(at));
+  if (names.includes("special")) side.special.forEach((special, at) => special && out.add(at));
   return out;
+}
+
+/** Queries whose lines are left out unless they are chosen: those that are left out as keys of the same text. */
+export function mutedQueries(querySide, keySide, names) {
+  return querySide.name === keySide.name ? muted(querySide, names) : new Set();
 }
 
 /** The queries in view. */
@@ -35,20 +42,25 @@ export function visible({ top, height, row, querySide }) {
   return Array.from({ length: Math.max(0, last - first) }, (_, i) => first + i);
 }
 
-/** The links of one query: of each head the strongest, up to the chosen mass, without the muted. */
+/** The links of one query: of each head the strongest, up to the chosen mass, without the muted.
+ *
+ * Sets `scene.waiting` where weights are on their way.
+ */
 export function linksFrom(scene, query, alone = true) {
   const { active, links, muted: left, mass } = scene;
   const out = [];
   const [among, faint] = alone ? [1, FAINT] : [Math.cbrt(active.length), FOG];
   for (const head of active) {
     const found = links.from(head, query);
-    if (!found) continue;
-    const all = links.total(found);
-    let rest = all;
+    if (!found) {
+      scene.waiting = true;
+      continue;
+    }
+    let rest = links.total(found);
     found.weights.forEach((weight, at) => {
       if (left.has(found.keys[at])) rest -= sized(scene, weight);
     });
-    const scale = scene.peak ? 1 / scene.peak : rest > 0 ? all / rest : 1;
+    const scale = scene.peak ? 1 / scene.peak : 1;
     let sum = 0;
     for (let at = 0; at < found.keys.length; at++) {
       const [key, weight] = [found.keys[at], found.weights[at]];
@@ -66,7 +78,10 @@ export function linksFrom(scene, query, alone = true) {
 export function linksTo(scene, key) {
   const { active, links, mass, querySide } = scene;
   const weights = links.to(key, visible(scene));
-  if (!weights) return [];
+  if (!weights) {
+    scene.waiting = true;
+    return [];
+  }
   const count = querySide.labels.length;
   const out = [];
   for (const head of active) {
@@ -74,7 +89,7 @@ export function linksTo(scene, key) {
     const size = (query) => sized(scene, row[query]) / (scene.peak || 1);
     const all = row.reduce((sum, _, query) => sum + size(query), 0);
     const order = Array.from(row.keys())
-      .filter((query) => size(query) >= FAINT)
+      .filter((query) => size(query) >= FAINT && !scene.mutedQueries?.has(query))
       .sort((a, b) => size(b) - size(a));
     let sum = 0;
     for (const query of order) {
@@ -124,8 +139,9 @@ export function drawLines(ctx, scene, links) {
     const { head, weight } = bucket[0];
     ctx.strokeStyle = colorOf(scene, head, weight);
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
-    ctx.globalAlpha = level > 1 ? level / LEVELS : mean(bucket);
-    if (scene.chosen) ctx.lineWidth = 1.2 + (3 * level) / LEVELS;
+    const alpha = level > 1 ? level / LEVELS : mean(bucket);
+    ctx.globalAlpha = scene.peak ? alpha : lineOpacity(scene, head, alpha);
+    if (scene.chosen) ctx.lineWidth = 1 + 4 * alpha;
     ctx.beginPath();
     for (const link of bucket) {
       const y0 = near(scene, middle(scene, "query", link.query)) + aside.get(head);
@@ -136,6 +152,11 @@ export function drawLines(ctx, scene, links) {
     ctx.stroke();
   }
   ctx.globalAlpha = 1;
+}
+
+/** Of weights. Under thousands of lines only strong ones may be strong; the few of a chosen token are all seen. */
+function lineOpacity({ chosen, opacities }, head, alpha) {
+  return Math.min(1, (chosen ? Math.sqrt(alpha) : alpha) * opacities[head]);
 }
 
 /** A token out of view is drawn to just beyond the edge: a line straight to it would leave the picture at once. */
@@ -193,21 +214,25 @@ function drawColumn(ctx, scene, side, focus, links, { pins, hover, colors }) {
   }
 }
 
-/** Beside each label one square per head, as strong as its weight; above them the heads' numbers where they fit. */
+/** Beside each label one square per head in the colour of its weight; above them the heads' numbers and colours.
+ *
+ * Of several queries the mean of their weights, of several keys the sum, as in the words beside the picture.
+ */
 function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
   const slot = new Map(scene.active.map((head, at) => [head, at]));
   const w = width / Math.max(1, scene.active.length);
   const sums = new Map();
+  const among = side === "key" && !scene.peak ? new Set(links.map(({ query }) => query)).size : 1;
   for (const link of links) {
     const at = side === "query" ? link.query : link.key;
     if (at < first || at >= last) continue;
     const key = at * scene.colors.length + link.head;
-    sums.set(key, (sums.get(key) ?? 0) + (scene.peak && link.weight < 0 ? -1 : 1) * link.alpha);
+    sums.set(key, (sums.get(key) ?? 0) + ((scene.peak && link.weight < 0 ? -1 : 1) * link.alpha) / among);
   }
   for (const [key, alpha] of sums) {
     const [at, head] = [Math.floor(key / scene.colors.length), key % scene.colors.length];
-    ctx.fillStyle = colorOf(scene, head, alpha);
-    ctx.globalAlpha = Math.min(1, Math.abs(alpha));
+    ctx.fillStyle = scene.peak ? colorOf(scene, head, alpha) : scene.ramp(Math.sqrt(alpha));
+    ctx.globalAlpha = scene.peak ? Math.min(1, Math.abs(alpha)) : 1;
     ctx.fillRect(
       x + slot.get(head) * w,
       middle(scene, side, at) - scene.row / 2 + 1,
@@ -216,13 +241,14 @@ function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
     );
   }
   ctx.globalAlpha = 1;
+  if (scene.top > 0) return;
   const digits = String(Math.max(...scene.active)).length;
-  if (w < 3 + 6 * digits || scene.top > 0) return; // the numbers of all heads fit, or none is written
-  Object.assign(ctx, {
-    font: `9px ${colors.font}`,
-    fillStyle: colors.soft,
-    textAlign: "center",
-    textBaseline: "middle",
-  });
-  for (const [head, at] of slot) ctx.fillText(String(head), x + (at + 0.5) * w, -scene.top - PAD / 2);
+  const every = Math.ceil((2 + 5 * digits) / w); // each head's number, or every second where they are too narrow
+  Object.assign(ctx, { font: `9px ${colors.font}`, textAlign: "center", textBaseline: "middle" });
+  for (const [head, at] of slot) {
+    ctx.fillStyle = scene.colors[head];
+    ctx.fillRect(x + at * w, -scene.top - 2, Math.max(1, w - 1), 3);
+    ctx.fillStyle = colors.soft;
+    if (at % every === 0) ctx.fillText(String(head), x + (at + 0.5) * w - 0.5, -scene.top - PAD + 5);
+  }
 }

@@ -6,6 +6,8 @@ import { PAD } from "./link_lines.js";
 
 /** @typedef {import("./heads_pins.js").Pin} Pin */
 
+const STILL = 10; // pixels: a finger that moves farther scrolls
+
 /** `view` is the Heads view: its box and pane, its sides, pins and state. */
 export class TokenPointer {
   constructor(view) {
@@ -16,11 +18,18 @@ export class TokenPointer {
     this.last = null;
     /** Where a drag over several tokens began, with the pins of that moment. @type {(Pin & {before: Pin[]}) | null} */
     this.dragged = null;
+    /** Where a finger went down. @type {{x: number, y: number} | null} */
+    this.tapped = null;
     const { pane, box } = view;
     pane.addEventListener("pointermove", (event) => this.moved(event));
     pane.addEventListener("pointerleave", () => this.point(null));
     pane.addEventListener("pointerdown", (event) => this.pressed(event));
-    pane.addEventListener("pointerup", () => (this.dragged = null));
+    pane.addEventListener("pointerup", (event) => this.released(event));
+    // A finger that scrolls: the browser ends the pointer, and nothing is chosen.
+    pane.addEventListener("pointercancel", () => {
+      [this.dragged, this.tapped] = [null, null];
+      this.point(null);
+    });
     box.addEventListener("wheel", (event) => this.wheeled(event), { passive: false });
   }
 
@@ -46,6 +55,7 @@ export class TokenPointer {
   }
 
   moved(event) {
+    if (event.pointerType === "touch") return; // a finger that moves scrolls
     const pin = this.under(event);
     if (this.dragged && pin && pin.side === this.dragged.side)
       this.view.keep(withRange(this.dragged.before, this.dragged, pin));
@@ -59,14 +69,27 @@ export class TokenPointer {
   }
 
   pressed(event) {
+    if (event.pointerType === "touch") this.tapped = { x: event.clientX, y: event.clientY };
+    else this.choose(event);
+  }
+
+  released(event) {
+    this.dragged = null;
+    const from = this.tapped;
+    this.tapped = null;
+    if (from && Math.hypot(event.clientX - from.x, event.clientY - from.y) < STILL) this.choose(event);
+  }
+
+  /** The token under the pointer alone; with Shift all from the last one on, with Control one more. */
+  choose(event) {
     const { view } = this;
     const pin = this.under(event);
     if (!pin) return;
     view.box.focus({ preventScroll: true });
     if (event.shiftKey && this.last?.side === pin.side) view.keep(withRange(view.pins, this.last, pin));
     else {
-      view.toggle(pin);
-      this.dragged = { ...pin, before: view.pins };
+      view.toggle(pin, event.ctrlKey || event.metaKey);
+      if (event.pointerType !== "touch") this.dragged = { ...pin, before: view.pins };
     }
     this.last = pin;
   }
