@@ -13,11 +13,13 @@ const WORDS =
 export function towardProof() {
   const dialog = el("dialog.proof", { "aria-label": "Do the contributions add up?" });
   const button = el("button.badge", { type: "button", "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
-  const holder = el("span.holder", { hidden: true }, button, dialog);
+  const holder = el("span.holder", { hidden: true });
   /** @param {Answers | null} answers @param {Trace} trace @param {string | null} callId */
   const show = (answers, trace, callId) => {
     const call = answers?.calls.find((one) => one.id === callId) ?? worst(answers);
     holder.hidden = !call;
+    if (call && !button.isConnected) holder.append(button, dialog);
+    if (!call) holder.replaceChildren();
     if (!answers || !call) return;
     button.dataset.kept = String(call.kept);
     button.replaceChildren(
