@@ -29,6 +29,16 @@ test("to a label: the sum over its columns", () => {
   close(new Links(dense, side, side).to(1), [0, 0.7, 0.5]);
 });
 
+test("contributions add up over rows, and are sorted by size", () => {
+  const signed = matrix.map((row) => row.map((x, j) => (j === 1 ? -x : x)));
+  const rows = { ...dense, signed: true, row: (_, i) => ({ data: Float32Array.from(signed[i]) }) };
+  const links = new Links(rows, side, side);
+  const found = links.from(0, 1);
+  assert.deepEqual([...found.keys], [0, 1]);
+  close(found.weights, [0.6, -0.6]);
+  close([links.total(found)], [1.2]);
+});
+
 test("of the strongest keys alone the links are the same where they hold everything", () => {
   const rows = {
     dense: false,

@@ -27,3 +27,15 @@ test("a rectangle that reaches beyond the matrix is cut at its end", () => {
     matrix.flat(),
   );
 });
+
+test("of contributions the one of largest size keeps its sign", () => {
+  const signed = [
+    [1, -3],
+    [2, 0.5],
+  ];
+  const window = { top: 0, left: 0, bottom: 2, right: 2, height: 1, width: 1, pool: "max", signed: true };
+  close(
+    pooled((i) => signed[i], 2, 2, window),
+    [-3],
+  );
+});

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { marks, shader } from "../../../src/regard/viewer/static/draw/color_scale.js";
+import { marks, shader, signedShader } from "../../../src/regard/viewer/static/draw/color_scale.js";
 import { close } from "../expected.js";
 
 test("linear and root", () => {
@@ -13,6 +13,10 @@ test("the logarithmic scale begins at a quarter of even attention, or a thousand
   close([0, 1e-9].map(shader("log", 10)), [0, 0.02]); // what is not exactly zero can be seen
   close([shader("log", 2500)(1e-4)], [0.02]); // 1 / (4 · 2500) = 1e-4
   close([shader("log", 2500)(1e-2)], [0.5]);
+});
+
+test("contributions are shares of the largest, none in the middle", () => {
+  close([-4, -1, 0, 1, 4, 9].map(signedShader(shader("root", 10), 4)), [0, 0.25, 0.5, 0.75, 1, 1]);
 });
 
 test("marks of the scale", () => {

@@ -69,6 +69,23 @@ test("equal weights are equally far from the page in every head's colour", () =>
   }
 });
 
+test("the two signs can be told apart in every vision, and text on them can be read", () => {
+  for (const theme of ["light", "dark"]) {
+    const { signed, overSigned } = makePalette(theme);
+    const text = { "#000000": [0, 0, 0], "#ffffff": [255, 255, 255] };
+    for (let i = 1; i <= 10; i++) {
+      const [less, more] = [bytes(signed(-i / 10)), bytes(signed(i / 10))];
+      assert(contrast(less, text[overSigned(-i / 10)]) >= 4.5, `${theme} −${i / 10}`);
+      assert(contrast(more, text[overSigned(i / 10)]) >= 4.5, `${theme} ${i / 10}`);
+      if (i < 3) continue; // near zero both are the page
+      for (const [name, vision] of Object.entries(VISIONS)) {
+        const [a, b] = [labOf(less, vision), labOf(more, vision)];
+        assert(Math.hypot(...a.map((x, c) => x - b[c])) > 0.085, `${theme}, ${name}: ±${i / 10}`);
+      }
+    }
+  }
+});
+
 test("no two of sixteen heads share a colour", () => {
   const { head } = makePalette("light");
   assert.equal(new Set(Array.from({ length: 16 }, (_, i) => head(i))).size, 16);
