@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from regard import watch
-from regard.seeing.capture.call_inputs_and_output import tensors_of
 from tests.support import tiny_architectures
 from tests.support.tiny_architectures import Lengths
 
@@ -65,11 +64,15 @@ def _bytes() -> int:
 
 
 def _square(seen: Any) -> set[str]:
-    """What holds as many numbers as one matrix has: the origin of the call, and the shape."""
+    """What holds as many numbers as one matrix has: the origin of the call, the shape, and what it is."""
     held = set()
     for call in seen:
-        *_, queries, keys = call.shape
-        square = [x for x in tensors_of(call.record) if x.numel() >= queries * keys and {queries, keys} <= set(x.shape)]
-        reason = f", {call.matrix}" if call.matrix else ""
-        held |= {f"{call.origin} {list(x.shape)}{reason}" for x in square if min(queries, keys) > 1}
+        shape = call.shape[-2:]
+        energies = call.record.energies
+        biases = [(x.added, call.matrix or "a bias of its own") for x in energies.modifiers if x.added is not None]
+        if energies.mask is not None and energies.mask.seen is not None:
+            biases.append((energies.mask.seen, "a mask that is no interval of keys"))
+        held |= {
+            f"{call.origin} {list(x.shape)}, {what}" for x, what in biases if x.shape[-2:] == shape and min(shape) > 1
+        }
     return held

@@ -98,7 +98,9 @@ class WrittenScores(NamedTuple):
             elif step.kind == "add":
                 assert step.tensor is not None
                 added = _aligned(step.tensor, step.shape, batch)
-                modifiers += [Bias(added if number == 1 else added * number), *_rounding(step.dtype)]
+                if added.numel() < SHORT or bool(added.any()):  # `baddbmm` may be given a matrix of zeros
+                    modifiers.append(Bias(added if number == 1 else added * number))
+                modifiers += _rounding(step.dtype)
             elif step.kind == "close":
                 rule = _mask_of(step, batch)
                 mask = rule if mask is None or rule is None else mask & rule
@@ -135,6 +137,7 @@ class WrittenScores(NamedTuple):
         return _aligned(q, (*first_lead, *q.shape[-2:]), batch), _aligned(k, (*first_lead, *k.shape[-2:]), batch)
 
 
+@torch.no_grad()
 def recomputed_record(
     scores: WrittenScores,
     weights: Float[Tensor, "*batch q k"],

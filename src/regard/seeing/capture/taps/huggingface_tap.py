@@ -30,9 +30,14 @@ if TYPE_CHECKING:
 
     from ....attention.energies.lazy_energy_matrix import EnergyMatrix
     from ...effects.interventions import Intervention
+    from ..recording.captured_call import CapturedCall
 
-verified: set[tuple[Any, ...]] = set()
-"""Modules whose eager weights were compared with ours and were equal. Cleared when a watch opens."""
+verified: dict[tuple[Any, ...], bool] = {}
+"""Modules whose eager weights were compared with ours and were equal, and whether their scores are rounded.
+
+Cleared when a watch opens."""
+OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
+"""The arguments that decide the weights."""
 HALF = (torch.float16, torch.bfloat16)
 
 
@@ -62,22 +67,20 @@ def _attention(
     ablations = call_routing.ablations_of(module)
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
-    end_trace()
-    waiting = call_routing.thread_state.softmaxes
+    state = call_routing.thread_state
+    if state.trace is not None:
+        end_trace()
+    waiting = state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
-    interface_call, before = call_routing.InterfaceCall(module, key, value), call_routing.thread_state.interface_call
-    call_routing.thread_state.interface_call = interface_call
+    interface_call, before = call_routing.InterfaceCall(module, key, value), state.interface_call
+    state.interface_call = interface_call
     try:
         result = function(module, query, key, value, attention_mask, *args, **kwargs)
     finally:
-        call_routing.thread_state.interface_call = before
+        state.interface_call = before
     if not interface_call.reported:
-        call_routing.try_report(
-            lambda: _record(function, implementation, interface_call, query, attention_mask, result, kwargs),
-            module,
-            output=GraphOutput(result[0], lambda g: g.transpose(1, 2)),  # [B, T_q, heads, D]
-        )
+        _report(function, implementation, interface_call, query, attention_mask, result, kwargs)
     for ablation, name in ablations:
         result = (ablation.output(name, result[0], dim=2), *result[1:])
     return result
@@ -105,26 +108,82 @@ def _ablated_mask(
     return mask
 
 
-def _record(
+def _report(
     function: Callable[..., Any],
     implementation: str,
     call: call_routing.InterfaceCall,
     query: Tensor,
     mask: Any,
     result: Any,
+    arguments: dict[str, Any],
+) -> None:
+    """Report a call that no tap inside the interface has seen. Of a verified module only references are collected."""
+    module, output = call.module, GraphOutput(result[0], _transposed)
+    options = {name: arguments[name] for name in OPTIONS if arguments.get(name) is not None}
+    dropout = float(arguments.get("dropout", 0.0)) if module.training else 0.0
+    key = (id(module), function, *options)
+    if key not in verified:
+        try:
+            record = _record(key, implementation, call, query, mask, result, options, dropout)
+        except Exception as error:
+            call_routing.report_missed(call_routing.failure(error), module)
+            return
+        if key not in verified:
+            call_routing.report(record, module, output=output)
+            return
+    rounded, sinks, bias = verified[key], _sinks(module, options), options.get("position_bias")
+    learned = tuple([x for x in (bias, sinks) if x is not None])
+    settings = None if bias is not None else (options.get("scaling"), options.get("softcap"), rounded)
+    details = implementation, module, options, dropout, rounded
+    call_routing.try_capture(
+        _captured_record, query, call.key, call.value, result[0].transpose(1, 2), module, mask, None, learned,
+        settings, details, output,
+    )  # fmt: skip
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The interface returns [B, T_q, heads, D]."""
+    return x.transpose(1, 2)
+
+
+def _sinks(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
+    sinks: Tensor | None = options.get("s_aux")
+    for attributes in (module.__dict__, module._parameters, module._buffers):  # faster than `getattr`
+        sinks = attributes.get("sinks") if sinks is None else sinks
+    return sinks
+
+
+def _captured_record(call: CapturedCall) -> Record:
+    """The record of a call of eager attention in a module whose weights were compared before."""
+    implementation, module, options, dropout, rounded = call.details
+    energies = _energies(implementation, module, call.q, call.k, call.mask, options, rounded)
+    sinks = _sinks(module, options)
+    normalize = Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten())
+    cross = call_routing.is_cross(module)
+    return Record(energies, call.v, call.out, implementation, normalize, None, dropout, cross, call.rows)
+
+
+def _record(
+    key: tuple[Any, ...],
+    implementation: str,
+    call: call_routing.InterfaceCall,
+    query: Tensor,
+    mask: Any,
+    result: Any,
     options: dict[str, Any],
+    dropout: float,
 ) -> Record:
-    module, key, value = call.module, call.key, call.value
+    module, value = call.module, call.value
     out, weights = result[0], result[1] if len(result) > 1 else None
-    sinks = options.get("s_aux", getattr(module, "sinks", None))
-    energies = _energies(implementation, module, query, key, mask, options)
+    sinks = _sinks(module, options)
+    energies = _energies(implementation, module, query, call.key, mask, options)
     record = Record(
         energies,
         value.detach(),
         out.detach().transpose(1, 2).view(*query.shape[:-1], value.shape[-1]),
         implementation,
         normalize=Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten()),
-        dropout=float(options.get("dropout", 0.0)) if module.training else 0.0,
+        dropout=dropout,
         cross=call_routing.is_cross(module),
     )
     if call.weights is not None and (weights is None or call.weights.shape == weights.shape):
@@ -133,12 +192,13 @@ def _record(
         weights = None  # nothing to compare with
     if implementation == "eager" and weights is not None:
         # In half precision eager attention rounds its scores, and its weights are those of rounded scores.
-        records = [record]
+        records = [(record, False)]
         if query.dtype in HALF:
-            rounded = _energies(implementation, module, query, key, mask, options, rounded=True)
-            records.insert(0, replace(record, energies=rounded))
-        for same in records:
-            if _agrees(function, module, options, same, weights):
+            rounded = _energies(implementation, module, query, call.key, mask, options, rounded=True)
+            records.insert(0, (replace(record, energies=rounded), True))
+        for same, is_rounded in records:
+            if _agrees(same, weights):
+                verified[key] = is_rounded
                 return same
         # A sink may be applied to the output, after a softmax without it: the output decides.
         if sinks is not None and Call("", placed(record, torch.Tensor.detach)).fidelity().faithful:
@@ -184,24 +244,15 @@ def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
     return bool(getattr(module, "is_causal", True) if flag is None else flag)
 
 
-def _agrees(
-    function: Callable[..., Any], module: nn.Module, options: dict[str, Any], record: Record, weights: Tensor
-) -> bool:
-    """Whether the record gives the weights that the eager function used. Compared once for each module."""
-    kinds = tuple(type(x) for x in record.energies.modifiers)
-    key = (id(module), function, kinds, *sorted(name for name, x in options.items() if x is not None))
-    if key in verified:
-        return True
-    with torch.no_grad():
-        ours = Call("", placed(record, torch.Tensor.detach)).weights
-        rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
-        theirs = weights[..., rows, :].float()
-        # Relative to each row: with many keys every weight is small. A row that a sink takes whole is zero in both.
-        error = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1)
-        same = bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
-    if same:
-        verified.add(key)
-    return same
+@torch.no_grad()
+def _agrees(record: Record, weights: Tensor) -> bool:
+    """Whether the record gives the weights that the eager function used."""
+    ours = Call("", placed(record, torch.Tensor.detach)).weights
+    rows = sorted({0, weights.shape[-2] // 2, weights.shape[-2] - 1})
+    theirs = weights[..., rows, :].float()
+    # Relative to each row: with many keys every weight is small. A row that a sink takes whole is zero in both.
+    error = (ours.tile(rows, slice(None)) - theirs).norm(dim=-1)
+    return bool((error <= BUDGET[weights.dtype] * theirs.norm(dim=-1)).all())
 
 
 TAP = Tap("a Hugging Face attention", _replacements, on_watch=verified.clear)

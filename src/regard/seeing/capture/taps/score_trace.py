@@ -116,6 +116,8 @@ def _subtracted(
 
 
 def _plus(scores: WrittenScores, other: Any, sign: float, x: Tensor) -> Origin | None:
+    if isinstance(other, int | float) and other == 0:
+        return scores  # a bias that is switched off
     if not isinstance(other, torch.Tensor) or x.shape != scores.shape or not other.is_floating_point():
         return None
     return scores.then("add", x, number=sign, tensor=other)

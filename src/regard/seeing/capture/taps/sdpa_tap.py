@@ -24,6 +24,8 @@ KERNELS = {0: "math", 1: "flash", 2: "efficient", 3: "cuDNN"}
 _FLASH = 1
 _CHOOSE: Callable[..., int] | None = getattr(torch, "_fused_sdp_choice", None)
 """The kernel that PyTorch chooses for a call, by a private function of PyTorch."""
+_IS_AUTOCAST: Callable[[], bool] | None = getattr(torch._C, "_is_any_autocast_enabled", None)
+"""Whether autocast is on for some device: private to PyTorch, and faster than to ask for one device."""
 _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _FLASH_ON_CPU: Callable[..., tuple[Tensor, Tensor]] = getattr(torch, _NAME, None) or getattr(torch.ops.aten, _NAME)
 
@@ -42,11 +44,8 @@ def _scaled_dot_product_attention(
     if query.is_nested:
         call_routing.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    device = query.device.type
-    if device in AUTOCAST and torch.is_autocast_enabled(device):
-        # Cast as autocast would, so that what is recorded is what the kernel gets.
-        dtype = torch.get_autocast_dtype(device)
-        query, key, value = (x.to(dtype) if x.dtype == torch.float32 else x for x in (query, key, value))
+    if _IS_AUTOCAST is None or _IS_AUTOCAST():
+        query, key, value = _autocast(query, key, value)
     interface_call = call_routing.thread_state.interface_call
     # Inside an interface, the tap of the interface ablates.
     ablations = call_routing.ablations_of(None) if interface_call is None else []
@@ -93,6 +92,15 @@ def saved_state(out: Tensor) -> Tensor | None:
         state = state.squeeze(-1)
     state = state[..., : out.shape[-2]]  # the memory-efficient kernel pads to a multiple of 32
     return state if state.shape == out.shape[:-1] else None
+
+
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Cast as autocast does, so that what is recorded is what the kernel gets."""
+    device = tensors[0].device.type
+    if device not in AUTOCAST or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.dtype == torch.float32 else x for x in tensors)
 
 
 def _record(call: CapturedCall) -> Record:

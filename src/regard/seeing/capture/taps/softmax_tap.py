@@ -181,16 +181,22 @@ def _report(softmax: OpenSoftmax) -> None:
     )
 
 
+def _follows_products() -> bool:
+    """Whether a product may be one of attention. Inside an interface its arguments are known."""
+    state = call_routing.thread_state
+    return (state.interface_call is None or bool(state.softmaxes)) and call_routing.is_active()
+
+
 def _replacements() -> Iterable[Replacement]:
     for owner in (F, torch, torch.Tensor):
         yield Replacement(owner, "softmax", _softmax)
     for owner in (torch, torch.Tensor):
-        yield Replacement(owner, "matmul", _matmul)
-        yield Replacement(owner, "bmm", _matmul)
-        yield Replacement(owner, "baddbmm", _baddbmm)
-    yield Replacement(torch.Tensor, "__matmul__", _matmul)
-    yield Replacement(torch.Tensor, "__rmatmul__", _reflected)
-    yield Replacement(torch, "einsum", _einsum)
+        yield Replacement(owner, "matmul", _matmul, _follows_products)
+        yield Replacement(owner, "bmm", _matmul, _follows_products)
+        yield Replacement(owner, "baddbmm", _baddbmm, _follows_products)
+    yield Replacement(torch.Tensor, "__matmul__", _matmul, _follows_products)
+    yield Replacement(torch.Tensor, "__rmatmul__", _reflected, _follows_products)
+    yield Replacement(torch, "einsum", _einsum, _follows_products)
 
 
 TAP = Tap("a softmax followed by a product with values", _replacements, on_close=close_softmaxes, on_remove=_forget)
