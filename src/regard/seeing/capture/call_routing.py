@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..effects.interventions import Intervention
     from .call_inputs_and_output import Record
-    from .taps.score_trace import ScoreTrace
+    from .taps.function_mode import FollowingMode
     from .watch import Watch
     from .written_attention import OpenSoftmax
 
@@ -41,8 +41,8 @@ class _ThreadState(threading.local):
         self.events = 0
         """Calls reported as seen or as missed, and softmaxes found: a module that adds none ran unseen."""
 
-    trace: ScoreTrace | None = None
-    """From a product to the softmax after it: what is computed between them."""
+    trace: FollowingMode | None = None
+    """From a product to the softmax after it, and from there to the product with values: what follows them."""
     suspended = False
     """Inside a call that is reported as a whole: the functions it is made of are not reported."""
     interface_call: InterfaceCall | None = None

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from regard import watch
 from regard.seeing.capture.taps import score_trace
+from regard.seeing.capture.taps.function_mode import end_mode
 
 B, H, T, D = 2, 3, 160, 8
 Scores = Callable[[Tensor, Tensor], Tensor]
@@ -48,8 +49,7 @@ def seen_of(scores: Scores, *qkv: Tensor) -> tuple[Any, Block]:
     model = Block(scores)
     with torch.no_grad(), watch(model) as seen:
         model(*qkv)
-    assert score_trace._stack_length is not None
-    assert not score_trace._stack_length(), "a mode stayed on the stack"
+    assert not torch._C._len_torch_function_stack(), "a mode stayed on the stack"
     return seen, model
 
 
@@ -247,7 +247,7 @@ def test_a_product_without_a_softmax_is_followed_once() -> None:
     with torch.no_grad(), watch(model):
         model(torch.randn(2, 3, 3))
         assert len(score_trace.without_softmax) == 1
-        score_trace.end_trace()
+        end_mode()
         model(torch.randn(2, 3, 3))
         assert not torch._C._len_torch_function_stack()
     assert not score_trace.without_softmax

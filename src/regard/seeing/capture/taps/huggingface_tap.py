@@ -20,8 +20,8 @@ from ..attention_call import BUDGET, Call
 from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
+from .function_mode import end_mode
 from .patching import Replacement, Tap
-from .score_trace import end_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ def _attention(
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
     state = call_routing.thread_state
     if state.trace is not None:
-        end_trace()
+        end_mode()
     waiting = state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]

@@ -15,9 +15,9 @@ from torch import nn
 
 from .. import call_routing
 from ..module_depth import ATTENTION, STATE_SPACE
+from .function_mode import end_mode
 from .lightning_attention import continues, is_lightning, report_lightning
 from .patching import Replacement, Tap
-from .score_trace import end_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ def _forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwar
     continued = is_lightning(module) and continues(module, kwargs)
     result = original(module, *args, **kwargs)
     if state.trace is not None:
-        end_trace()
+        end_mode()
     if state.events == before and is_lightning(module):
         report_lightning(module, result, continued, *args, **kwargs)
     elif state.events == before:

@@ -138,6 +138,7 @@ def _wrap(original: Any, function: Callable[..., Any], is_active: Callable[[], b
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 
+    tapped.is_tap = True  # type: ignore[attr-defined]
     return tapped
 
 

@@ -12,11 +12,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from ....attention.tensor_versions import version_of
 from .. import call_routing
 from ..recording.written_scores import WrittenScores
+from .function_mode import FollowingMode, begin_mode, end_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,23 +38,19 @@ SHAPE_FROM = {
 without_softmax: set[Place] = set()
 """Places in code whose product was followed by no softmax. They are not followed again."""
 NOT_FOUND = "no product of queries and keys was found before its softmax"
-_stack_length = getattr(torch._C, "_len_torch_function_stack", None)
-_push = getattr(torch._C, "_push_on_torch_function_stack", None)
-_pop = getattr(torch._C, "_pop_torch_function_stack", None)
-"""The stack of function modes, private to PyTorch. Without these functions the weights are kept as a whole."""
 
 
-class ScoreTrace(TorchFunctionMode):
+class ScoreTrace(FollowingMode):
     """What is known of each tensor that comes from a product: its steps, or why they cannot be repeated."""
 
     def __init__(self) -> None:
+        super().__init__(FUNCTIONS)
         self._origins: dict[int, tuple[weakref.ref[Tensor], int | None, Origin]] = {}
-        self._left = FUNCTIONS
         self._places: list[Place] = []
 
     def begin(self, out: Tensor, origin: Origin, place: Place) -> None:
         """Follow the result of a product that was computed at this place of the model's code."""
-        self._left = FUNCTIONS
+        self.left = FUNCTIONS
         self._places.append(place)
         self._add(out, origin)
 
@@ -67,19 +63,13 @@ class ScoreTrace(TorchFunctionMode):
         is_same = reference() is x  # ids are used again
         return origin if is_same and version == version_of(x) else None
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        options = kwargs or {}
-        if self._left <= 0 or torch.compiler.is_compiling():
-            return func(*args, **options)
-        self._left -= 1
-        if not self._left:
+    def follow(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if not self.left:
             without_softmax.update(self._places)
-        name = func.__name__
+        name = function.__name__
         values = args[0] if args and isinstance(args[0], list | tuple) else args[: SHAPE_FROM.get(name, 3)]
         origins = [self.origin(x) for x in values]
-        result = func(*args, **options)
+        result = function(*args, **options)
         if any(x is not None for x in origins) and type(result) is torch.Tensor:
             self._add(result, _after(name, args, options, origins, result))
         elif name == "__setitem__" and args[0].is_inference():
@@ -217,32 +207,19 @@ def begin_trace(
     place = frame.f_code, frame.f_lasti
     if place in without_softmax or not out.is_floating_point():
         return
-    if state.trace is None:
-        if _stack_length is None or _push is None or _pop is None or _stack_length():
-            return  # a mode of the model's own is open, and would be closed in place of this one
-        state.trace = ScoreTrace()
-        _push(state.trace)
+    trace = state.trace
+    if not isinstance(trace, ScoreTrace):
+        trace = ScoreTrace()
+        begin_mode(trace)
     shape = tuple(out.shape)
     scores = WrittenScores((a, b), (version_of(a), version_of(b)), equation, scale, shape, out.dtype)
     if added is not None:
         scores = scores.then("add", out, tensor=added)._replace(fused=True)
-    state.trace.begin(out, scores, place)
+    trace.begin(out, scores, place)
 
 
-def end_trace(x: Tensor | None = None) -> Origin:
+def end_trace(x: Tensor) -> Origin:
     """Stop following, and return how x was computed."""
     trace = call_routing.thread_state.trace
-    if trace is None:
-        return NOT_FOUND
-    call_routing.thread_state.trace = None
-    origin = NOT_FOUND if x is None else trace.origin(x) or NOT_FOUND
-    assert _stack_length is not None and _push is not None and _pop is not None  # noqa: PT018
-    above = []
-    while _stack_length():  # modes that were opened after it stay open
-        mode = _pop()
-        if mode is trace:
-            break
-        above.append(mode)
-    for mode in reversed(above):
-        _push(mode)
-    return origin
+    end_mode()
+    return trace.origin(x) or NOT_FOUND if isinstance(trace, ScoreTrace) else NOT_FOUND

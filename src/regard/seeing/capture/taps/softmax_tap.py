@@ -16,12 +16,13 @@ from torch.nn import functional as F
 
 from ....attention.tensor_versions import ChangedInPlaceError
 from .. import call_routing
-from ..computed_weights import record_of_weights
 from ..recording.written_scores import forget_masks
 from ..tensor_product import einsum_product, matmul_product
-from ..written_attention import OpenSoftmax, head_count
+from ..written_attention import OpenSoftmax
+from .function_mode import begin_mode, end_mode
 from .patching import Replacement, Tap
 from .score_trace import begin_trace, end_trace, without_softmax
+from .value_trace import ValueTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -59,7 +60,9 @@ def _softmax(
         if len(waiting) == MOST:
             _report(waiting.pop(0))
         state.events += 1
-        waiting.append(OpenSoftmax(weights, dim % weights.dim(), module, origin))
+        softmax = OpenSoftmax(weights, dim % weights.dim(), module, origin)
+        waiting.append(softmax)
+        begin_mode(ValueTrace(softmax, _find_product))
     return weights
 
 
@@ -128,8 +131,13 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
     ablated = _ablated(softmax, out) if call_routing.ablations else out
     if softmax.complete:
         waiting.remove(softmax)
+        end_mode()
         _report(softmax)
     return ablated
+
+
+def _find_product(product: TensorProduct) -> Tensor | None:
+    return _find_softmax(lambda: product, product.out, *product.operands)
 
 
 def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
@@ -144,7 +152,7 @@ def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
 
 def close_softmaxes() -> None:
     """At the end of a watch: no product will follow."""
-    end_trace()
+    end_mode()
     forget_masks()
     waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
     for softmax in waiting:
@@ -154,30 +162,21 @@ def close_softmaxes() -> None:
 def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
     call_routing.thread_state.softmaxes.clear()
-    end_trace()
+    end_mode()
     without_softmax.clear()
 
 
 def _report(softmax: OpenSoftmax) -> None:
-    """Report the products of a softmax. Where there are none, and the module is named attention, its weights alone."""
+    """Report the products of a softmax. Where there are none, a module that is named attention is named as unseen."""
     if softmax.pieces:
         call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
         return
-    weights, heads = softmax.weights, head_count(softmax.module)
-    last, axes = weights.dim() - 1, weights.dim()
-
-    def is_attention(name: str) -> bool:
-        return bool(ATTENTION_NAME.search(name.lower()))
-
-    if softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads)):
-        record = record_of_weights(weights, reason="no product with values was found after its softmax")
-        call_routing.report(record, softmax.module, name_filter=is_attention)
-        return
+    weights = softmax.weights
     call_routing.report_missed(
         f"its softmax over {weights.shape[softmax.dim]} entries, {list(weights.shape)}, is not followed by a product "
         "with values: weights over sampled points, or a gate",
         softmax.module,
-        name_filter=is_attention,
+        name_filter=lambda name: bool(ATTENTION_NAME.search(name.lower())),
     )
 
 
