@@ -62,6 +62,8 @@ class OpenSoftmax:
     origin: WrittenScores | str
     """How its input was computed, or why that is not known."""
     pieces: list[Piece] = field(default_factory=list)
+    is_gate: bool = False
+    """Whether its numbers were multiplied with others, one by one."""
     _versions: TensorVersions = field(init=False)
 
     def __post_init__(self) -> None:

@@ -57,6 +57,17 @@ def test_weights_times_values_summed_are_attention_and_proved(way: str, batch: i
     assert seen.missed == []
 
 
+def test_several_queries() -> None:
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(B, 3, T, D) for _ in range(3))
+    model = Attention(lambda q, v: ((q @ k.mT).softmax(-1)[..., None] * v[..., None, :, :]).sum(-2))
+    with torch.no_grad(), watch(model) as seen:
+        model(q, v)
+    assert seen[0].shape == (B, 3, T, T)
+    assert seen.faithful is True
+    torch.testing.assert_close(seen[0].weights.tile(slice(None), slice(None)), (q @ k.mT).softmax(-1))
+
+
 NOT_ATTENTION: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a gate": lambda s, v: s.softmax(-1)[..., None] * v,
     "a sum over another axis": lambda s, v: (s.softmax(-1)[..., None] * v).sum(-1),

@@ -16,9 +16,10 @@ from torch.nn import functional as F
 
 from ....attention.tensor_versions import ChangedInPlaceError
 from .. import call_routing
+from ..computed_weights import record_of_weights
 from ..recording.written_scores import forget_masks
 from ..tensor_product import einsum_product, matmul_product
-from ..written_attention import OpenSoftmax
+from ..written_attention import OpenSoftmax, head_count
 from .function_mode import begin_mode, end_mode
 from .patching import Replacement, Tap
 from .score_trace import begin_trace, end_trace, without_softmax
@@ -167,16 +168,30 @@ def _forget() -> None:
 
 
 def _report(softmax: OpenSoftmax) -> None:
-    """Report the products of a softmax. Where there are none, a module that is named attention is named as unseen."""
+    """Report the products of a softmax.
+
+    Where there are none, a module that is named attention is reported with its weights alone. A gate, whose numbers are
+    multiplied one by one, and a softmax over one entry are named as unseen.
+    """
     if softmax.pieces:
         call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
         return
-    weights = softmax.weights
+    weights, heads = softmax.weights, head_count(softmax.module)
+    last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[softmax.dim]
+
+    def is_attention(name: str) -> bool:
+        return bool(ATTENTION_NAME.search(name.lower()))
+
+    by_rows = softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
+    if by_rows and entries > 1 and not softmax.is_gate:
+        record = record_of_weights(weights, reason="no product with values was found after its softmax")
+        call_routing.report(record, softmax.module, name_filter=is_attention)
+        return
     call_routing.report_missed(
-        f"its softmax over {weights.shape[softmax.dim]} entries, {list(weights.shape)}, is not followed by a product "
+        f"its softmax over {entries} entries, {list(weights.shape)}, is not followed by a product "
         "with values: weights over sampled points, or a gate",
         softmax.module,
-        name_filter=lambda name: bool(ATTENTION_NAME.search(name.lower())),
+        name_filter=is_attention,
     )
 
 

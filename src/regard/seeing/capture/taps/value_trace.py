@@ -37,6 +37,7 @@ class ValueTrace(FollowingMode):
         result, name = function(*args, **options), function.__name__
         if name == "mul" and len(args) == 2 and all(type(x) is torch.Tensor for x in args):
             if any(self._softmax.may_be(x) for x in args):
+                self._softmax.is_gate = True  # unless it is summed as well
                 self._products[id(result)] = weakref.ref(result), *args
         elif name == "sum" and args and id(args[0]) in self._products:
             reference, a, b = self._products[id(args[0])]
