@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ...effects.interventions import Intervention
     from ..recording.captured_call import CapturedCall
 
-verified: dict[tuple[Any, ...], bool] = {}
-"""Modules whose eager weights were compared with ours and were equal, and whether their scores are rounded.
+verified: dict[tuple[Any, ...], tuple[bool, bool]] = {}
+"""Modules whose eager weights were compared with ours and were equal: whether scores are rounded, whether it has sinks.
 
 Cleared when a watch opens."""
 OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
@@ -131,7 +131,8 @@ def _report(
         if key not in verified:
             call_routing.report(record, module, output=output)
             return
-    rounded, sinks, bias = verified[key], _sinks(module, options), options.get("position_bias")
+    (rounded, has_sinks), bias = verified[key], options.get("position_bias")
+    sinks = _sinks(module, options) if has_sinks else None  # an attribute that a module does not have takes time
     learned = tuple([x for x in (bias, sinks) if x is not None])
     settings = None if bias is not None else (options.get("scaling"), options.get("softcap"), rounded)
     details = implementation, module, options, dropout, rounded
@@ -147,9 +148,7 @@ def _transposed(x: Tensor) -> Tensor:
 
 
 def _sinks(module: nn.Module, options: dict[str, Any]) -> Tensor | None:
-    sinks: Tensor | None = options.get("s_aux")
-    for attributes in (module.__dict__, module._parameters, module._buffers):  # faster than `getattr`
-        sinks = attributes.get("sinks") if sinks is None else sinks
+    sinks: Tensor | None = options.get("s_aux", getattr(module, "sinks", None))
     return sinks
 
 
@@ -198,7 +197,7 @@ def _record(
             records.insert(0, (replace(record, energies=rounded), True))
         for same, is_rounded in records:
             if _agrees(same, weights):
-                verified[key] = is_rounded
+                verified[key] = is_rounded, sinks is not None
                 return same
         # A sink may be applied to the output, after a softmax without it: the output decides.
         if sinks is not None and Call("", placed(record, torch.Tensor.detach)).fidelity().faithful:
