@@ -49,6 +49,8 @@ NAV: dict[str, list[str]] = {
         "classification.md",
         "image_captioning.md",
         "training.md",
+        "scale.md",
+        "serving.md",
         "systems.md",
         "results.md",
     ],

@@ -101,3 +101,18 @@ def test_decoding_on_a_gpu_is_that_of_a_cpu() -> None:
                 notes = model.encode(pairs.source.to(device), pairs.source_lengths.to(device))
                 hypotheses.append([[h.tokens for h in best] for best in search(model, notes, beams=3, longest=12)])
         assert hypotheses[0] == hypotheses[1], decoder
+
+
+def test_float16_with_a_scaled_loss_learns_what_float32_learns(tmp_path: Path) -> None:
+    from regard.training import fit
+    from regard.training.recipe import recipe_loader
+    from tests.support.tiny_training import measured, recipe_file
+
+    file = recipe_file(tmp_path)
+    settings = ["training.accelerator=cuda", "training.graphs=false", "encoder.dropout=0.0", "decoder.dropout=0.0"]
+    losses = {}
+    for precision in ("32-true", "16-mixed"):
+        run = fit(recipe_loader.load_recipe(file, [*settings, f"training.precision={precision}"]), tmp_path / precision)
+        losses[precision] = [float(line[2]) for line in measured(run.folder) if line[2]]
+    assert losses["16-mixed"][0] == pytest.approx(losses["32-true"][0], rel=2e-2)
+    assert losses["16-mixed"][-1] < 1.1 * losses["32-true"][-1] < 0.9 * losses["32-true"][0]
