@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import traceback
 from pathlib import Path
@@ -21,6 +20,7 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
 from safetensors.torch import save_model
 from torch import nn
+from torch.distributed import TCPStore
 
 from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
@@ -39,21 +39,23 @@ class Groups:
     """Starts groups of processes in `folder`, one after the other, and keeps what became of them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.report = folder, dict[str, Any]()
+        self.folder, self.report, self.stores = folder, dict[str, Any](), dict[str, TCPStore]()
 
-    def run(self, name: str, world: int, work: Callable[[int], None], **environment: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+    def run(self, name: str, world: int, work: Callable[[int], None], *, again: str = "") -> None:
+        """As torchrun, which keeps the store of a group for its next attempt: `again` names the group before."""
+        store = self.stores[name] = self.stores.get(again) or TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )
         children = []
         for rank in range(world):
             child = os.fork()
             if child == 0:
+                sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world))
+                ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"}
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), **sizes, **ranks)
+                attempt = "1" if again else "0"
                 os.environ.update(
-                    MASTER_ADDR="127.0.0.1", MASTER_PORT=port, WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world)
-                )
-                os.environ.update(
-                    RANK=str(rank), LOCAL_RANK=str(rank), GROUP_RANK="0", TORCHELASTIC_RUN_ID="tests", **environment
+                    TORCHELASTIC_RUN_ID="tests", TORCHELASTIC_USE_AGENT_STORE="True", TORCHELASTIC_RESTART_COUNT=attempt
                 )
                 rank_zero_only.rank = rank
                 os._exit(self._work(name, rank, work))
@@ -151,7 +153,7 @@ def main(folder: Path) -> None:
     for name in ("killed", "killed-saving"):
         kept = folder / name / "checkpoints"
         groups.report[name]["left"] = sorted(file.name for file in kept.iterdir())
-    groups.run("restart", 2, restart, TORCHELASTIC_RESTART_COUNT="1")
+    groups.run("restart", 2, restart, again="killed")
     (folder / "report.json").write_text(json.dumps(groups.report))
 
 

@@ -65,6 +65,33 @@ def restarted() -> bool:
     return any(os.environ.get(name, "0") not in ("", "0") for name in RESTARTS)
 
 
+def join_restarted_group(accelerator: str) -> None:
+    """Make the process group of an attempt after the first, under names of its own.
+
+    torchrun keeps its store between attempts, with the addresses of the processes that are gone, and PyTorch's own
+    initialisation would wait for them without end. Lightning uses a group that exists.
+    """
+    import torch
+    from torch import distributed
+
+    environment = os.environ
+    attempt = environment.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and environment.get("WORLD_SIZE", "1") != "1"
+    if attempt == "0" or not shared or distributed.is_initialized():
+        return
+    world = int(environment["WORLD_SIZE"])
+    place = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    store = distributed.TCPStore(*place, world, is_master=False)  # type: ignore[attr-defined]
+    if accelerator == "cuda":
+        torch.cuda.set_device(int(environment["LOCAL_RANK"]))
+    distributed.init_process_group(
+        "nccl" if accelerator == "cuda" else "gloo",
+        store=distributed.PrefixStore(f"attempt-{attempt}", store),  # type: ignore[attr-defined]
+        rank=int(environment["RANK"]),
+        world_size=world,
+    )
+
+
 def check_processes(settings: TrainingSection) -> None:
     """Whether torchrun or Slurm started as many processes as the recipe says.
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import make_folder, remove_unfinished, replacing_folder
 from ...json_file import DamagedFileError
-from ..distributed.process_launch import batch_remark, check_processes, lost_process_errors, restarted
+from ..distributed.process_launch import (
+    batch_remark,
+    check_processes,
+    join_restarted_group,
+    lost_process_errors,
+    restarted,
+)
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
@@ -260,6 +266,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         bar.say(f"{folder} has no checkpoint yet: training begins anew")
     last, fitting.resumed = (None, None) if checkpoint is None else checkpoint
     fitting.starts = last is None
+    join_restarted_group(_accelerator(recipe.training))
     trainer = _trainer(run)
     log_recipe(trainer.loggers, recipe)
     try:
