@@ -148,7 +148,7 @@ def has_corpus(file: Path) -> bool:
         return True
 
 
-def is_run(folder: Path) -> bool:
+def holds_run(folder: Path) -> bool:
     """Whether a run was begun in this folder."""
     return (folder / RECIPE).is_file()
 

@@ -21,7 +21,7 @@ from ..distributed.process_launch import (
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
-from ..run.run_folder import Run, anchored, is_run
+from ..run.run_folder import Run, anchored, holds_run
 from ..tasks.task import recipe_task
 from .metric_loggers import log_recipe, metric_loggers, require_packages
 from .prepared_settings import write_settings
@@ -74,7 +74,7 @@ def fit(
     check_processes(recipe.training)
     first = _first()
     changed: dict[str, list[Any]] = {}
-    resume = resume or (restarted() and is_run(folder))
+    resume = resume or (restarted() and holds_run(folder))
     if resume:
         run = Run.open(folder)
         changed = changed_settings(run.recipe, recipe)
@@ -149,7 +149,7 @@ def _fit_model(
             'strategy="fsdp" is for models of a recipe: a model of one\'s own stays sharded over the processes, and '
             'cannot get its kept weights; use strategy="ddp"'
         )
-    resume = resume or (restarted() and is_run(folder))
+    resume = resume or (restarted() and holds_run(folder))
     if resume:
         begun = ModelRecipe.open(folder)
         recipe = recipe.model_copy(update={"name": begun.name})  # of the folder where the run began; it may have moved
