@@ -10,7 +10,7 @@ import torch
 from ..data.batch import BEGIN, END, PAD
 from ..models.decoders.decoder import Decoder
 from .beam_state import Beam, History, Hypothesis, Ranking, decoder_step
-from .constrained_search import constrained_search
+from .constraints.constrained_search import constrained_search
 from .search_graphs import STEPS, graphs_of, recordable
 
 if TYPE_CHECKING:

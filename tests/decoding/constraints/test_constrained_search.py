@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from regard.decoding import Sample, search
-from regard.decoding.constrained_search import PartialHypothesis, allocate
+from regard.decoding.constraints.constrained_search import PartialHypothesis, allocate
 from tests.decoding.test_beam_search import VOCABULARY, annotations, decoder, logprob, score
 
 LONGEST = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from regard.decoding.phrase_matcher import PhraseMatcher
+from regard.decoding.constraints.phrase_matcher import PhraseMatcher
 
 
 def contains(text: tuple[int, ...], phrase: tuple[int, ...]) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..data.batch import BEGIN, END
-from .beam_state import NEVER, Hypothesis, topk
+from ...data.batch import BEGIN, END
+from ..beam_state import NEVER, Hypothesis, topk
 from .phrase_matcher import PhraseMatcher
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..models.annotations import Annotations
-    from ..models.decoders.decoder import Decoder
-    from .beam_state import Ranking
+    from ...models.annotations import Annotations
+    from ...models.decoders.decoder import Decoder
+    from ..beam_state import Ranking
     from .phrase_matcher import Progress
 
 

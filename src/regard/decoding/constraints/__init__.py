@@ -1,0 +1,1 @@
+"""Search for translations that begin or continue as the caller says."""
