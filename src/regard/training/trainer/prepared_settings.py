@@ -26,6 +26,17 @@ def write_settings(run: Run, folder: Path | None = None) -> None:
 
 
 def settings_changed(run: Run) -> bool:
-    """Whether data/ was prepared from other settings than those of the recipe."""
+    """Whether data/ was prepared from other settings than those of the recipe.
+
+    A key that the file lacks came with a later version of regard: the data was prepared with its default.
+    """
     file = run.data / NAME
-    return file.is_file() and read_object(file).get("data") != run.recipe.data.model_dump(mode="json")
+    if not file.is_file():
+        return False
+    data, stored = run.recipe.data, read_object(file).get("data")
+    now = data.model_dump(mode="json")
+    if not isinstance(stored, dict):
+        return True
+    defaults = {name: field.default for name, field in type(data).model_fields.items()}
+    added = {name: value for name, value in now.items() if name not in stored and value == defaults[name]}
+    return {**added, **stored} != now
