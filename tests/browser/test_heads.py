@@ -271,12 +271,6 @@ def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str)
     (*pixel, alpha), color = page.evaluate(read, [6, 5])
     assert pixel == pytest.approx(color, abs=6)
     assert 0.7 * weight < alpha / 255  # a sloping line is a little paler at its edges
-    # Where it looks with little weight, the line is pale: by the square root of the weight, alike for every head.
-    far = int(minilm[0].head(2).dense()[6].argsort(descending=True)[1])
-    little = float(minilm[0].head(2).dense()[6, far])
-    assert 1 / 255 < little < 0.2
-    gain = page.evaluate("import('/static/draw/palette.js').then((m) => m.makePalette('light').headOpacity(2))")
-    assert page.evaluate(read, [6, far])[0][3] / 255 <= little**0.5 * gain + 0.03
 
 
 def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
