@@ -25,10 +25,10 @@ from regard.viewer import limits
 from regard.viewer.data import first_trace
 from regard.viewer.data.inside_view import inside_view
 from regard.viewer.data.library import Library, ModelEntry, installed_models
-from regard.viewer.export.javascript_bundle import bundle
 from regard.viewer.export.single_file import trace_responses
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
+from regard.viewer.javascript_bundle import bundle
 from regard.viewer.static_files import STATIC, styles, view_names
 
 if TYPE_CHECKING:

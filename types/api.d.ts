@@ -142,6 +142,11 @@ export interface components {
             /** Models */
             models: string[];
         };
+        /** TokenInfo */
+        TokenInfo: {
+            /** Token */
+            token: string | null;
+        };
         /** TraceCreated */
         TraceCreated: {
             /** Id */

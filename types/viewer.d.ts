@@ -113,10 +113,19 @@ declare global {
     | { width: number; height: number; draw(pen: Pen): void }
     | { svg: string }
     | { canvas: HTMLCanvasElement };
-  /** What the colours of a picture mean: one colour for each entry, or a ramp from one number to another. */
-  type Legend =
-    | { entries: { label: string; color: string }[] }
-    | { entries?: undefined; from?: string; to?: string; words?: string; signed?: boolean };
+  /** What a picture's colours mean: one colour for each entry, or a ramp from one number to another, or both. */
+  interface Legend {
+    entries?: { label: string; color: string }[];
+    /** Lines as strong as some weights. */
+    strokes?: { label: string; width: number; opacity: number }[];
+    from?: string;
+    to?: string;
+    /** What the ramp means. */
+    words?: string;
+    signed?: boolean;
+    /** What else must be known, such as what is hidden. */
+    note?: string;
+  }
   type Cell = string | number | null | undefined;
 
   interface KeyBinding {

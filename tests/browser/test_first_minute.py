@@ -67,9 +67,25 @@ def test_a_link_says_which_model_read_what(page: Page, fresh: Server) -> None:
     page.get_by_role("button", name="Bahdanau", exact=True).click()
     drawn(page, "drawn.links.length && regard.state.get().trace")
     page.get_by_role("button", name="Export").click()
+    page.evaluate("regard.state.set({ lookup: { query: [1, 2] }, sort: 'entropy' })")  # of other tabs: not in the link
+    page.get_by_role("menuitem", name="Copy the link with the token").click()
+    page.get_by_text("whoever has it can use this server").wait_for()
+    entire = page.evaluate("navigator.clipboard.readText()")
+    stranger = context.browser.new_context()  # type: ignore[union-attr]
+    other = stranger.new_page()
+    assert other.goto(entire.split("?")[0]).status == 401  # type: ignore[union-attr]
+    assert "needs the token" in other.locator("h1").inner_text()
+    other.goto("about:blank")
+    other.goto(entire)
+    drawn(other, "drawn.links.length")
+    stranger.close()
+    page.get_by_role("button", name="Export").click()
     page.get_by_role("menuitem", name="Copy a link").click()
-    page.get_by_text("Copied: a link").wait_for()
+    page.get_by_text("it opens where its token is known").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
+    assert "token=" not in copied
+    assert "lookup=" not in copied
+    assert "sort=" not in copied
     assert "model=tatoeba-bahdanau-en-fr" in copied
     assert f"sentence={quote(TEXT)[:-1]}" in copied
     assert not set("\"'[](){}<> ") & set(copied)

@@ -285,11 +285,37 @@ def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
     rows = list(csv.reader(io.StringIO(files["CSV"].decode())))
     assert rows[0][:3] == ["layer", "head", "query"]
     assert len(rows) == 1 + len(drawing["links"])
-    assert float(rows[1][-1]) == pytest.approx(float(weights(minilm)[int(rows[1][1]), 3, int(rows[1][4])]), rel=HALF)
+    for row in rows[1:]:  # all digits of float32, not the float16 that is drawn
+        assert float(row[-1]) == pytest.approx(float(weights(minilm)[int(row[1]), 3, int(row[4])]), rel=2e-6)
+    assert {row[6] for row in rows[1:]} == {""}
     svg = files["SVG"].decode()
     assert svg.count("<path") >= 2
     assert ">because</text>" in svg
     assert files["PNG"].startswith(b"\x89PNG")
+    # What is hidden is in the table and says so; the figure says it too, on white also where the page is dark.
+    page.evaluate("regard.state.set({ mute: ['special'], heads: null })")
+    page.emulate_media(color_scheme="dark")
+    table = page.evaluate("regard.table()")
+    last = len(minilm.text.tokens) - 1  # type: ignore[union-attr]
+    assert {row[4] for row in table[1:] if row[6] == "hidden"} == {0, last}
+    figure = page.evaluate("regard.figure()")
+    assert 'fill="#ffffff"' in figure.split("<text")[0]
+    assert "Lines from and to [CLS], [SEP] are hidden" in figure
+    assert "a line of weight" in figure
+    assert page.evaluate("document.getElementById('regard').dataset.theme") == "dark"
+    apart = """async () => {
+        const svg = new DOMParser().parseFromString(await regard.figure(), "image/svg+xml").documentElement;
+        document.body.append(svg);
+        const labels = [...svg.querySelectorAll("text")].filter((node) => /^head \\d+$/.test(node.textContent));
+        const boxes = labels.map((node) => node.getBoundingClientRect());
+        const squares = labels.map((node) => node.previousElementSibling.getBoundingClientRect());
+        svg.remove();
+        return boxes.map((box, at) => [box.left - squares[at].right, (squares[at + 1]?.left ?? 1e9) - box.right,
+            squares[at + 1]?.top !== squares[at].top]);
+    }"""
+    entries = page.evaluate(apart)
+    assert len(entries) == 12
+    assert all(before >= 4 and (after >= 4 or wrapped) for before, after, wrapped in entries), entries
 
 
 def test_a_hostile_token_is_text(page: Page, server: Server, library: Library, minilm: Seen) -> None:

@@ -10,6 +10,8 @@ STATIC = Path(__file__).parent / "static"
 MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 STYLES = "styles.css"
 """The name under which all style sheets are served as one."""
+SCRIPT = "page.js"
+"""The name under which all modules of the page are served as one, instead of a hundred requests."""
 
 
 def files() -> dict[str, Path]:

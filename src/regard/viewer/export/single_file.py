@@ -24,8 +24,8 @@ from ..data.tile_pyramid import Tile
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request
+from ..javascript_bundle import bundle
 from ..static_files import STATIC, styles
-from .javascript_bundle import bundle
 from .progress_line import ProgressLine
 
 if TYPE_CHECKING:

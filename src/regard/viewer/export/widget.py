@@ -14,8 +14,8 @@ from ..data.library import Library
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request
+from ..javascript_bundle import bundle
 from ..static_files import styles
-from .javascript_bundle import bundle
 from .single_file import trace_responses
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse
 
 from ... import __version__
+from ..javascript_bundle import page_script
 from ..limits import ClientDisconnected, RequestError
-from ..static_files import MEDIA_TYPES, STYLES, files, styles
+from ..static_files import MEDIA_TYPES, SCRIPT, STYLES, files, styles
 from .guard import LOOPBACK, Guard
 from .request_computations import Jobs
 from .responses import json_response
@@ -78,6 +79,8 @@ async def _index() -> Response:
 async def _static_file(name: str) -> Response:
     if name == STYLES:
         return Response(styles(), media_type=MEDIA_TYPES[".css"], headers=NO_CACHE)
+    if name == SCRIPT:
+        return Response(page_script(), media_type=MEDIA_TYPES[".js"], headers=NO_CACHE)
     path = files().get(name)
     if path is None:
         raise RequestError(404, f"the page has no file {name[:80]!r}")

@@ -12,6 +12,7 @@ the texts that were read in another.
 from __future__ import annotations
 
 import hmac
+import html
 import json
 import re
 import secrets
@@ -43,6 +44,23 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+
+NO_TOKEN = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>regard: the token is missing</title>
+</head>
+<body>
+<h1>This link needs the token of its server</h1>
+<p>Only who knows the token may use this server. Open the whole address that <code>{command}</code> printed, or ask for
+the link with the token (Export, “Copy the link with the token”); after that, links without it open too.</p>
+</body>
+</html>
+"""
+"""What a browser shows that opens the page without the token."""
 
 
 class Guard:
@@ -76,14 +94,18 @@ class Guard:
         cookies = cookie_parser(headers.get("cookie", ""))  # other ports' cookies come too, and may be malformed
         refusal = self._refusal(scope, headers, cookies)
         if refusal is not None:
-            await _respond(send, *refusal)
+            status, reason = refusal
+            if status == 401 and scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+                await _respond_page(send, status, NO_TOKEN.format(command=html.escape(self.command)))
+            else:
+                await _respond(send, status, reason)
             return
         if self.token is not None and _query_token(scope) and scope["path"] == "/":  # from the address bar to a cookie
             location = {"Location": _without_token(scope), "Set-Cookie": _cookie(self.token_cookie, self.token)}
             await _respond(send, 303, "", location)
             return
         session = cookies.get(self.session_cookie, "")
-        scope.setdefault("state", {})["session"] = session
+        scope.setdefault("state", {}).update(session=session, token=self.token)
         added = dict(HEADERS)
         if not session and scope["path"] == "/":
             added["Set-Cookie"] = _cookie(self.session_cookie, secrets.token_urlsafe(12))
@@ -179,6 +201,14 @@ def _encoded(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 
 async def _respond(send: Send, status: int, error: str, more: dict[str, str] | None = None) -> None:
     body = json.dumps({"error": error}, ensure_ascii=False).encode() if error else b""
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), **HEADERS, **(more or {})}
+    await _send_body(send, status, body, {"Content-Type": "application/json", **(more or {})})
+
+
+async def _respond_page(send: Send, status: int, page: str) -> None:
+    await _send_body(send, status, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
+
+
+async def _send_body(send: Send, status: int, body: bytes, more: dict[str, str]) -> None:
+    headers = {"Content-Length": str(len(body)), **HEADERS, **more}
     await send({"type": "http.response.start", "status": status, "headers": _encoded(headers)})
     await send({"type": "http.response.body", "body": body})

@@ -77,6 +77,16 @@ class HeadPatterns(BaseModel):
     why: str
 
 
+class TokenInfo(BaseModel):
+    token: str | None
+
+
+@router.get("/token", responses=ERRORS)
+async def token(request: Request) -> TokenInfo:
+    """The token of this server, for a link that opens in another browser; null where it asks for none."""
+    return TokenInfo(token=request.state.token)
+
+
 @router.get("/about", responses=ERRORS)
 async def about(request: Request) -> ServerInfo:
     """The version, models, traces, views and limits of this server."""

@@ -38,17 +38,22 @@ export function framed(picture, { title, text, legend, root, palette }) {
   });
 }
 
-const ENTRY = 58; // pixels of one head of a legend
+const ENTRY = 76; // pixels of one head of a legend
 
 function perLine(width) {
   return Math.max(1, Math.floor((width - 2 * EDGE) / ENTRY));
 }
 
 function legendHeight(legend, width) {
-  const rows = legend.entries ? Math.ceil(legend.entries.length / perLine(width)) : 2;
-  return 18 + LINE * rows;
+  const rows = legend.entries ? Math.ceil(legend.entries.length / perLine(width)) : 0;
+  return 18 + LINE * (rows + (legend.strokes ? 1 : 0) + (hasRamp(legend) ? 2 : 0) + (legend.note ? 1 : 0));
 }
 
+function hasRamp(legend) {
+  return !legend.entries || legend.words !== undefined;
+}
+
+/** Heads and their colours, how strong a line is, a ramp of colours, a remark: those that the legend has, one below another. */
 function drawLegend(pen, legend, y, width, colors, palette) {
   Object.assign(pen, { textAlign: "left", textBaseline: "middle", font: `12px ${colors.font}` });
   if (legend.entries) {
@@ -57,10 +62,35 @@ function drawLegend(pen, legend, y, width, colors, palette) {
       pen.fillStyle = color;
       pen.fillRect(x, row - 6, 12, 12);
       pen.fillStyle = colors.ink;
-      pen.fillText(label, x + 16, row);
+      pen.fillText(label, x + 18, row);
     });
-    return;
+    y += LINE * Math.ceil(legend.entries.length / perLine(width));
   }
+  if (legend.strokes) y = drawStrokes(pen, legend.strokes, y, colors);
+  if (hasRamp(legend)) y = drawRamp(pen, legend, y, colors, palette);
+  if (!legend.note) return;
+  Object.assign(pen, { textAlign: "left", fillStyle: colors.soft, font: `12px ${colors.font}` });
+  pen.fillText(shortened(pen, legend.note, width - 2 * EDGE), EDGE, y);
+}
+
+/** Lines as strong as some weights. */
+function drawStrokes(pen, strokes, y, colors) {
+  pen.fillStyle = colors.soft;
+  pen.fillText("a line of weight", EDGE, y);
+  strokes.forEach(({ label, width, opacity }, at) => {
+    const x = EDGE + 100 + 78 * at;
+    Object.assign(pen, { strokeStyle: colors.ink, lineWidth: width, globalAlpha: opacity });
+    pen.beginPath();
+    pen.moveTo(x, y);
+    pen.lineTo(x + 34, y);
+    pen.stroke();
+    Object.assign(pen, { globalAlpha: 1, fillStyle: colors.ink });
+    pen.fillText(label, x + 40, y);
+  });
+  return y + LINE;
+}
+
+function drawRamp(pen, legend, y, colors, palette) {
   for (let x = 0; x < BAR.width; x += 2) {
     pen.fillStyle = legend.signed ? palette.signed((2 * x) / BAR.width - 1) : palette.ramp(x / BAR.width);
     pen.fillRect(EDGE + x, y - BAR.height / 2, 2, BAR.height);
@@ -74,4 +104,5 @@ function drawLegend(pen, legend, y, width, colors, palette) {
   pen.textAlign = "left";
   pen.fillStyle = colors.soft;
   pen.fillText(legend.words ?? "", EDGE + BAR.width + 12, y);
+  return y + 2 * LINE;
 }

@@ -27,8 +27,10 @@ export function pageLayout(shell) {
   const exportMenu = menu("Export", [
     ["Picture as SVG", () => shell.export("svg")],
     ["Picture as PNG", () => shell.export("png")],
+    ["Picture in the page’s colours", () => shell.export("png", true)],
     ["Numbers as CSV", () => shell.export("csv")],
     ["Copy a link to this", () => shell.copyLink()],
+    ["Copy the link with the token", () => shell.copyLink(true)],
   ]);
   const helpButton = el(
     "button.quiet",

@@ -287,12 +287,12 @@ class Shell {
     this.view?.update(this.state.get());
   }
 
-  export(kind) {
-    return exportView(this, kind);
+  export(kind, asShown = false) {
+    return exportView(this, kind, asShown);
   }
 
-  copyLink() {
-    return copyLink(this);
+  copyLink(withToken = false) {
+    return copyLink(this, withToken);
   }
 
   close() {

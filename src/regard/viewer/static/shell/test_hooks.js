@@ -11,7 +11,7 @@ export function testHooks(shell) {
     views: views.map((view) => view.name),
     drawn: () => shell.view?.drawn?.() ?? null,
     picture: async () => svgOf(await shell.view?.picture?.()),
-    figure: async () => svgOf(await figureOf(shell)),
+    figure: () => shell.theme.onWhite(async () => svgOf(await figureOf(shell))),
     link: () => linkOf(shell),
     table: () => shell.view?.table?.(),
     /** Milliseconds between the frames of the next so many. */

@@ -10,8 +10,10 @@ const ORDER = ["auto", "light", "dark"];
 export function makeTheme(root, changed) {
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   let choice = remembered();
+  /** What is shown for the time of an export. @type {"light" | null} */
+  let forced = null;
   /** @returns {"light" | "dark"} */
-  const shown = () => (choice === "auto" ? (system.matches ? "dark" : "light") : choice);
+  const shown = () => forced ?? (choice === "auto" ? (system.matches ? "dark" : "light") : choice);
   const apply = () => {
     root.dataset.theme = shown();
     changed();
@@ -33,6 +35,19 @@ export function makeTheme(root, changed) {
         // A page from disk or in a sandbox may keep nothing; the choice then lasts as long as the page.
       }
       apply();
+    },
+    /** Dark on white while `work` draws a figure, whatever the page's colours are. */
+    async onWhite(work) {
+      forced = "light";
+      root.style.setProperty("--paper", "#ffffff");
+      apply();
+      try {
+        return await work();
+      } finally {
+        forced = null;
+        root.style.removeProperty("--paper");
+        apply();
+      }
     },
     next() {
       this.choose(ORDER[(ORDER.indexOf(choice) + 1) % ORDER.length]);

@@ -12,7 +12,7 @@ import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
 import { Toward } from "../toward/toward.js";
 import { contributionLegend, contributionSummary } from "./heads_contributions.js";
 import { headsControls, headsKeys, LEAST, showPartChoice } from "./heads_controls.js";
-import { headsPicture, headsTable } from "./heads_export.js";
+import { headsLegend, headsPicture, headsTable } from "./heads_export.js";
 import { pinNames, pinsNamed, toggled, unique } from "./heads_pins.js";
 import { legend, said, summary } from "./heads_sidebar.js";
 import { chooseWords } from "./heads_tour.js";
@@ -288,7 +288,7 @@ class Heads {
 
   shown(scene) {
     const focus = unique(this.focus());
-    const queries = visible(scene).filter((query) => !this.mutedQueries.has(query));
+    const queries = visible(scene).filter((query) => !scene.mutedQueries.has(query));
     const links = focus.length
       ? focus.flatMap(({ side, at }) => (side === "query" ? linksFrom(scene, at) : linksTo(scene, at)))
       : queries.flatMap((query) => linksFrom(scene, query, false));
@@ -376,7 +376,7 @@ class Heads {
       const peak = number(this.scene(0, 0).peak);
       return { signed: true, from: `−${peak}`, to: peak, words: `contribution to ${this.toward.name}` };
     }
-    return { entries: this.active.map((head) => ({ label: `head ${head}`, color: this.context.palette.head(head) })) };
+    return headsLegend(this);
   }
 
   subject() {

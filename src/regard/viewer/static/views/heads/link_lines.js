@@ -141,7 +141,7 @@ export function drawLines(ctx, scene, links) {
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     const alpha = level > 1 ? level / LEVELS : mean(bucket);
     ctx.globalAlpha = scene.peak ? alpha : lineOpacity(scene, head, alpha);
-    if (scene.chosen) ctx.lineWidth = 1 + 4 * alpha;
+    if (scene.chosen) ctx.lineWidth = lineWidth(alpha);
     ctx.beginPath();
     for (const link of bucket) {
       const y0 = near(scene, middle(scene, "query", link.query)) + aside.get(head);
@@ -157,6 +157,11 @@ export function drawLines(ctx, scene, links) {
 /** Of weights. Under thousands of lines only strong ones may be strong; the few of a chosen token are all seen. */
 function lineOpacity({ chosen, opacities }, head, alpha) {
   return Math.min(1, (chosen ? Math.sqrt(alpha) : alpha) * opacities[head]);
+}
+
+/** Of a chosen token's line. */
+export function lineWidth(alpha) {
+  return 1 + 4 * alpha;
 }
 
 /** A token out of view is drawn to just beyond the edge: a line straight to it would leave the picture at once. */

@@ -1,4 +1,4 @@
-"""JavaScript bundle: the page's modules as one script, for the notebook widget and the single file.
+"""JavaScript bundle: the page's modules as one script, for the page, the notebook widget and the single file.
 
 It is made where regard is installed, so a bundler from npm would need Node there, or its output in the repository.
 Instead, modules may use only named imports by relative path, and named exports of functions, classes and constants;
@@ -8,9 +8,10 @@ any other import or export is an error. Each module becomes a function that is c
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from ..static_files import STATIC
+from .static_files import STATIC, files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +30,16 @@ def bundle(entry: str, *also: str) -> str:
     for name in (entry, *also):
         _add(STATIC / name, exports, parts, ())
     return "const modules = {};\n" + "".join(parts)
+
+
+def page_script() -> str:
+    """The script of the page that the server serves; made again where a file has changed."""
+    return _page_script(tuple(path.stat().st_mtime_ns for path in files().values()))
+
+
+@lru_cache(maxsize=1)
+def _page_script(_stamps: tuple[int, ...]) -> str:
+    return bundle("shell/entry.js")
 
 
 def _add(path: Path, exports: dict[str, list[str]], parts: list[str], importers: tuple[str, ...]) -> str:

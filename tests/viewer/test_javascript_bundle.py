@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from regard.viewer.export import javascript_bundle
+from regard.viewer import javascript_bundle
 
 if TYPE_CHECKING:
     from pathlib import Path
