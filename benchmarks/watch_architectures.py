@@ -296,7 +296,7 @@ def memory_section(rows: list[dict[str, str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")[:160]
+    return text.replace("|", "\\|").replace("<", "&lt;")[:200]
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def watch(
 
     Held for each call: T_q · heads · D numbers of queries, T_k · key heads · D of keys and as many of values, a mask
     (two numbers per query where that is the same) and 64 rows of the output; of a generation, the newest keys and
-    values only. Attention that a module writes out holds its T_q × T_k weights. `seen.nbytes` is the sum.
+    values only. `seen.matrices` lists the calls that hold their T_q × T_k weights instead. `seen.nbytes` is the sum.
 
     Calls inside a model compiled with `torch.compile` cannot be recorded: watch the original model.
     """
