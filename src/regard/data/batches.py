@@ -11,11 +11,12 @@ from torch.utils.data import Dataset
 from .batch import BEGIN, END, Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from jaxtyping import Int64, Shaped
 
     from .encoded_corpus import EncodedCorpus
+    from .preparation.bpe_dropout import BpeDropout
 
 # The widths of `fixed_shapes`: padding costs at most 7 tokens where most sentences are, a third where few are.
 LADDER = [*range(8, 65, 8), 80, 96, 128, 160, 192, 256, 384, 512, *(2**n for n in range(10, 31))]
@@ -36,7 +37,9 @@ class Batches(Dataset[Batch]):
 
     Every pair comes exactly once per epoch over all ranks. The width of a pair is the number of tokens that the encoder
     reads or the decoder predicts, whichever is larger (`EncodedCorpus.widths`). A batch holds at most `tokens` tokens,
-    padding included, or, with `sentences` instead, that many pairs.
+    padding included, or, with `sentences` instead, that many pairs. With `weights`, one for each corpus that was
+    encoded, the pairs of a corpus come so many times per epoch. With `dropout`, words are cut into other pieces in
+    every epoch, and a batch has room for more of them.
 
     (seed, epoch) decides the order and nothing else does: `start=n` leaves out the first n batches and gives the rest
     as they would have come. All epochs and all ranks have equally many batches; those of one step hold pairs of like
@@ -62,6 +65,8 @@ class Batches(Dataset[Batch]):
         world: int = 1,
         fixed_shapes: bool = False,
         start: int = 0,
+        weights: Sequence[int] = (),
+        dropout: BpeDropout | None = None,
     ) -> None:
         if (tokens is None) == (sentences is None):
             raise ValueError(f"give tokens= or sentences=, one of them; got tokens={tokens}, sentences={sentences}")
@@ -72,9 +77,15 @@ class Batches(Dataset[Batch]):
         self.encoded, self.rank, self.world = encoded, rank, world
         random = np.random.default_rng([seed, epoch])
         width = encoded.widths
+        if dropout is not None:
+            width = dropout.room(width)
+        self._dropout, self._seeds = dropout, (seed, epoch)
         if fixed_shapes:
             width = np.array(LADDER)[np.searchsorted(LADDER, width)]
-        shuffled = random.permutation(len(encoded))
+        pairs = np.arange(len(encoded))
+        if weights:
+            pairs = np.repeat(pairs, encoded.repeats(weights))
+        shuffled = pairs[random.permutation(len(pairs))]
         self._order = shuffled[np.argsort(width[shuffled], kind="stable")]  # within a width, still shuffled
         width = width[self._order]
         if tokens is not None and len(width) and width[-1] > tokens:
@@ -100,7 +111,12 @@ class Batches(Dataset[Batch]):
         pairs = self._order[step.begin : step.end][self.rank :: self.world]
         rows = np.full(step.rows or max(len(pairs), 1), EMPTY, np.int64)
         rows[: len(pairs)] = pairs
-        return collate(self.encoded, rows, step.width)
+        if self._dropout is None or not len(pairs):
+            return collate(self.encoded, rows, step.width)
+        places = range(step.begin + self.rank, step.end, self.world)  # of the pairs in the order of the epoch
+        segmented = self._dropout.segmented(self.encoded, pairs, [(*self._seeds, place) for place in places])
+        rows[: len(pairs)] = np.arange(len(pairs))
+        return collate(segmented, rows, step.width)
 
 
 def collate(encoded: EncodedCorpus, pairs: Int64[np.ndarray, "batch"], width: int = 0) -> Batch:

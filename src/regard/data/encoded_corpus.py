@@ -19,7 +19,7 @@ from .preparation.row_chunk import CHUNK, encode_chunk, known_targets, row_chunk
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from jaxtyping import Float32, Int, Int32, Int64, Shaped
 
@@ -52,6 +52,7 @@ class CorpusInfo:
     stride: int = 1
     dropped: int = 0  # pairs that had more than `longest` tokens on a side, </s> included
     unreadable: tuple[str, ...] = ()  # sources that could not be read, and why
+    ends: tuple[int, ...] = ()  # the row after the last one of each corpus, where there are several
 
 
 class EncodedCorpus:
@@ -151,6 +152,15 @@ class EncodedCorpus:
             # numpy maps no empty file
             arrays[name] = np.memmap(file, kind, mode="r") if size else np.empty(0, kind)
         return cls(arrays, about, folder)
+
+    def repeats(self, weights: Sequence[int]) -> Int64[np.ndarray, "pairs"]:
+        """The weight of the corpus that each pair belongs to."""
+        if len(weights) != len(self.about.ends):
+            raise ValueError(f"{len(weights)} weights for {len(self.about.ends)} corpora")
+        repeats: Int64[np.ndarray, "pairs"] = np.asarray(weights, np.int64)[
+            np.searchsorted(self.about.ends, self.rows, side="right")
+        ]
+        return repeats
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """What `build` writes, by name."""

@@ -99,6 +99,20 @@ class Tokenizer:
             )
         return cls(UnknownWords.added(backend, slots) if slots else backend)
 
+    def add_tags(self, tags: Iterable[str]) -> None:
+        """Make each tag one token, with an id at the end of the vocabulary, wherever it occurs in a text."""
+        from tokenizers import AddedToken
+
+        if self.unknown_words is not None:
+            raise ValueError("the ids of unknown words end this vocabulary (tokenizer.slots), so it takes no tags")
+        # lstrip: the space before a tag is no token of its own
+        self._backend.add_tokens([AddedToken(tag, lstrip=True, normalized=False, special=False) for tag in tags])
+        self._words = None
+
+    @property
+    def has_tags(self) -> bool:
+        return not all(token.special for token in self._backend.get_added_tokens_decoder().values())
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
         """A tokenizer.json, as `save` wrote it."""
@@ -196,6 +210,10 @@ class Tokenizer:
         if self.unknown_words is not None:
             return self.unknown_words.restored(ids, pieces, copied or {})
         return pieces
+
+    def split_word(self, word: str) -> list[str]:
+        """The parts of a word that pieces do not cross; it begins with the ▁ that stands for the space before it."""
+        return [part for part, _ in self._backend.pre_tokenizer.pre_tokenize_str(word)]
 
     def continued(self, text: str) -> list[int]:
         """The ids of a text that begins where it begins: without the space `encode` puts there, if that is a piece."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .line_blocks import FileScan
     from .preparation_cache import PreparationCache
 
-FORMAT = 1  # of the entries; another number makes all of them anew
+FORMAT = 2  # of the entries; another number makes all of them anew
 PAIRS, REPORT = "pairs.jsonl", "report.json"
 SMALL = 4 << 20  # bytes of files that one process prepares sooner than several
 
@@ -169,7 +169,7 @@ def _merge(parts: list[list[Path]], folder: Path) -> None:
     """Write the shards into a folder, one after the other."""
     row = source = dropped = 0
     unreadable: list[str] = []
-    reports = []
+    reports, ends = [], []
     with ExitStack() as opened:
         files = {name: opened.enter_context((folder / f"{name}.bin").open("wb")) for name in ARRAYS}
         pairs = opened.enter_context((folder / PAIRS).open("w", encoding="utf-8"))
@@ -186,8 +186,9 @@ def _merge(parts: list[list[Path]], folder: Path) -> None:
                 unreadable += info.unreadable
                 report.reasons.update(info.reasons)
                 report.first = {**info.first, **report.first}
+            ends.append(row)
             reports.append({"reasons": report.reasons, "first": report.first})
-    write_index(folder, CorpusInfo(dropped=dropped, unreadable=tuple(unreadable)))
+    write_index(folder, CorpusInfo(dropped=dropped, unreadable=tuple(unreadable), ends=tuple(ends)))
     (folder / REPORT).write_text(json.dumps({"parts": reports, "rows": row}), encoding="utf-8")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...atomic_write import replacing_folder
 from ...checksums import write_checksums
-from ...data import EncodedCorpus, TokenizerPair
+from ...data import UNKNOWN, EncodedCorpus, TokenizerPair
 from ...data.label_set import FIRST, UnknownLabelError, quoted
 from ...data.pair_reader import skipped_rows
 from ...data.picture_reader import PictureReader
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ..recipe.recipe import Recipe
     from ..run.run_folder import Run
     from ..tasks.task import Task
-    from ..trainer.recipe_corpus import Corpus
 
 TYPICAL = 400  # training pictures whose statistics are kept, to notice others that are unlike them
 VALID_PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
@@ -63,7 +63,8 @@ class CorpusPreparation:
         first = not self.run.data.exists()
         with tempfile.TemporaryDirectory(prefix="cache-", suffix=".unfinished", dir=self.run.folder) as own:
             cache = self._cache(own)
-            tokenizers = self._tokenizers(train, cache)
+            tokenizers = self._tokenizers(cache)
+            self._require_tags(tokenizers)
             with replacing_folder(self.run.data) as unfinished:
                 tokenizers.save(unfinished)
                 encoded = self._encode("train", tokenizers, unfinished, cache)
@@ -94,8 +95,20 @@ class CorpusPreparation:
         """Whether the data is text in files, which several processes share."""
         return isinstance(self.recipe.data, FilesData) and self.recipe.source.kind == "text"
 
-    def _tokenizers(self, train: Corpus, cache: PreparationCache) -> TokenizerPair:
+    def _require_tags(self, tokenizers: TokenizerPair) -> None:
+        for tag in filter(None, getattr(self.recipe.data, "tags", [])):
+            tokens = tokenizers.source.encode(tag)
+            if len(tokens) != 1 or tokens[0] == UNKNOWN:
+                raise ValueError(
+                    f"data.tags: {tag!r} is not one token of the vocabulary that tokenizers are taken from"
+                )
+
+    def _tokenizers(self, cache: PreparationCache) -> TokenizerPair:
         recipe = self.recipe
+        tags = list(filter(None, getattr(recipe.data, "tags", [])))
+        # The vocabulary is learned from text without tags, which are no words.
+        data = recipe.data.model_copy(update={"tags": []}) if tags else recipe.data
+        train = read(data, "train", recipe.source.kind)
         if self.run.data.exists():  # a run that goes on with other data
             return TokenizerPair.load(self.run.data)
         if recipe.tokenizer.load:
@@ -106,8 +119,9 @@ class CorpusPreparation:
         if not self._in_blocks or recipe.tokenizer.kind not in ("bpe", "unigram", "word", "character"):
             return self._learn(train)
         split = self._split("train")
+        split = replace(split, parts=tuple(replace(part, tag="") for part in split.parts))
         settings = recipe.tokenizer.model_dump()
-        key = cache_key(content=split.content, tokenizer=settings, task=recipe.base_task)
+        key = cache_key(content=split.content, tokenizer=settings, task=recipe.base_task, tags=tags)
         with cache.lock(key, self.say):
             entry = cache.find("vocabularies", key, self.say)
             if entry is None:
@@ -116,6 +130,8 @@ class CorpusPreparation:
                 if sampled:
                     self.say(f"it is learned from {sample:,} of {split.rows:,} rows (tokenizer.sample)")
                 tokenizers = self._learn(SampledPairs(split, sample) if sampled else train)
+                if tags:
+                    tokenizers.source.add_tags(tags)
                 entry = cache.path("vocabularies", key)
                 with replacing_folder(entry) as unfinished:
                     tokenizers.save(unfinished)

@@ -64,6 +64,14 @@ class FilesData(DataSection):
     columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
         default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
     )
+    weights: list[Positive] = Field(
+        default=[], description="how often the pairs of each corpus of `train` come in an epoch; []: all of them once"
+    )
+    tags: list[Annotated[str, Field(pattern=r"^\S*$")]] = Field(
+        default=[],
+        description='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The corpora '
+        "of valid and test have the tags in the same order",
+    )
 
     @model_validator(mode="after")
     def _validates(self) -> FilesData:
@@ -74,6 +82,11 @@ class FilesData(DataSection):
                 f"valid = {self.valid} and hold_out = {self.hold_out}: name files to validate with, or hold out "
                 "one row of 10 of `train`, say; one of them"
             )
+        if self.weights and len(self.weights) != len(self.train):
+            raise ValueError(f"{len(self.weights)} weights for {len(self.train)} corpora in `train`: one for each")
+        for name, corpora in (("train", self.train), ("valid", self.valid), ("test", self.test)):
+            if self.tags and corpora and len(corpora) != len(self.tags):
+                raise ValueError(f"{len(self.tags)} tags for {len(corpora)} corpora in `{name}`: one for each")
         return self
 
 

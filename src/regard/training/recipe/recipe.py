@@ -81,6 +81,10 @@ class TokenizerSection(StrictSection):
         default=300_000,
         description="rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. A classifier: all",
     )
+    dropout: Share = Field(
+        default=0.0,
+        description="bpe: the share of merges left out at random in training (Provilkov et al. 2020); 0.1, say",
+    )
     load: str = Field(
         default="", description="a folder with tokenizers to use as they are, instead of training new ones"
     )
@@ -250,6 +254,16 @@ class Recipe(StrictSection):
             wrong.append("training.init brings its own vocabulary, and tokenizer.load names another; remove one")
         if not self.training.init and (self.training.init_parts or self.training.init_vocabulary != "keep"):
             wrong.append("training.init_parts and training.init_vocabulary need training.init, a model to start from")
+        for key in ("weights", "tags"):
+            if getattr(self.data, key, []) and self.source.kind != "text":
+                wrong.append(f'data.{key} is for sources that are text; source.kind = "{self.source.kind}"')
+        if self.tokenizer.dropout and (self.tokenizer.kind != "bpe" or self.base_task == "write"):
+            wrong.append(
+                'tokenizer.dropout leaves out merges of tokenizer.kind = "bpe" in pairs; this recipe has '
+                f'tokenizer.kind = "{self.tokenizer.kind}" and task = "{self.task}"; set it to 0'
+            )
+        if getattr(self.data, "tags", []) and self.tokenizer.slots:
+            wrong.append("data.tags and tokenizer.slots both need the end of the vocabulary; remove one")
         if self.training.tokens < self.data.longest:
             wrong.append(
                 f"training.tokens = {self.training.tokens} holds no pair of data.longest = {self.data.longest} tokens; "

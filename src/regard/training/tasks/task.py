@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
+    from ...data.preparation.bpe_dropout import BpeDropout
     from ...models.config_base import TaskName
     from ...models.pretrained_model import PretrainedModel
     from ..recipe.recipe import Recipe
@@ -80,11 +81,27 @@ class Task(ABC):
         return model
 
     def batches(
-        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
+        self,
+        encoded: EncodedCorpus,
+        *,
+        seed: int,
+        epoch: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool,
+        dropout: BpeDropout | None = None,
     ) -> EpochBatches:
-        """The batches of one process in one epoch."""
+        """The batches of one process in one epoch; `dropout` is given where the recipe has `tokenizer.dropout`."""
         shares = {"epoch": epoch, "rank": rank, "world": world}
-        return Batches(encoded, tokens=self.recipe.training.tokens, seed=seed, fixed_shapes=fixed_shapes, **shares)
+        return Batches(
+            encoded,
+            tokens=self.recipe.training.tokens,
+            seed=seed,
+            fixed_shapes=fixed_shapes,
+            weights=getattr(self.recipe.data, "weights", ()),
+            dropout=dropout,
+            **shares,
+        )
 
     def checks(self, encoded: EncodedCorpus, *, rank: int = 0, world: int = 1) -> Iterable[Batch]:
         """The validation set in batches, each pair once."""

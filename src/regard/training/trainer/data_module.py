@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from ...checksums import check_files
 from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.pair_reader import BadRowError
+from ...data.preparation.bpe_dropout import BpeDropout
 from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
 from .interrupt_signals import ignore_signals
 from .prepared_settings import settings_changed
@@ -42,10 +43,20 @@ class UpdateBatches(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self, task: Task, encoded: EncodedCorpus, accumulate: int, seed: int, rank: int, world: int, fixed_shapes: bool
+        self,
+        task: Task,
+        encoded: EncodedCorpus,
+        accumulate: int,
+        seed: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool,
+        dropout: BpeDropout | None = None,
     ) -> None:
         count = world * accumulate
         self._batches = partial(task.batches, encoded, seed=seed, world=count, fixed_shapes=fixed_shapes)
+        if dropout is not None:
+            self._batches = partial(self._batches, dropout=dropout)
         self._ranks = range(rank, count, world)
         self._epoch, self._number = self._open(0), 0
         self.epoch_length = len(self._epoch[0])  # in updates; the same for all epochs, since only the order changes
@@ -95,6 +106,7 @@ class DataModule(lightning.LightningDataModule):
         self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / VALID_PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
+        rate = recipe.tokenizer.dropout
         self.updates = UpdateBatches(
             self.task,
             self.train,
@@ -103,6 +115,7 @@ class DataModule(lightning.LightningDataModule):
             rank=self.trainer.global_rank,
             world=self.trainer.world_size,
             fixed_shapes=self.fixed_shapes,
+            dropout=BpeDropout(self.tokenizers, rate, recipe.data.longest) if rate else None,
         )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:

@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -18,7 +18,7 @@ from ...data.text_lines import text
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, TextData
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..recipe.data_section import Data, PhotosData
 
@@ -28,19 +28,26 @@ Split = Literal["train", "valid", "test"]
 class Corpus:
     """The files of a split, one after the other; each iteration reads them again. `row` counts over all files.
 
-    `root` is the folder of sources that are names of files. `keeps` says which rows belong to the split.
+    `root` is the folder of sources that are names of files. `keeps` says which rows belong to the split. `tags` has a
+    token for each file that begins its sources, "" for none.
     """
 
     def __init__(
-        self, parts: list[PairReader], root: Path | None = None, keeps: Callable[[int], bool] = lambda row: True
+        self,
+        parts: list[PairReader],
+        root: Path | None = None,
+        keeps: Callable[[int], bool] = lambda row: True,
+        tags: Sequence[str] = (),
     ) -> None:
-        self.parts, self.root, self.keeps = parts, root, keeps
+        self.parts, self.root, self.keeps, self.tags = parts, root, keeps, tags
 
     def __iter__(self) -> Iterator[Pair]:
         row = -1
-        for row, pair in enumerate(chain.from_iterable(self.parts)):
+        tagged = ((tag, pair) for tag, part in zip_longest(self.tags, self.parts) for pair in part)
+        for row, (tag, pair) in enumerate(tagged):
             if self.keeps(row):
-                yield replace(pair, row=row, source=pair.source if self.root is None else str(self.root / pair.source))
+                source = pair.source if self.root is None else str(self.root / pair.source)
+                yield replace(pair, row=row, source=f"{tag} {source}" if tag else source)
         if row < 0 and self.skipped:
             first = next(message for part in self.parts for message in part.first.values())
             raise all_bad_error(self.skipped, first)
@@ -56,9 +63,9 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
     if isinstance(data, FilesData):
         root, every = None if source == "text" else folder(data.root), data.hold_out
         if not every or split == "test":
-            return Corpus([part.reader for part in corpus_parts(data, split)], root)
+            return Corpus([part.reader for part in corpus_parts(data, split)], root, tags=data.tags)
         readers = [part.reader for part in corpus_parts(data, "train")]
-        return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"))
+        return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"), data.tags)
     if isinstance(data, PluginData):
         return Corpus([PairReader(list(data.pairs(split)))])
     if isinstance(data, GeneratedData):
@@ -115,10 +122,10 @@ def check_tokenizer(load: str) -> None:
 def corpus_parts(data: FilesData, split: str) -> Iterator[CorpusPart]:
     """The corpora of a split, in order."""
     root = folder(data.root)
-    for source in getattr(data, split):
+    for source, tag in zip_longest(getattr(data, split), data.tags if getattr(data, split) else [], fillvalue=""):
         names = [source] if isinstance(source, str) else source
         files = tuple(str(_found(root / name, split, data.root)) for name in names)
-        yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad)
+        yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
 
 
 def _found(file: Path, split: str, root: str) -> Path:

@@ -25,6 +25,11 @@ def extended_tokenizer(tokenizer: Tokenizer, texts: Iterable[str], size: int) ->
             'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
             'ids of unknown words (tokenizer.slots): use "keep"'
         )
+    if tokenizer.has_tags:
+        raise ValueError(
+            'training.init_vocabulary = "extend" adds pieces at the end of the vocabulary, where this model has its '
+            'tags (data.tags): use "keep"'
+        )
     old: dict[str, Any] = json.loads(tokenizer.to_json())
     kind = old["model"]["type"]
     backend: Any = Backend.from_str(tokenizer.to_json())
