@@ -69,8 +69,8 @@ class FilesData(DataSection):
     )
     tags: list[Annotated[str, Field(pattern=r"^\S*$")]] = Field(
         default=[],
-        description='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The corpora '
-        "of valid and test have the tags in the same order",
+        description='a token before the sources of each corpus, such as ["<2fr>", "<2es>"]; "" for none. The first '
+        "corpus of `valid` and of `test` has the first tag, and so on",
     )
 
     @model_validator(mode="after")
@@ -84,9 +84,11 @@ class FilesData(DataSection):
             )
         if self.weights and len(self.weights) != len(self.train):
             raise ValueError(f"{len(self.weights)} weights for {len(self.train)} corpora in `train`: one for each")
-        for name, corpora in (("train", self.train), ("valid", self.valid), ("test", self.test)):
-            if self.tags and corpora and len(corpora) != len(self.tags):
-                raise ValueError(f"{len(self.tags)} tags for {len(corpora)} corpora in `{name}`: one for each")
+        if self.tags and len(self.tags) != len(self.train):
+            raise ValueError(f"{len(self.tags)} tags for {len(self.train)} corpora in `train`: one for each")
+        for name, corpora in (("valid", self.valid), ("test", self.test)):
+            if self.tags and len(corpora) > len(self.tags):
+                raise ValueError(f"{len(self.tags)} tags for {len(corpora)} corpora in `{name}`: at most one for each")
         return self
 
 

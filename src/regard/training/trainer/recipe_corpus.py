@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import replace
 from importlib import import_module
-from itertools import zip_longest
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -43,7 +43,9 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Pair]:
         row = -1
-        tagged = ((tag, pair) for tag, part in zip_longest(self.tags, self.parts) for pair in part)
+        tagged = (
+            (tag, pair) for part, tag in zip(self.parts, chain(self.tags, repeat("")), strict=False) for pair in part
+        )
         for row, (tag, pair) in enumerate(tagged):
             if self.keeps(row):
                 source = pair.source if self.root is None else str(self.root / pair.source)
@@ -122,7 +124,7 @@ def check_tokenizer(load: str) -> None:
 def corpus_parts(data: FilesData, split: str) -> Iterator[CorpusPart]:
     """The corpora of a split, in order."""
     root = folder(data.root)
-    for source, tag in zip_longest(getattr(data, split), data.tags if getattr(data, split) else [], fillvalue=""):
+    for source, tag in zip(getattr(data, split), chain(data.tags, repeat("")), strict=False):
         names = [source] if isinstance(source, str) else source
         files = tuple(str(_found(root / name, split, data.root)) for name in names)
         yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
