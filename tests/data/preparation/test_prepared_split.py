@@ -131,6 +131,22 @@ def test_every_format_gives_what_reading_row_by_row_gives(tmp_path: Path, tokeni
     assert len(wanted) > 5
 
 
+def test_parquet_and_folders_of_datasets_are_read_in_blocks(tmp_path: Path, tokenizers: Path) -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    datasets = pytest.importorskip("datasets")
+    sources, targets = zip(*texts(40, 2), strict=True)
+    columns = {"en": list(sources), "fr": list(targets)}
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "folder")
+    for name in ("rows.parquet", "folder"):
+        part = CorpusPart((str(tmp_path / name),), ("en", "fr"))
+        split = split_of(part, longest=14)
+        assert split.rows == 40
+        encoded, _, blocks = prepared(split, tokenizers, tmp_path / f"{name}-out", tmp_path / "cache")
+        assert blocks == [7] * 5 + [5]
+        assert_same(encoded, row_by_row([part], tokenizers))
+
+
 def test_processes_make_the_same_as_one(
     tmp_path: Path, tokenizers: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
