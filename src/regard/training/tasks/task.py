@@ -63,6 +63,7 @@ class Task(ABC):
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.dropout: BpeDropout | None = None  # of the recipe's `tokenizer.dropout`, once there is a vocabulary
         self.column = f"valid_{self.measure.lower().replace(' ', '_')}"  # of metrics.csv
 
     @property
@@ -81,17 +82,9 @@ class Task(ABC):
         return model
 
     def batches(
-        self,
-        encoded: EncodedCorpus,
-        *,
-        seed: int,
-        epoch: int,
-        rank: int,
-        world: int,
-        fixed_shapes: bool,
-        dropout: BpeDropout | None = None,
+        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
     ) -> EpochBatches:
-        """The batches of one process in one epoch; `dropout` is given where the recipe has `tokenizer.dropout`."""
+        """The batches of one process in one epoch."""
         shares = {"epoch": epoch, "rank": rank, "world": world}
         return Batches(
             encoded,
@@ -99,7 +92,7 @@ class Task(ABC):
             seed=seed,
             fixed_shapes=fixed_shapes,
             weights=getattr(self.recipe.data, "weights", ()),
-            dropout=dropout,
+            dropout=self.dropout,
             **shares,
         )
 

@@ -43,20 +43,10 @@ class UpdateBatches(Dataset[list[Batch]]):
     """
 
     def __init__(
-        self,
-        task: Task,
-        encoded: EncodedCorpus,
-        accumulate: int,
-        seed: int,
-        rank: int,
-        world: int,
-        fixed_shapes: bool,
-        dropout: BpeDropout | None = None,
+        self, task: Task, encoded: EncodedCorpus, accumulate: int, seed: int, rank: int, world: int, fixed_shapes: bool
     ) -> None:
         count = world * accumulate
         self._batches = partial(task.batches, encoded, seed=seed, world=count, fixed_shapes=fixed_shapes)
-        if dropout is not None:
-            self._batches = partial(self._batches, dropout=dropout)
         self._ranks = range(rank, count, world)
         self._epoch, self._number = self._open(0), 0
         self.epoch_length = len(self._epoch[0])  # in updates; the same for all epochs, since only the order changes
@@ -106,7 +96,8 @@ class DataModule(lightning.LightningDataModule):
         self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / VALID_PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
-        rate = recipe.tokenizer.dropout
+        if recipe.tokenizer.dropout:
+            self.task.dropout = BpeDropout(self.tokenizers, recipe.tokenizer.dropout, recipe.data.longest)
         self.updates = UpdateBatches(
             self.task,
             self.train,
@@ -115,7 +106,6 @@ class DataModule(lightning.LightningDataModule):
             rank=self.trainer.global_rank,
             world=self.trainer.world_size,
             fixed_shapes=self.fixed_shapes,
-            dropout=BpeDropout(self.tokenizers, rate, recipe.data.longest) if rate else None,
         )
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
