@@ -59,8 +59,8 @@ class BpeDropout:
             source, target = encoded[int(pair)]
             random = Random(" ".join(map(str, seed)))
             if self._source is not None:
-                source = self._source.cut_again(source[:-1].tolist(), most - 1, random)
-                source = np.array([*source, END], np.int32)
+                ids = self._source.cut_again(source[:-1].tolist(), most - 1, random)
+                source = np.array([*ids, END], np.int32)
             if self._target is not None:
                 ids = self._target.cut_again(target[1:-1].tolist(), most - 1, random)
                 target = np.array([BEGIN, *ids, END], np.int32)
