@@ -73,9 +73,9 @@ TITLES = {
         "Invented names and numbers, English to French",
         "The phrase book with a name or a number in every sentence that hardly comes twice, 1,000 unseen sentences; "
         "`tokenizer.size` leaves most of them out of the vocabulary. The pointer (Vinyals et al. 2015, See et al. "
-        "2017) copies what it attends to; the same recipe without it writes <unk>. Copied: of the words that source "
+        "2017) copies what it attends to; the same recipe without it writes `<unk>`. Copied: of the words that source "
         "and reference have and the vocabulary lacks, the share that the translation has. Perplexities do not "
-        "compare: what one predicts as <unk>, the other has to name.",
+        "compare: what one predicts as `<unk>`, the other has to name.",
     ),
 }
 
