@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
 
@@ -9,9 +13,12 @@ from regard.attention.listeners import listeners
 from regard.decoding import Hypothesis, beam_search, search, search_graphs
 from regard.decoding.beam_search import limits
 from regard.decoding.beam_state import Ranking
-from regard.decoding.search_graphs import SHAPES, SearchGraphs, graphs_of, recordable
+from regard.decoding.search_graphs import BYTES, SHAPES, SearchGraphs, graphs_of, recordable
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
+
+if TYPE_CHECKING:
+    from regard.models.annotations import Annotations
 
 
 def _model(decoder: str, seed: int = 0, device: str = "cpu") -> EncoderDecoder:
@@ -47,6 +54,73 @@ def test_rounded_shapes_change_nothing(decoder: str, sentences: int) -> None:
 @torch.no_grad()
 def test_a_cpu_has_no_graphs() -> None:
     assert not recordable(_model("Transformer").decoder)
+
+
+@pytest.fixture
+def eager_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recording on a CPU: what is recorded is also computed, and a replay does nothing."""
+
+    class Graph:
+        def replay(self) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 0)
+
+
+def _graph_search(graphs: SearchGraphs, model: EncoderDecoder, annotations: Annotations) -> list[list[Hypothesis]]:
+    most = limits(annotations.lengths, 12)
+    return graphs.search(model.decoder, annotations, most, 13, Ranking(), beams=3, best=2)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("eager_graphs")
+def test_a_recording_that_fails_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, graphs = _model("Bahdanau"), batch(3, places=5), SearchGraphs()
+    annotations = model.encode(data.source, data.source_lengths)
+    expected = _graph_search(graphs, model, annotations)
+    step, calls = model.decoder.step, iter(range(100))
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 3:
+            raise torch.OutOfMemoryError("no memory")
+        return step(*arguments, **options)
+
+    with monkeypatch.context() as once:
+        once.setattr(model.decoder, "step", failing)
+        with pytest.raises(torch.OutOfMemoryError):
+            _graph_search(graphs, model, annotations)
+    for _ in range(2):
+        _same(_graph_search(graphs, model, annotations), expected)
+
+
+@pytest.mark.usefixtures("eager_graphs")
+def test_recordings_of_inference_mode_are_used_outside_it() -> None:
+    model, data, graphs = _model("Transformer"), batch(3, places=5), SearchGraphs()
+    with torch.inference_mode():
+        annotations = model.encode(data.source, data.source_lengths)
+        expected, _ = (_graph_search(graphs, model, annotations) for _ in range(2))
+    with torch.no_grad():
+        annotations = model.encode(data.source, data.source_lengths)
+        _same(_graph_search(graphs, model, annotations), expected)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("eager_graphs")
+def test_recordings_are_limited_in_number_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, graphs, memory = _model("Bahdanau"), SearchGraphs(), itertools.count(0, BYTES // 3)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(memory))  # a third for each of two graphs
+    for places in (8, 16, 24):
+        data = batch(2, places=places)
+        annotations = model.encode(data.source, data.source_lengths)
+        for _ in range(2):
+            _graph_search(graphs, model, annotations)
+    assert [recording is not None for recording in graphs._recordings.values()] == [True]
+    for places in range(8, 8 * (SHAPES + 4), 8):
+        data = batch(1, places=places)
+        _graph_search(graphs, model, model.encode(data.source, data.source_lengths))
+    assert len(graphs._recordings) == SHAPES
 
 
 @pytest.mark.gpu

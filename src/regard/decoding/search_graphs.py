@@ -20,24 +20,27 @@ from torch.nn.modules import module as torch_modules
 
 from ..attention.listeners import listeners
 from ..models.annotations import Annotations
+from ..models.decoders.decoder import Decoder
 from .beam_state import Beam, History, decoder_step
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from ..models.decoders.decoder import Decoder, State
+    from ..models.decoders.decoder import State
     from .beam_state import Hypothesis, Ranking
 
 STEPS = 8  # of a graph
 SHAPES = 16  # that are kept for each decoder; the one that was used longest ago is dropped
+BYTES = 2 << 30  # of GPU memory that the recordings of a decoder may hold
 PLACES = 8  # places of the source are rounded up to a multiple of this
 
 
 def recordable(decoder: Decoder[Any]) -> bool:
     """Whether a search by this decoder does nothing but launch kernels: what a graph would not repeat is not allowed.
 
-    Hooks and listeners would not be called, and modes of PyTorch would not see the operations.
+    Hooks, listeners and a `forward` that was replaced would not be called, and modes of PyTorch would not see the
+    operations.
     """
     parameter = next(decoder.parameters(), None)
     return (
@@ -51,7 +54,10 @@ def recordable(decoder: Decoder[Any]) -> bool:
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch_modules._global_forward_hooks
         and not torch_modules._global_forward_pre_hooks
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+        and not any(
+            module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__
+            for module in decoder.modules()
+        )
     )
 
 
@@ -62,10 +68,23 @@ class SearchShape:
     sizes: tuple[tuple[int, ...] | None, ...]  # of the tensors of the annotations
     dtype: torch.dtype
     parameters: tuple[int, ...]  # where they are: a graph reads them there
+    flags: tuple[Any, ...]  # settings of PyTorch that decide which kernels run
     steps: int
     beams: int
     best: int
     ranking: Ranking
+
+
+def _flags() -> tuple[Any, ...]:
+    attention = torch.backends.cuda
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        attention.flash_sdp_enabled(),
+        attention.mem_efficient_sdp_enabled(),
+        attention.math_sdp_enabled(),
+        attention.cudnn_sdp_enabled(),
+    )
 
 
 class SearchGraphs:
@@ -73,6 +92,7 @@ class SearchGraphs:
 
     def __init__(self) -> None:
         self._recordings: OrderedDict[SearchShape, _Recording | None] = OrderedDict()
+        self._too_large: set[SearchShape] = set()
         self._lock = Lock()  # a recording has one set of buffers
         self._pool: Any = None
 
@@ -95,25 +115,37 @@ class SearchGraphs:
             tuple(None if x is None else tuple(x.shape) for x in tensors),
             annotations.vectors.dtype,
             tuple(x.data_ptr() for x in (*decoder.parameters(), *decoder.buffers())),
+            _flags(),
             steps,
             beams,
             best,
             ranking,
         )
-        with self._lock:
-            if shape not in self._recordings:  # not recorded yet; this run also compiles and initialises what it needs
-                self._recordings[shape] = None
-                history = _Loop(annotations, limits, shape).run(decoder)
-            else:
-                recording = self._recordings[shape]
-                if recording is None:
-                    self._pool = self._pool or torch.cuda.graph_pool_handle()
-                    recording = self._recordings[shape] = _Recording(_Loop(annotations, limits, shape), self._pool)
-                history = recording.run(decoder, annotations, limits)
-            self._recordings.move_to_end(shape)
-            while len(self._recordings) > SHAPES:
-                self._recordings.popitem(last=False)
+        # Not in inference mode: buffers made there could not be written outside it.
+        with self._lock, torch.inference_mode(False), torch.no_grad():
+            history = self._history(shape, decoder, annotations, limits)
+            self._drop_oldest()
             return history.best(best)[:count]
+
+    def _history(self, shape: SearchShape, decoder: Decoder[Any], annotations: Annotations, limits: Tensor) -> History:
+        known, recording = shape in self._recordings, self._recordings.pop(shape, None)
+        if not known or shape in self._too_large:  # this run also compiles and initialises what a recording needs
+            self._recordings[shape] = None
+            return _Loop(annotations, limits, shape).run(decoder)
+        if recording is None:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            recording = _Recording(_Loop(annotations, limits, shape), self._pool)
+        history = recording.run(decoder, annotations, limits)
+        self._recordings[shape] = recording  # last, and only now: a recording that failed is not kept
+        if recording.bytes > BYTES:
+            self._too_large.add(shape)
+            self._recordings[shape] = None
+        return history
+
+    def _drop_oldest(self) -> None:
+        while len(self._recordings) > SHAPES or sum(x.bytes for x in self._recordings.values() if x) > BYTES:
+            shape, _ = self._recordings.popitem(last=False)
+            self._too_large.discard(shape)
 
 
 _graphs: WeakKeyDictionary[Decoder[Any], SearchGraphs] = WeakKeyDictionary()
@@ -121,6 +153,13 @@ _graphs: WeakKeyDictionary[Decoder[Any], SearchGraphs] = WeakKeyDictionary()
 
 def graphs_of(decoder: Decoder[Any]) -> SearchGraphs:
     return _graphs.setdefault(decoder, SearchGraphs())
+
+
+def release_graphs(model: torch.nn.Module) -> None:
+    """Free the memory of the recorded searches of all decoders of a model."""
+    for module in model.modules():
+        if isinstance(module, Decoder):
+            _graphs.pop(module, None)
 
 
 def round_steps(steps: int, most: int | None) -> int:
@@ -194,6 +233,7 @@ class _Recording:
         loop.annotations = loop.annotations.select(torch.arange(len(loop.limits), device=loop.limits.device))
         loop.limits = loop.limits.clone()
         self._graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
+        self.bytes = 0  # that it holds on the GPU
 
     def run(self, decoder: Decoder[Any], annotations: Annotations, limits: Tensor) -> History:
         loop = self._loop
@@ -204,10 +244,11 @@ class _Recording:
         number = 0
         while number * STEPS < loop.shape.steps:
             if number == len(self._graphs):
-                graph = torch.cuda.CUDAGraph()
+                before, graph = torch.cuda.memory_allocated(), torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                     done = loop.advance(decoder)
                 self._graphs.append((graph, done))
+                self.bytes += torch.cuda.memory_allocated() - before
             graph, done = self._graphs[number]
             graph.replay()
             number += 1

@@ -15,6 +15,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ...atomic_write import replacing_file
+from ...decoding.search_graphs import release_graphs
 from ...models import EncoderDecoder
 from ..distributed.activation_checkpointing import checkpoint_activations
 from ..distributed.model_shards import copy_whole, is_sharded, local_tensors, shard_model, whole_weights
@@ -324,6 +325,7 @@ class TrainingModule(lightning.LightningModule):
         sums = self.task.loss_sums(model, self.corpora.valid, rank=rank, world=world)
         pairs = self.corpora.valid_pairs
         answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
+        release_graphs(model)  # the next update needs the memory
         if world > 1:
             torch.distributed.all_reduce(sums)
             shares: list[list[str]] = [[]] * world
