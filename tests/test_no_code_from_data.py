@@ -36,6 +36,7 @@ LOADERS = {
     "data/encoded_corpus.py": "JSON, and arrays of numbers mapped as raw bytes: not .npy, so no objects",
     "data/label_set.py": "JSON",
     "data/picture_reader.py": "Pillow, with a list of formats: never EPS, for which it would start Ghostscript",
+    "data/preparation/bpe_dropout.py": "JSON of a tokenizer",
     "data/preparation/shard.py": "JSON, and arrays of numbers of fixed types as raw bytes",
     "data/preparation/shard_worker.py": "JSON",
     "data/row_readers.py": "JSON, pyarrow ≥ 17, and `datasets` from a saved folder; import_module of fixed names",
