@@ -3,7 +3,8 @@
     python -m benchmarks.serve_throughput [--model tatoeba-transformer-en-fr] [--sentences 256] [--clients 1 8 32]
 
 The server runs in a process of its own, on one thread; every request has one sentence. "One by one" is one client that
-waits for each answer, with no waiting for others on the server. Latencies are those the clients see.
+waits for each answer, with no waiting for others on the server. Latencies are those the clients see. Sentences per CPU
+second are of the server's process (Linux): they do not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import urlsplit
 
 SENTENCES = [
@@ -76,6 +78,12 @@ def measure(address: str, sentences: list[str], clients: int, beams: int) -> tup
     return len(sentences) / (time.perf_counter() - began), times
 
 
+def cpu_seconds(process: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--model", default="tatoeba-transformer-en-fr")
@@ -84,20 +92,23 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5)
     options = parser.parse_args()
     sentences = [SENTENCES[n % len(SENTENCES)] for n in range(options.sentences)]
-    plain = 0.0
+    plain = plain_per_cpu = 0.0
     print(f"{options.model}, beam {options.beams}, {options.sentences} requests of one sentence, one CPU thread")
     for name, batch, wait, clients in [("one by one", 1, 0.0, 1), *(("batched", 64, 5.0, n) for n in options.clients)]:
         server, address = start(options.model, batch, wait, options.beams)
         try:
+            before = cpu_seconds(server.pid)
             rate, times = measure(address, sentences, clients, options.beams)
+            per_cpu = len(sentences) / (cpu_seconds(server.pid) - before)
         finally:
             server.terminate()
             server.wait()
-        plain = plain or rate
+        plain, plain_per_cpu = plain or rate, plain_per_cpu or per_cpu
         high = statistics.quantiles(times, n=20)[-1]
         print(
             f"{name}, {clients} clients: {rate:.1f} sentences/s ({rate / plain:.1f} ×), latency "
-            f"{1000 * statistics.median(times):.0f} ms median, {1000 * high:.0f} ms 95 %",
+            f"{1000 * statistics.median(times):.0f} ms median, {1000 * high:.0f} ms 95 %; {per_cpu:.1f} sentences per "
+            f"CPU second ({per_cpu / plain_per_cpu:.1f} ×)",
             flush=True,
         )
 
