@@ -291,3 +291,36 @@ def test_sample_indices_count_what_they_should() -> None:
         begins = range(0, total, max(1, total // 9))
         counts = [len(sample_indices(begin, min(begins.step, total - begin), size, total)) for begin in begins]
         assert sum(counts) == size
+
+
+@pytest.mark.parametrize(("name", "opened"), [("train.tsv", open), ("train.tsv.gz", gzip.open)])
+def test_a_file_that_changes_after_its_scan_is_an_error_and_never_comes_from_the_cache(
+    tmp_path: Path, tokenizers: Path, name: str, opened: Any
+) -> None:
+    file, cache = tmp_path / name, tmp_path / "cache"
+    part = CorpusPart((str(write_tsv(file, texts(20, 1), opened=opened)),), (0, 1))
+    split = split_of(part, longest=14)
+    write_tsv(file, texts(20, 2), opened=opened)
+    with pytest.raises(ValueError, match=rf"{name} changed while it was read"):
+        prepared(split, tokenizers, tmp_path / "one", cache)
+    write_tsv(file, texts(20, 1), opened=opened)
+    encoded, _, _ = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", cache)
+    assert_same(encoded, row_by_row([part], tokenizers))
+
+
+def test_shards_of_a_file_that_changes_between_two_blocks_hold_what_was_scanned(
+    tmp_path: Path, tokenizers: Path
+) -> None:
+    file = tmp_path / "train.tsv"
+    part = CorpusPart((str(write_tsv(file, texts(20, 1))),), (0, 1))
+    split, cache = split_of(part, longest=14), PreparationCache(tmp_path / "cache")
+
+    def change(rows: int) -> None:
+        write_tsv(file, texts(20, 2))
+
+    with pytest.raises(ValueError, match="changed while it was read"):
+        prepare_split(split, tokenizers, tmp_path / "one", cache, print, change)
+    write_tsv(file, texts(20, 1))
+    encoded, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", cache.folder)
+    assert blocks == [7, 7, 6]
+    assert_same(encoded, row_by_row([part], tokenizers))

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pytorch_lightning")
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from regard.checksums import sha256
 from regard.data import EncodedCorpus, TokenizerPair
@@ -105,3 +105,23 @@ def test_valid_pairs_are_those_of_the_split(file: Path, tmp_path: Path) -> None:
     texts = (run.data / corpus_preparation.VALID_PAIRS).read_text(encoding="utf-8").splitlines()
     assert len(texts) == len(EncodedCorpus.load(run.data / "valid")) == 12
     assert os.stat(run.data / "train" / "target.bin").st_nlink == 2, "a link to the file in the cache"
+
+
+def test_a_vocabulary_of_a_file_that_changed_meanwhile_is_not_kept(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, train = tmp_path / "train.tsv", TokenizerPair.train
+    former = corpus.read_text(encoding="utf-8")
+
+    def changing(*values: Any, **settings: Any) -> TokenizerPair:
+        corpus.write_text("other words\tothers\n" * 20, encoding="utf-8")
+        return train(*values, **settings)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(TokenizerPair, "train", changing)
+        with pytest.raises(ValueError, match=r"train\.tsv changed while it was read"):
+            prepare(file, tmp_path / "first")
+    corpus.write_text(former, encoding="utf-8")
+    second, _ = prepare(file, tmp_path / "second")
+    source = TokenizerPair.load(second.data).source
+    assert source.decode(source.encode("ba be")) == "ba be"

@@ -15,7 +15,7 @@ import numpy as np
 from ..pair_reader import PairReader
 from ..row_readers import aligned_rows, count_rows, jsonl_rows, tsv_places, tsv_rows
 from ..text_lines import COMPRESSED, read
-from .line_blocks import BLOCK_LINES, line_blocks, read_block, scan_file
+from .line_blocks import BLOCK_LINES, line_blocks, read_block, require_unchanged, scan_file
 from .row_chunk import RowChunk
 
 if TYPE_CHECKING:
@@ -153,6 +153,11 @@ class CorpusPart:
         """The scans of its files, and the part, which may turn out to have lines that are too long for blocks."""
         scans = tuple(scan_file(Path(file)) for file in self.files)
         return replace(self, in_blocks=all(scan.cuts for scan in scans)), scans
+
+    def require_unchanged(self, stamps: Iterable[str]) -> None:
+        """Raise an error where a file was changed since the scan that has its stamp."""
+        for file, stamp in zip(self.files, stamps, strict=True):
+            require_unchanged(Path(file), stamp)
 
     def count_rows(self, scans: Sequence[FileScan]) -> int:
         """How many rows it has, bad ones included; of CSV, at most."""

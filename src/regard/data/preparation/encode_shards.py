@@ -31,6 +31,7 @@ class ShardTask:
     """
 
     part: dict[str, Any]
+    stamps: tuple[str, ...]  # of the files of the part (`FileScan.stamp`)
     folder: str  # of the shards
     number: int  # of the part in its split
     block: int | None = None
@@ -62,10 +63,11 @@ def run_task(task: ShardTask) -> Iterator[int]:
 
 
 def _task_blocks(task: ShardTask, part: CorpusPart) -> Iterator[tuple[int, LineBlock | RowBlock]]:
-    if task.block is None:
-        yield from enumerate(part.blocks())
-    else:
-        yield task.block, part.block(task.cuts, task.line)
+    """Blocks whose bytes are those of the files that were scanned: the name of a shard states their hash."""
+    blocks = enumerate(part.blocks()) if task.block is None else [(task.block, part.block(task.cuts, task.line))]
+    for index, block in blocks:
+        part.require_unchanged(task.stamps)
+        yield index, block
 
 
 def _encode_block(task: ShardTask, index: int, block: LineBlock | RowBlock, row: int) -> ShardInfo:

@@ -32,22 +32,45 @@ class LongLinesError(Exception):
 class FileScan:
     """What one pass over a file tells.
 
-    `cuts` are the bytes where blocks begin, and where the last one ends; () where it cannot be read in blocks.
+    `cuts` are the bytes where blocks begin, and where the last one ends; () where it cannot be read in blocks. `stamp`
+    tells later whether the file was changed since (`require_unchanged`).
     """
 
     sha256: str
     lines: int
     cuts: tuple[int, ...]
+    stamp: str
+
+
+def require_unchanged(path: Path, stamp: str) -> None:
+    """Raise an error where a file was written or replaced since its scan: it may not have the content of its hash."""
+    if _stamp(path) != stamp:
+        raise ValueError(f"{path} changed while it was read; start again when no other program writes it")
+
+
+def _stamp(path: Path) -> str:
+    """The inode, size and time of modification of a file, or of all files in a folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files if file.is_file()]
+    content = json.dumps([[name, stat.st_ino, stat.st_size, stat.st_mtime_ns] for name, stat in stats])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
 def scan_file(path: Path) -> FileScan:
     """Hash a file and count its lines, after decompression; of Parquet and of a folder, hash only."""
+    stamp = _stamp(path)
+    scan = _scan(path, stamp)
+    require_unchanged(path, stamp)
+    return scan
+
+
+def _scan(path: Path, stamp: str) -> FileScan:
     if path.is_dir():
         files = {file.relative_to(path).as_posix(): sha256(file) for file in path.rglob("*") if file.is_file()}
-        return FileScan(hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), 0, (0,))
+        return FileScan(hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest(), 0, (0,), stamp)
     digest = sha256(path)
     if path.suffix == ".parquet":
-        return FileScan(digest, 0, (0,))
+        return FileScan(digest, 0, (0,), stamp)
     cuts, lines = [0], 0
     with _opened(path) as file:
         try:
@@ -55,8 +78,8 @@ def scan_file(path: Path) -> FileScan:
                 cuts.append(cuts[-1] + len(block))
                 lines += count
         except LongLinesError:
-            return FileScan(digest, lines, ())
-    return FileScan(digest, lines, tuple(cuts))
+            return FileScan(digest, lines, (), stamp)
+    return FileScan(digest, lines, tuple(cuts), stamp)
 
 
 def line_blocks(path: Path) -> Iterator[bytes]:

@@ -148,7 +148,7 @@ def _tasks(split: Split, folder: Path) -> list[ShardTask]:
     """A task for each block that can be read at once, and for each other file."""
     tasks: list[ShardTask] = []
     for number, (part, scans) in enumerate(zip(split.parts, split.scans, strict=True)):
-        task = ShardTask(part.to_dict(), str(folder), number)
+        task = ShardTask(part.to_dict(), tuple(scan.stamp for scan in scans), str(folder), number)
         ranges = part.ranges(scans)
         if ranges is None:
             tasks.append(task)

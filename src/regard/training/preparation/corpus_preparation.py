@@ -71,6 +71,7 @@ class CorpusPreparation:
                 if self.recipe.base_task == "classify":
                     self._remark_rare(tokenizers.target.names, encoded)
                 self._encode("valid", tokenizers, unfinished, cache)
+                self._require_unchanged()
                 write_settings(self.run, unfinished)
                 files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
                 write_checksums(unfinished, files)
@@ -132,6 +133,7 @@ class CorpusPreparation:
                 tokenizers = self._learn(SampledPairs(split, sample) if sampled else train)
                 if tags:
                     tokenizers.source.add_tags(tags)
+                self._require_unchanged()
                 entry = cache.path("vocabularies", key)
                 with replacing_folder(entry) as unfinished:
                     tokenizers.save(unfinished)
@@ -172,6 +174,11 @@ class CorpusPreparation:
             valid=name == "valid",
             keeps_pairs=name == "valid",
         )
+
+    def _require_unchanged(self) -> None:
+        """Raise an error where a file was changed since it was hashed."""
+        for part, scans in self._scans.values():
+            part.require_unchanged(scan.stamp for scan in scans)
 
     def _encode(self, name: str, tokenizers: TokenizerPair, folder: Path, cache: PreparationCache) -> EncodedCorpus:
         """Encode a split into a folder of its name, and the text of the validation set beside it."""
