@@ -93,6 +93,7 @@ WAYS: dict[str, Scores] = {
     "cast to float": lambda q, k: (q @ k.mT).float().mul(0.2).clamp(min=-1e30) + CAUSAL,
     "zeros": lambda q, k: torch.baddbmm(q.new_zeros(B * H, T, T), q.flatten(0, 1), k.flatten(0, 1).mT) * 0.3 + 0,
     "nothing between": lambda q, k: (q * 0.3) @ k.mT,
+    "gated": lambda q, k: (q @ k.mT / 3) * PAST.to(q.dtype) + -1e4 * (1 - PAST.to(q.dtype)),
 }
 
 
@@ -135,6 +136,8 @@ KEPT: dict[str, tuple[Scores, str]] = {
     "queries changed": (_changed, "changed in place"),
     "scores changed": (_changed_view, "no product"),
     "rows without keys": (_without_keys, "closes all keys of a query"),
+    "multiplied": (lambda q, k: (q @ k.mT) * torch.linspace(0, 1, T).expand(T, T).to(q.dtype), "by a matrix"),
+    "a gate alone": (lambda q, k: (q @ k.mT) * PAST.to(q.dtype), "differ by"),
     "no key closed": (lambda q, k: (q @ k.mT).masked_fill(~PAST, -1.0), "closes no key"),
     "no product": (lambda q, k: (q[..., :, None, :] * k[..., None, :, :]).sum(-1), "no product"),
 }

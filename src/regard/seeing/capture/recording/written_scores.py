@@ -40,8 +40,8 @@ class ScoreStep(NamedTuple):
     """A step that acts on each score alone."""
 
     kind: str
-    """ "scale": times `number`; "add": plus `number` · `tensor`; "close": `number` where `tensor` is `closed`; "floor":
-    at least `number`; "cast": to another type."""
+    """ "scale": times `number`; "add": plus `number` · `tensor`; "close": `number` where `tensor` is `closed`; "gate":
+    times `tensor`, of zeros and ones; "floor": at least `number`; "cast": to another type."""
     shape: tuple[int, ...]
     """That of the scores, [..., T_q, T_k]."""
     dtype: torch.dtype
@@ -85,7 +85,7 @@ class WrittenScores(NamedTuple):
         if any(version_of(x) != version for x, version in zip(self.operands, self.versions, strict=True)):
             raise NotRecomputableError("queries or keys were changed in place after their product")
         q, k = self._queries_and_keys(batch)
-        scale, dtype, mask = self.scale, self.dtype, None
+        scale, dtype, mask, gate = self.scale, self.dtype, None, None
         modifiers = [] if self.fused else _rounding(dtype)
         for step in self.steps:
             if step.tensor is not None and version_of(step.tensor) != step.version:
@@ -98,11 +98,20 @@ class WrittenScores(NamedTuple):
             elif step.kind == "add":
                 assert step.tensor is not None
                 added = _aligned(step.tensor, step.shape, batch)
-                if added.numel() < SHORT or bool(added.any()):  # `baddbmm` may be given a matrix of zeros
+                # `baddbmm` may be given a matrix of zeros, and what a gate closed may be lowered after it.
+                of_open = added if gate is None else added.where(gate != 0, 0)
+                if added.numel() < SHORT or bool(of_open.any()):
                     modifiers.append(Bias(added if number == 1 else added * number))
                 modifiers += _rounding(step.dtype)
             elif step.kind == "close":
                 rule = _mask_of(step, batch)
+                mask = rule if mask is None or rule is None else mask & rule
+            elif step.kind == "gate":
+                assert step.tensor is not None
+                gate = _aligned(step.tensor, step.shape, batch)
+                if not bool(((gate == 0) | (gate == 1)).all()):
+                    raise NotRecomputableError("its scores are multiplied by a matrix")
+                rule = _mask_of(step._replace(tensor=step.tensor == 0), batch)
                 mask = rule if mask is None or rule is None else mask & rule
             elif step.dtype != dtype:
                 modifiers += _rounding(step.dtype)

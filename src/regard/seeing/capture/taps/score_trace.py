@@ -117,9 +117,11 @@ def _multiplied(
     scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
 ) -> Origin | None:
     factor = args[1 - at]
-    if options or x.shape != scores.shape or not _is_number(factor):
+    if options or x.shape != scores.shape:
         return None
-    return scores.then("scale", x, number=factor)
+    if isinstance(factor, torch.Tensor) and factor.dim() > 1 and factor.is_floating_point():
+        return scores.then("gate", x, tensor=factor)
+    return scores.then("scale", x, number=factor) if _is_number(factor) else None
 
 
 def _divided(
