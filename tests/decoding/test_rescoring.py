@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from regard.data import Tokenizer, TokenizerPair
+from regard.data.batch import Batch
 from regard.decoding import rescore, target_logprobs, translate
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS
@@ -34,6 +35,23 @@ def test_a_batch_is_scored_as_each_pair_alone() -> None:
         expected = sum(logits.log_softmax(-1)[t, token].item() for t, token in enumerate(y[1:]))
         assert got.logprob == pytest.approx(expected, abs=1e-4)
         assert got.tokens == len(y) - 1
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_score_is_the_models_own_loss(decoder: str) -> None:
+    """A decoder that copies counts an unknown word that the source lacks (Zork) as <unk>, in both."""
+    config = DECODERS[decoder]
+    slots = 7 if config.copies else 0
+    words = Tokenizer.train("word", 40, ["the red car", "sees a bird"], slots=slots)
+    torch.manual_seed(3)
+    size = len(words)
+    it = EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS["LSTM, 2 layers"], config, slots=slots)).eval()
+    pairs = [("the Blip car", "a Blip Zork bird"), ("sees the red bird", "the car")]
+    for (source, target), score in zip(pairs, target_logprobs(it, TokenizerPair(words, words), pairs), strict=True):
+        x, y = torch.tensor([[*words.encode(source), 2]]), torch.tensor([[1, *words.encode(target), 2]])
+        loss = it.loss(Batch(x, torch.tensor([x.shape[1]]), y, torch.tensor([y.shape[1]]), torch.arange(1)))
+        assert score.logprob == pytest.approx(-loss.nll.item(), abs=1e-4)
+        assert score.tokens == int(loss.tokens)
 
 
 def test_the_other_model_decides_as_far_as_its_share() -> None:

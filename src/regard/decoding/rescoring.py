@@ -30,7 +30,7 @@ class TargetLogprob:
 def target_logprobs(
     model: EncoderDecoder, tokenizers: TokenizerPair, pairs: Sequence[tuple[str, str]], *, tokens: int = 4096
 ) -> list[TargetLogprob]:
-    """log p(target | source) of each pair (source, target), by teacher forcing."""
+    """log p(target | source) of each pair (source, target), by teacher forcing: minus the model's loss."""
     corpus = [Pair(source, target, row) for row, (source, target) in enumerate(pairs)]
     encoded = EncodedCorpus.build(corpus, tokenizers)
     device, training = next(model.parameters()).device, model.training
@@ -41,9 +41,8 @@ def target_logprobs(
             batch = batch.to(device)
             inputs, wanted = batch.target[:, :-1], batch.target[:, 1:]
             decoded = model(batch.source, batch.source_lengths, inputs)
-            log_p = model.readout(decoded.features).float().log_softmax(-1)
             real = torch.arange(wanted.shape[1], device=device) < (batch.target_lengths - 1)[:, None]
-            sums = (log_p.gather(-1, wanted[..., None])[..., 0].double() * real).sum(1)
+            sums = (model.decoder.target_logprobs(decoded, wanted).double() * real).sum(1)
             for row, logprob, count in zip(batch.rows.tolist(), sums.tolist(), real.sum(1).tolist(), strict=True):
                 results[row] = TargetLogprob(logprob, count)
     finally:

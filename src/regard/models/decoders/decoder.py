@@ -115,6 +115,14 @@ class Decoder(nn.Module, ABC, Generic[S]):
             _, state, _ = self.step(token, state)
         return state
 
+    def target_logprobs(
+        self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"]
+    ) -> Float[Tensor, "batch target"]:
+        """log p of each wanted token, in float32 at least. `loss` is minus its sum over the real positions."""
+        logits = self.readout(decoded.features)
+        log_p = torch.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        return log_p.gather(-1, wanted[..., None])[..., 0]
+
     def loss(
         self,
         decoded: DecoderOutput,

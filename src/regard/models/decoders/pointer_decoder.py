@@ -84,6 +84,15 @@ class PointerDecoder(Decoder[PointerState]):
     def readout(self, features: Float[Tensor, "*batch vocabulary"]) -> Float[Tensor, "*batch vocabulary"]:
         return features
 
+    def target_logprobs(
+        self, decoded: DecoderOutput, wanted: Int[Tensor, "batch target"]
+    ) -> Float[Tensor, "batch target"]:
+        """log p of each wanted token; an unknown word that the source does not have counts as <unk>."""
+        assert decoded.source is not None
+        there = (decoded.source[:, None] == wanted[..., None]).any(-1)
+        wanted = wanted.where((wanted < self.first_slot) | there, UNKNOWN)
+        return decoded.features.gather(-1, wanted[..., None])[..., 0]
+
     def loss(
         self,
         decoded: DecoderOutput,
@@ -91,12 +100,8 @@ class PointerDecoder(Decoder[PointerState]):
         real: Bool[Tensor, "batch target"],
         smoothing: float = 0.0,
     ) -> Loss:
-        """−Σ log p(wanted); an unknown word that the source does not have counts as <unk>, and smoothing spreads over
-        the words that can be generated."""
-        assert decoded.source is not None
-        there = (decoded.source[:, None] == wanted[..., None]).any(-1)
-        wanted = wanted.where((wanted < self.first_slot) | there, UNKNOWN)
-        nll = -(decoded.features.gather(-1, wanted[..., None])[..., 0] * real).sum()
+        """−Σ log p(wanted), as `target_logprobs` has it; smoothing spreads over the words that can be generated."""
+        nll = -(self.target_logprobs(decoded, wanted) * real).sum()
         total = nll
         if smoothing:
             spread = -decoded.features[..., : self.first_slot].mean(-1)
