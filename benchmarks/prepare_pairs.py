@@ -36,6 +36,7 @@ longest = 128
 [tokenizer]
 kind = "bpe"
 size = 16000
+sample = 300000
 
 [encoder]
 kind = "rnn"

@@ -1,4 +1,4 @@
-"""Data of a run: prepared once for all runs, the same with and without the cache, and from a sample if it is large."""
+"""Data of a run: prepared once for all runs, the same with and without the cache, and from a sample if the recipe says so."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_one_that_cannot_be_written_is_said_and_changes_nothing(
 
 
 def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(file: Path, tmp_path: Path) -> None:
-    every, lines = prepare(file, tmp_path / "all", "tokenizer.kind=word", "tokenizer.sample=0")
-    same, _ = prepare(file, tmp_path / "same", "tokenizer.kind=word", "tokenizer.sample=300")
+    every, lines = prepare(file, tmp_path / "all", "tokenizer.kind=bpe")
+    same, _ = prepare(file, tmp_path / "same", "tokenizer.kind=bpe", "tokenizer.sample=300")
     assert content(every) == content(same)
     assert not any("tokenizer.sample" in line for line in lines)
-    sampled, lines = prepare(file, tmp_path / "few", "tokenizer.kind=word", "tokenizer.sample=2")
+    sampled, lines = prepare(file, tmp_path / "few", "tokenizer.kind=bpe", "tokenizer.sample=2")
     assert "it is learned from 2 of 300 rows (tokenizer.sample)" in lines
     assert len(TokenizerPair.load(sampled.data).source) < len(TokenizerPair.load(every.data).source)
 
@@ -125,3 +125,17 @@ def test_a_vocabulary_of_a_file_that_changed_meanwhile_is_not_kept(
     second, _ = prepare(file, tmp_path / "second")
     source = TokenizerPair.load(second.data).source
     assert source.decode(source.encode("ba be")) == "ba be"
+
+
+def test_no_row_is_left_out_unless_the_recipe_says_so(file: Path) -> None:
+    assert load_recipe(file).tokenizer.sample == 0
+
+
+@pytest.mark.parametrize("kind", ["word", "character"])
+def test_a_sample_takes_no_letter_or_word_from_a_vocabulary_of_them(kind: str, file: Path, tmp_path: Path) -> None:
+    with (tmp_path / "train.tsv").open("a", encoding="utf-8") as corpus:
+        corpus.write("ba ñ\tbaba ñ\nbe\tbebe\n")
+    run, lines = prepare(file, tmp_path / "run", f"tokenizer.kind={kind}", "tokenizer.sample=4")
+    source = TokenizerPair.load(run.data).source
+    assert source.decode(source.encode("ba ñ")) == "ba ñ"
+    assert not any("tokenizer.sample" in line for line in lines)

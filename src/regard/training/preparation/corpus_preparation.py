@@ -126,7 +126,7 @@ class CorpusPreparation:
         with cache.lock(key, self.say):
             entry = cache.find("vocabularies", key, self.say)
             if entry is None:
-                sample = 0 if recipe.base_task == "classify" else recipe.tokenizer.sample  # labels may be rare
+                sample = self._sample_size
                 sampled = sample and split.rows > sample
                 if sampled:
                     self.say(f"it is learned from {sample:,} of {split.rows:,} rows (tokenizer.sample)")
@@ -139,6 +139,13 @@ class CorpusPreparation:
                     tokenizers.save(unfinished)
                     write_checksums(unfinished, [file.name for file in unfinished.iterdir()])
             return TokenizerPair.load(entry)
+
+    @property
+    def _sample_size(self) -> int:
+        """Rows that the vocabulary is learned from; 0: all. Labels, words and letters may be rare, so all are read."""
+        recipe = self.recipe
+        has_pieces = recipe.tokenizer.kind in ("bpe", "unigram") and recipe.base_task != "classify"
+        return recipe.tokenizer.sample if has_pieces else 0
 
     def _learn(self, pairs: Iterable[Pair]) -> TokenizerPair:
         recipe, how = self.recipe, self.recipe.tokenizer

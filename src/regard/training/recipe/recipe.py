@@ -78,8 +78,9 @@ class TokenizerSection(StrictSection):
         default=0, description="word: ids for words outside the vocabulary, which a decoder with copy = true copies"
     )
     sample: Count = Field(
-        default=300_000,
-        description="rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. A classifier: all",
+        default=0,
+        description="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. Other "
+        "kinds and classifiers read all rows",
     )
     dropout: Share = Field(
         default=0.0,
