@@ -1,4 +1,4 @@
-"""Data of a run: prepared once for all runs, the same with and without the cache, and from a sample if the recipe says so."""
+"""Data of a run: prepared once for all runs, the same with and without the cache."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class TokenizerSection(StrictSection):
     )
     sample: Count = Field(
         default=0,
-        description="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. Other "
-        "kinds and classifiers read all rows",
+        description="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
+        "Other kinds and classifiers read all rows",
     )
     dropout: Share = Field(
         default=0.0,
