@@ -50,10 +50,18 @@ def test_a_sentence_of_ones_own(page: Page, fresh: Server) -> None:
     assert page.locator(".example").count() == 3
     page.get_by_role("button", name="Transformer", exact=True).click()  # a model that ships reads the sentence
     drawn(page, "drawn.links.length && regard.state.get().trace")
+    page.get_by_label("Type a sentence").fill(" ")
+    page.keyboard.press("Enter")
+    page.get_by_text("Type a sentence first").wait_for()
     page.get_by_label("Type a sentence").fill("Where is the library?")
     page.keyboard.press("Enter")
     page.get_by_label("Trace").locator("option:checked", has_text="Where is the library?").wait_for(state="attached")
-    drawn(page, "drawn.links.length")
+    assert len(drawn(page, "drawn.links.length")["focus"]) == 1  # a word is chosen, as at first
+    page.get_by_label("More settings").click()
+    dialog = page.get_by_role("dialog", name="Another text")
+    assert dialog.get_by_label("Text", exact=True).input_value() == "Where is the library?"
+    assert dialog.get_by_label("Model").input_value() == "tatoeba-transformer-en-fr"
+    page.keyboard.press("Escape")
     page.keyboard.press("/")  # no key of the view while it is typed
     page.get_by_label("Type a sentence").press_sequentially(" w")
     assert page.evaluate("regard.state.get().level") is None

@@ -167,6 +167,14 @@ def test_the_strongest_heads_of_all_layers(page: Page, server: Server, minilm: S
     rows.nth(1).click()
     drawing = drawn(page, f"drawn.call === '{listed[1]['call']}' && drawn.links.length")
     assert drawing["active"] == [listed[1]["head"]]
+    # The word goes along to the other views.
+    assert page.evaluate("regard.state.get().pins") == ["q8"]
+    page.evaluate("regard.state.set({ view: 'neuron' })")
+    assert drawn(page, "drawn.query !== undefined")["query"] == 8
+    page.evaluate("regard.state.set({ view: 'map' })")
+    assert drawn(page, "drawn.pending === 0")["chosen"] == 8
+    page.evaluate("regard.state.set({ view: 'heads' })")
+    drawn(page, READY)
     # A column: who looks at this word.
     page.evaluate("regard.state.set({ pins: ['k8'], heads: null })")
     listed = drawn(page, "drawn.focus[0].side === 'key' && drawn.strongest.length")["strongest"]
@@ -180,10 +188,14 @@ def test_a_click_chooses_one_word_and_a_swipe_none(browser: Browser, server: Ser
     context.add_init_script("localStorage.setItem('regard-tour', 'done')")
     page = context.new_page()
     look(page, server, READY, view="heads", trace=trace)
-    page.locator(".drawing.scrolling").scroll_into_view_if_needed()
+    box = page.locator(".drawing.scrolling").bounding_box()
+    assert box is not None
+    assert box["y"] < 0.4 * 844  # the controls are folded away
+    assert not page.get_by_role("button", name="Head 4", exact=True).is_visible()
     for at in (3, 5):  # the second tap replaces the first
         page.touchscreen.tap(*put(page, "query", at))
         assert drawn(page, "drawn.focus.length")["focus"] == [{"side": "query", "at": at}]
+    assert "looks at" in page.locator(".answer").inner_text()  # in sight, also where the words are below
     page.get_by_role("button", name="Clear").click()
     drawn(page, "drawn.focus.length === 0")
     x, y = put(page, "query", 5)

@@ -40,4 +40,9 @@ def demo(
         examples.save(save)
         typer.echo(f"wrote {save}")
     else:
+        if not quick:
+            typer.echo(
+                "Two small translators are trained at the end, which takes some minutes; --quick leaves them out.\n"
+            )
         examples.show(quick=quick)
+        typer.echo("\nNext: regard view (opens a page on which you see where a model looks)")

@@ -157,6 +157,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
         reader = PictureReader(PIXELS)
         pixels, (width, height) = reader.encode(path), reader.proportions(path)
         result = _translate(loaded, path)
+        remarks = [text.replace(path, "this picture") for text in loaded.tokenizers.source.remarks(path)]
     weights, words = caption_word_weights(result)
     png = io.BytesIO()
     Image.fromarray(pixels).save(png, "PNG")
@@ -164,6 +165,7 @@ def caption(library: Library, model: ModelEntry, picture: bytes) -> dict[str, An
         "model": model.name,
         "title": model.title,
         "text": result.text,
+        "remarks": remarks,
         "words": words,
         "grid": list(weights.shape[-2:]),
         "proportions": [width, height],

@@ -22,6 +22,7 @@ from regard.decoding.beam_hypotheses_per_step import beam_history
 from regard.decoding.classification import classify
 from regard.viewer import limits
 from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
+from regard.viewer.data.sample_files import SAMPLES
 from regard.viewer.data.trace_view import TraceView
 from regard.viewer.http.application import create_app
 from regard.viewer.http.in_process_client import request
@@ -149,6 +150,12 @@ def test_a_caption_is_that_of_the_library() -> None:
     assert reply["text"].split() == reply["words"]
     assert all(len(row) == reply["grid"][0] * reply["grid"][1] for row in reply["weights"])
     assert reply["picture"].startswith("data:image/png;base64,")
+    sample = next(path for path in sorted(SAMPLES.iterdir()) if path.suffix == ".png")
+    assert json_of(upload(model, "/api/caption", sample.read_bytes()))["remarks"] == []
+    packed = io.BytesIO()
+    image.fromarray(np.full((64, 64, 3), 200, np.uint8)).save(packed, "PNG")
+    (remark,) = json_of(upload(model, "/api/caption", packed.getvalue()))["remarks"]
+    assert remark.startswith("nothing is seen in this picture")
     said = error_of(upload(model, "/api/caption", b"no picture"), 422)
     assert said.startswith("the uploaded file: not a picture")
 

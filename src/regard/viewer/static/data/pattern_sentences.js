@@ -62,6 +62,12 @@ export function patternMeaning(name) {
   return PATTERNS[name]?.[2] ?? "";
 }
 
+/** Names of patterns and statistics with what they mean, for the list of terms. @returns {[string, string][]} */
+export function terms() {
+  const patterns = Object.entries(PATTERNS).map(([name, [, , meaning]]) => [name, meaning]);
+  return /** @type {[string, string][]} */ ([...patterns, ...Object.entries(STATISTIC_MEANINGS).slice(0, 2)]);
+}
+
 /** Statistics of heads, explained. */
 export const STATISTIC_MEANINGS = {
   entropy: "How widely a row spreads its weight, in nats: 0 is one token, larger is more tokens.",

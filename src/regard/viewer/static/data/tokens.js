@@ -45,6 +45,12 @@ export function labelAt({ groups }, position) {
   return low;
 }
 
+/** The token that is chosen as a query in the Heads view, which other views show too; null where none is. @param {State} state */
+export function chosenQuery({ pins }) {
+  const names = (Array.isArray(pins) ? pins : []).filter((name) => /^q\d+$/.test(name));
+  return names.length ? Number(names[names.length - 1].slice(1)) : null;
+}
+
 /** Neighbours of the same word. */
 function grouped(tokens, words) {
   const groups = [];

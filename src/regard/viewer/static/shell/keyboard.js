@@ -1,4 +1,5 @@
 // Every shortcut, in one place: who has which key, and the list that "?" opens.
+import { terms } from "../data/pattern_sentences.js";
 import { el } from "../draw/dom.js";
 
 const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
@@ -9,7 +10,7 @@ const TYPING = new Set(["INPUT", "TEXTAREA", "SELECT"]);
  */
 export function makeKeyboard(scope, root) {
   const groups = new Map();
-  const dialog = el("dialog.help", { "aria-label": "Keyboard shortcuts" });
+  const dialog = el("dialog.help", { "aria-label": "Keyboard shortcuts and terms" });
   root.append(dialog);
 
   const help = () => {
@@ -19,6 +20,8 @@ export function makeKeyboard(scope, root) {
         const rows = bindings.filter((binding) => binding.text);
         return rows.length ? [el("h3", {}, title), el("dl", {}, ...rows.flatMap(entry))] : [];
       }),
+      el("h3", {}, "Terms: what a head does"),
+      el("dl.terms", {}, ...terms().flatMap(([name, meaning]) => [el("dt", {}, name), el("dd", {}, meaning)])),
       el("button", { type: "button", onclick: () => dialog.close() }, "Close"),
     );
     dialog.showModal();

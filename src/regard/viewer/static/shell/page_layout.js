@@ -36,8 +36,8 @@ export function pageLayout(shell) {
     "button.quiet",
     {
       type: "button",
-      "aria-label": "Keyboard shortcuts",
-      title: "Keyboard shortcuts (?)",
+      "aria-label": "Keyboard shortcuts and terms",
+      title: "Keyboard shortcuts and terms (?)",
       onclick: () => shell.keyboard.help(),
     },
     "?",

@@ -10,14 +10,16 @@ export function readDialog(root, source, about, done) {
   root.append(dialog);
   let running = null;
 
-  const open = () => {
+  /** `name` and `sentence` are the model and the text to begin with. */
+  const open = (name = "", sentence = "") => {
     if (!models.length) return;
-    let chosen = models[0];
+    let chosen = models.find((model) => model.name === name) ?? models[0];
     const text = el("textarea", {
       rows: 4,
       "aria-label": "Text",
       placeholder: "A sentence or a page",
       required: true,
+      value: sentence,
       onkeydown: (event) => {
         if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
         event.preventDefault();

@@ -56,7 +56,12 @@ export function sentenceForm(source, about, { made, more, fail }) {
       submit,
       el(
         "button.quiet",
-        { type: "button", title: "Second sentence, length …", "aria-label": "More settings", onclick: more },
+        {
+          type: "button",
+          title: "Second sentence, length …",
+          "aria-label": "More settings",
+          onclick: () => more(chosen?.name ?? "", input.value),
+        },
         "…",
       ),
     ),
@@ -66,7 +71,10 @@ export function sentenceForm(source, about, { made, more, fail }) {
   );
 
   async function run(text) {
-    if (!text.trim()) return input.focus();
+    if (!text.trim()) {
+      status.textContent = "Type a sentence first, or choose an example.";
+      return input.focus();
+    }
     running?.abort();
     const control = new AbortController();
     running = control;

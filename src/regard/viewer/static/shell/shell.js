@@ -16,7 +16,7 @@ import { watchServer } from "./server_watch.js";
 import { testHooks } from "./test_hooks.js";
 import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
-import { ofTrace } from "./trace_state.js";
+import { ofTrace, wordToPin } from "./trace_state.js";
 import { makeState } from "./url_state.js";
 import { makeViewMotion } from "./view_motion.js";
 
@@ -66,6 +66,7 @@ class Shell {
     });
     this.welcome = page && firstUse();
     this.stop = this.state.on((now, before) => this.changed(now, before));
+    this.layers = new Map(); // the layer and heads last looked at, by model
     this.generation = 0; // counts mounts, so that an answer to an earlier one is dropped
   }
 
@@ -79,7 +80,7 @@ class Shell {
     this.reading = readDialog(this.root, this.source, this.about, (id) => this.added(id));
     this.sentence = sentenceForm(this.source, this.about, {
       made: (id) => this.added(id),
-      more: () => this.reading.open(),
+      more: (model, text) => this.reading.open(model, text),
       fail: (error) => this.fail(error),
     });
     this.parts.bar.before(this.sentence);
@@ -163,11 +164,11 @@ class Shell {
   async added(id) {
     this.about = await this.source.get("/api/about");
     this.listTraces();
-    const { model, calls } = this.trace ?? {};
-    const next = await this.load(id, 0);
-    const alike = model && next.model === model && next.calls.length === calls?.length;
     const { call = null, heads = null } = this.state.get();
-    this.state.set({ ...ofTrace(id), ...(alike ? { call, heads } : {}) }); // the same layer of the same model
+    if (this.trace) this.layers.set(`${this.trace.model} ${this.trace.calls.length}`, { call, heads });
+    const next = await this.load(id, 0);
+    const before = this.layers.get(`${next.model} ${next.calls.length}`) ?? {}; // the same layer of the same model
+    this.state.set({ ...ofTrace(id), ...before, pins: wordToPin(next, before.call) });
   }
 
   // What changes

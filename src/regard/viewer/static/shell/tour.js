@@ -4,6 +4,7 @@ import { el } from "../draw/dom.js";
 import { tourSteps } from "./tour_steps.js";
 
 const KEY = "regard-tour";
+const MENU = { width: 190, height: 250 }; // pixels of the menu of Export, left of and below its button
 
 /** `page` has root, state, `shows(view)`, and `ready()`, which resolves to the trace once the view is on the page. */
 export function makeTour(page) {
@@ -132,8 +133,11 @@ export function makeTour(page) {
     const [outer, box] = [root.getBoundingClientRect(), node.getBoundingClientRect()];
     const large = box.height > outer.height / 2;
     const [wide, high] = [card.offsetWidth, card.offsetHeight];
-    const left = large ? outer.width - wide - 24 : Math.min(box.left - outer.left, outer.width - wide - 12);
-    const top = large ? outer.height - high - 24 : box.bottom - outer.top + 10;
+    const free = node.querySelector("[role=menu]") ? MENU : { width: 0, height: 0 }; // the card leaves it uncovered
+    const beside = box.left - outer.left - (free.width ? wide + free.width : 0);
+    const left = large ? outer.width - wide - 24 : Math.min(beside, outer.width - wide - 12);
+    const below = box.bottom - outer.top + 10 + (beside < 0 ? free.height : 0);
+    const top = large ? outer.height - high - 24 : below;
     card.style.left = `${Math.max(12, left)}px`;
     card.style.top = `${Math.max(12, Math.min(top, outer.height - high - 12))}px`;
   }

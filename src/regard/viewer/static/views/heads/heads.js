@@ -114,8 +114,13 @@ class Heads {
       this.whatIf.root,
     );
     this.toward = new Toward(context, () => this.update(this.context.state.get()));
-    this.controls.root.append(this.toward.root);
-    root.append(this.controls.root, el("div.split", {}, this.box, this.aside));
+    this.controls.more.append(this.toward.root);
+    this.answer = el("button.answer", {
+      type: "button",
+      hidden: true,
+      onclick: () => this.aside.scrollIntoView({ block: "start" }),
+    });
+    root.append(this.controls.root, el("div.split", {}, this.box, this.answer, this.aside));
     this.pointer = new TokenPointer(this);
     this.patterns = null;
     this.update(context.state.get());
@@ -353,8 +358,16 @@ class Heads {
       ? summarize(this, focus, links, (found) => this.bring(found))
       : explain(this, visible(this.scene(this.box.clientWidth, this.box.clientHeight)), links);
     this.words.replaceChildren(...parts);
+    this.showAnswer(focus);
     const { hover } = this.pointer;
     if (hover) this.context.announce(said(this, hover, links));
+  }
+
+  /** Where the words are below the picture and out of sight, one line of them lies over its lower edge. */
+  showAnswer(focus) {
+    const [first] = focus.length ? this.words.querySelectorAll(".finding, .barrow") : [];
+    this.answer.hidden = !first;
+    if (first) this.answer.textContent = `↓ ${first.textContent}`;
   }
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */

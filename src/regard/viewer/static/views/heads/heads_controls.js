@@ -26,8 +26,19 @@ export function headsControls(state, mute, compare) {
   const partBox = el("span");
   const title = "One head of two layers side by side, in the tab Map";
   const comparison = el("button", { type: "button", title, onclick: compare }, "Compare as maps");
-  const root = el("div.controls", {}, callBox, comparison, buttons, mass, sink, special, partBox);
-  return { root, callBox, buttons, mass, sink, special, partBox };
+  // On a phone these are folded away: the picture comes first.
+  const more = el("div.more-controls", {}, comparison, buttons, mass, sink, special, partBox);
+  const fold = el(
+    "button.fold",
+    {
+      type: "button",
+      "aria-expanded": "false",
+      onclick: () => fold.setAttribute("aria-expanded", String(root.classList.toggle("unfolded"))),
+    },
+    "Heads and settings",
+  );
+  const root = el("div.controls", {}, callBox, fold, more);
+  return { root, more, callBox, buttons, mass, sink, special, partBox };
 }
 
 /** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */

@@ -121,8 +121,12 @@ export class WhatIfPanel {
             el("p", {}, "and now: ", el("strong", {}, words(after))),
           ]
         : []),
-      el("p", {}, rows.length ? "The heads that changed most:" : "The runs cannot be compared head by head."),
-      el("ol.changes", {}, ...rows),
+      ...(heads.length && heads.every(({ change }) => change === 0)
+        ? [el("p", {}, "No head's weights change: nothing that attends comes after this one.")]
+        : [
+            el("p", {}, rows.length ? "The heads that changed most:" : "The runs cannot be compared head by head."),
+            el("ol.changes", {}, ...rows),
+          ]),
       el("button", { type: "button", onclick: () => this.view.context.open(trace) }, "Look at this run"),
     ];
   }

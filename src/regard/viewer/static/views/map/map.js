@@ -2,7 +2,7 @@
 
 import { callOf, callPath, fileParts, isNumbered, ownName } from "../../data/calls.js";
 import { levelAt, Tiles } from "../../data/tiles.js";
-import { sideOf } from "../../data/tokens.js";
+import { chosenQuery, labelAt, sideOf } from "../../data/tokens.js";
 import { WordTiles } from "../../data/word_level_tiles.js";
 import { callChoice } from "../../draw/call_choice.js";
 import { least, SHADES } from "../../draw/color_scale.js";
@@ -199,6 +199,7 @@ class MapView {
       camera,
       level: this.level(camera),
       cross: this.cross,
+      chosen: this.chosen(),
       pool,
       shade,
       palette,
@@ -208,6 +209,15 @@ class MapView {
       answer: this.toward.name,
       masked: (at, reading) => this.masks.masked(this.shownTarget(at), reading),
     };
+  }
+
+  /** The row of the word that is chosen, by words or tokens as the map is. */
+  chosen() {
+    const position = chosenQuery(this.context.state.get());
+    if (position === null) return null;
+    const { trace, call } = this.shownTarget(0);
+    const side = sideOf(trace, call, "query", this.byWords(call) ? "word" : "token");
+    return labelAt(side, Math.min(position, call.queries - 1));
   }
 
   level(camera) {
@@ -370,13 +380,14 @@ class MapView {
   }
 
   drawn() {
-    const { camera, level, pool, shade, cross } = this.look();
+    const { camera, level, pool, shade, cross, chosen } = this.look();
     return {
       camera,
       level,
       pool,
       shade,
       cross,
+      chosen,
       toward: this.contributions(0) ? this.toward.answers : null,
       pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
       readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],

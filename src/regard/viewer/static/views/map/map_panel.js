@@ -80,7 +80,25 @@ export class MapPanel {
     const colors = inks(this.host);
     this.raster(pen, 0, 0);
     this.axes(pen, colors);
+    this.drawChosen(pen, colors);
     this.drawCross(pen, colors);
+  }
+
+  /** The row of the word that was chosen in Heads: a frame around it, and a mark beside its name. */
+  drawChosen(pen, { accent }) {
+    const { chosen } = this.look();
+    if (chosen == null || chosen >= this.call.queries) return;
+    const area = this.area;
+    const [left, top] = this.at(0, chosen);
+    const [right, bottom] = this.at(this.call.keys, chosen + 1);
+    pen.save();
+    pen.beginPath();
+    pen.rect(area.x - 6, area.y, area.width + 6, area.height);
+    pen.clip();
+    Object.assign(pen, { strokeStyle: accent, fillStyle: accent, lineWidth: 1.5 });
+    pen.strokeRect(left - 1, top - 0.5, right - left + 2, Math.max(2, bottom - top));
+    pen.fillRect(area.x - 6, top, 3, Math.max(2, bottom - top));
+    pen.restore();
   }
 
   /** The tiles, clipped to where the matrix is; `x`, `y` is the corner of the page on `pen`. */
@@ -148,7 +166,7 @@ export class MapPanel {
 
   axes(pen, { ink, soft, line, font }) {
     const area = this.area;
-    const { camera, cross } = this.look();
+    const { camera, cross, chosen } = this.look();
     const ends = [this.under(area.x, area.y), this.under(area.x + area.width, area.y + area.height)];
     Object.assign(pen, { strokeStyle: line, lineWidth: 1, textBaseline: "middle" });
     const [left, top] = this.at(0, 0);
@@ -168,7 +186,7 @@ export class MapPanel {
     for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step)) {
       const y = this.at(0, row + 0.5)[1];
       if (y >= area.y && y <= area.y + area.height)
-        write(this.name(this.sides.query, row, step), row === cross?.row, area.x - 8, y, 0);
+        write(this.name(this.sides.query, row, step), row === cross?.row || row === chosen, area.x - 8, y, 0);
     }
     pen.textAlign = "left";
     for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step)) {
@@ -224,6 +242,7 @@ export class MapPanel {
     this.raster(context2d(canvas), area.x, area.y);
     pen.drawImage(canvas, area.x, area.y, area.width, area.height);
     this.axes(pen, inks(this.host));
+    this.drawChosen(pen, inks(this.host));
   }
 
   close() {

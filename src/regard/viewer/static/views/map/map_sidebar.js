@@ -91,7 +91,12 @@ export class MapAside {
         ? `the ${noun}${to} of`
         : `the ${POOLS[pool]} of ${count(rows)} × ${count(columns)} ${noun}s${to} of`;
     const values = found.flatMap((one, at) =>
-      one ? [el("p.map-value", { title: titles[at] }, peak(at) ? number(one.value) : exact(one.value))] : [],
+      one
+        ? [
+            ...(panels.length > 1 ? [el("p.quietly.map-of", {}, titles[at])] : []),
+            el("p.map-value", { title: titles[at] }, peak(at) ? number(one.value) : exact(one.value)),
+          ]
+        : [],
     );
     const { query, key } = panels[0].sides;
     const closed = found.some((one, at) => one && masked(at, one));

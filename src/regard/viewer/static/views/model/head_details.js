@@ -4,6 +4,7 @@ import { callPath } from "../../data/calls.js";
 import { LARGE_MAP_SIDE } from "../../data/constants.js";
 import { patternMeaning, patternSentence, STATISTIC_MEANINGS } from "../../data/pattern_sentences.js";
 import { AGAIN } from "../../data/tiles.js";
+import { chosenQuery, sideOf } from "../../data/tokens.js";
 import { context2d } from "../../draw/canvas.js";
 import { colored } from "../../draw/color_scale.js";
 import { el } from "../../draw/dom.js";
@@ -25,6 +26,7 @@ export class HeadDetails {
     this.root = el("aside.aside", { "aria-label": "The chosen head" });
     this.bigCanvas = el("canvas.big", { role: "img" });
     this.scale = el("p.quietly.small");
+    this.chosen = el("p.finding", { hidden: true }); // where the word looks that was chosen in Heads
     /** @type {ArrayAnswer | null} */
     this.large = null;
     this.shown = null;
@@ -40,6 +42,7 @@ export class HeadDetails {
     this.looking = new AbortController();
     const { signal } = this.looking;
     this.large = null;
+    this.chosen.hidden = true;
     this.describe(cell);
     context2d(this.bigCanvas).clearRect(0, 0, this.bigCanvas.width, this.bigCanvas.height); // it was another's
     this.scale.textContent = "Computing …";
@@ -84,6 +87,22 @@ export class HeadDetails {
     if (note) parts.push(note);
     if (computed < 1) parts.push(`${Math.floor(100 * computed)} % of it is computed, the rest is blank`);
     this.scale.textContent = parts.join("; ");
+    this.showChosen();
+  }
+
+  /** The chosen word in this head, where the map is not pooled. */
+  showChosen() {
+    const { trace, state } = this.context;
+    const at = chosenQuery(state.get());
+    const { data, shape } = /** @type {ArrayAnswer} */ (this.large);
+    const { call } = this.shown;
+    this.chosen.hidden = true;
+    if (at === null || at >= shape[0] || shape[0] !== call.queries || shape[1] !== call.keys) return;
+    this.chosen.hidden = false;
+    const row = Float32Array.from(data.subarray(at * shape[1], (at + 1) * shape[1]));
+    const best = row.reduce((most, weight, j) => (weight > row[most] ? j : most), 0);
+    const [own, other] = ["query", "key"].map((which) => sideOf(trace, call, which, "token").labels);
+    this.chosen.textContent = `“${own[at]}” looks most at “${other[best]}” (${row[best].toFixed(2)}).`;
   }
 
   summary(heads) {
@@ -120,6 +139,7 @@ export class HeadDetails {
       ...cell.badges
         .slice(0, 3)
         .map(({ label }) => el("p.finding", {}, `This head ${patternSentence(label, cell.scores?.[label])}.`)),
+      this.chosen,
       el("p.quietly.small", {}, cell.call.name),
       this.bigCanvas,
       this.scale,

@@ -3,7 +3,7 @@
 
 import { callOf, callPath, fileParts } from "../../data/calls.js";
 import { LATER } from "../../data/source.js";
-import { sideOf } from "../../data/tokens.js";
+import { chosenQuery, sideOf } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
 import { fit, inks, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
@@ -92,7 +92,7 @@ class Neuron {
     this.state = state;
     const call = callOf(this.trace, state);
     const [head, entry] = [Math.min(state.head ?? 0, call.heads - 1), state.entry ?? 0];
-    const query = Math.min(state.query ?? 1, call.queries - 1);
+    const query = Math.min(state.query ?? chosenQuery(state) ?? 1, call.queries - 1);
     if (call !== this.call) {
       this.call = call;
       this.querySide = sideOf(this.trace, call, "query", "token");

@@ -324,7 +324,8 @@ class PictureView {
       this.hovered === null
         ? `brightest ${number(most)}`
         : `this cell ${number(shown.weights[this.hovered])}, brightest ${number(most)}`;
-    this.reading.textContent = `“${shown.name}”: ${cell}. ${shown.grid[0]} × ${shown.grid[1]} cells.`;
+    const remarks = (this.answer?.remarks ?? []).map((remark) => ` Note: ${remark}.`).join("");
+    this.reading.textContent = `“${shown.name}”: ${cell}. ${shown.grid[0]} × ${shown.grid[1]} cells.${remarks}`;
   }
 
   picture() {

@@ -3,9 +3,10 @@
 // GET /api/length answers {curves: [{data, translator, points: [[words in the source, BLEU, sentences], …]}]}.
 
 import { polyline, ticks } from "../../draw/axis_ticks.js";
-import { inks, makeBoard } from "../../draw/canvas.js";
+import { inks, makeBoard, shortened } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
 
+const NARROW = 300; // pixels of a panel at least
 const EDGE = { left: 44, right: 96, top: 34, bottom: 40 };
 const NAMES = { seq2seq: "without attention", bahdanau: "Bahdanau", transformer: "Transformer" };
 const DASHES = [[], [6, 4], [2, 3]];
@@ -20,6 +21,7 @@ export function makeCurves(host, context, curves) {
     el("p.story", {}, "BLEU by the words of the sentence: without attention, long sentences are lost."),
   );
   const stage = el("div.curves");
+  stage.style.setProperty("--panels", String(corpora.length));
   host.append(stage);
   const name = (translator) => NAMES[translator] ?? translator;
   const told = curves.map(({ data, translator, points }) => {
@@ -30,27 +32,30 @@ export function makeCurves(host, context, curves) {
     stage,
     { role: "img", "aria-label": `BLEU by length. ${told.join(". ")}` },
     (pen, width, height) => {
-      const panel = width / corpora.length;
-      corpora.forEach((corpus, at) =>
+      const across = width < NARROW * corpora.length ? 1 : corpora.length; // one below another on a phone
+      const [wide, high] = [width / across, (height * across) / corpora.length];
+      corpora.forEach((corpus, at) => {
+        pen.save();
+        pen.translate((at % across) * wide, Math.floor(at / across) * high);
         drawPanel(
           pen,
-          at * panel,
-          panel,
-          height,
+          wide,
+          high,
           corpus,
           curves.filter((curve) => curve.data === corpus),
-        ),
-      );
+        );
+        pen.restore();
+      });
     },
   );
 
-  function drawPanel(pen, x0, width, height, title, mine) {
+  function drawPanel(pen, width, height, title, mine) {
     const { ink, soft, line, font } = inks(host);
     const most = Math.max(...mine.flatMap((curve) => curve.points.map(([, bleu]) => bleu)));
     const [first, last] = [Math.min, Math.max].map((pick) =>
       pick(...mine.flatMap((curve) => curve.points.map(([words]) => words))),
     );
-    const X = (words) => x0 + EDGE.left + ((words - first) / (last - first || 1)) * (width - EDGE.left - EDGE.right);
+    const X = (words) => EDGE.left + ((words - first) / (last - first || 1)) * (width - EDGE.left - EDGE.right);
     const Y = (bleu) => height - EDGE.bottom - (bleu / most) * (height - EDGE.top - EDGE.bottom);
     Object.assign(pen, {
       font: `600 13px ${font}`,
@@ -59,7 +64,7 @@ export function makeCurves(host, context, curves) {
       lineWidth: 1,
       strokeStyle: line,
     });
-    pen.fillText(title, x0 + EDGE.left, 16);
+    pen.fillText(shortened(pen, title, width - EDGE.left), EDGE.left, 16);
     Object.assign(pen, { font: `12px ${font}`, fillStyle: soft, textAlign: "right" });
     for (const bleu of ticks(0, most)) {
       polyline(pen, [
