@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regard.serving.dynamic_batches import DynamicBatches, QueueFullError
+from regard.serving.dynamic_batches import DynamicBatches, QueueFullError, TooManyTextsError
 
 
 class Recorder:
@@ -86,3 +86,50 @@ def test_an_error_of_the_model_is_the_result_of_every_text() -> None:
         with pytest.raises(MemoryError, match="no room"):
             future.result(30)
     batches.close()
+
+
+class Panic(BaseException):
+    """What an extension in Rust raises when it panics: no Exception."""
+
+
+def double_or_fail(texts: list[str], settings: Any) -> list[Any]:
+    if "nan" in texts:
+        raise ValueError("the logits are NaN")
+    if "panic" in texts:
+        raise Panic("index out of bounds")
+    return [text * 2 for text in texts]
+
+
+@pytest.mark.parametrize(("bad", "message"), [("nan", "the logits are NaN"), ("panic", "Panic: index out of bounds")])
+def test_a_text_that_fails_leaves_the_others_of_its_batch_their_results(bad: str, message: str) -> None:
+    observed = list[int]()
+    batches = DynamicBatches(
+        double_or_fail, size=4, wait=60.0, room=4, observe=lambda texts, seconds: observed.append(texts)
+    )
+    good, first, last, second = batches.submit(["a", bad, "b", bad], None)
+    assert (good.result(30), last.result(30)) == ("aa", "bb")
+    errors = [first.exception(30), second.exception(30)]
+    assert all(isinstance(error, Exception) and message in str(error) for error in errors)
+    assert errors[0] is not errors[1], "each is raised in a task of its own"
+    assert batches.alive
+    batches.close()
+    assert observed == [4], "a text is counted once"
+
+
+def test_an_error_of_the_observer_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+    def observe(texts: int, seconds: float) -> None:
+        raise ZeroDivisionError
+
+    batches = DynamicBatches(double_or_fail, size=1, wait=0.0, room=4, observe=observe)
+    assert [batches.submit([text], None)[0].result(30) for text in "ab"] == ["aa", "bb"]
+    assert batches.alive
+    batches.close()
+    assert "a batch was computed and not counted" in caplog.text
+
+
+def test_more_texts_than_the_queue_ever_holds_are_refused_for_good() -> None:
+    batches = DynamicBatches(double_or_fail, size=1, wait=0.0, room=2)
+    with pytest.raises(TooManyTextsError, match="3 texts, and the queue of this server has room for 2"):
+        batches.submit(["a", "b", "c"], None)
+    batches.close()
+    assert not batches.alive

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import torch
 
@@ -18,7 +22,7 @@ from regard.decoding import load_model_and_tokenizers, translate
 from regard.seeing.alignment.word_level_weights import translation_word_weights
 from regard.serving import serve_limits
 from regard.serving.serve_application import create_serve_app
-from regard.serving.served_model import ServedModel
+from regard.serving.served_model import ServedModel, ServeSettings
 from regard.viewer.http.server import AppServer, running
 
 if TYPE_CHECKING:
@@ -28,10 +32,29 @@ MODEL = "phrasebook-bahdanau-en-fr"
 TEXTS = ["the red car", "a small house", "the dog sees the cat", "two birds", "the old woman reads a book"]
 
 
+class PausableModel(ServedModel):
+    """Computes a batch once `go` is set, so that others can gather meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__(MODEL)
+        self.started, self.go = threading.Event(), threading.Event()
+        self.go.set()
+
+    def __call__(self, texts: list[str], settings: ServeSettings) -> list[dict[str, Any] | Exception]:
+        self.started.set()
+        assert self.go.wait(30)
+        return super().__call__(texts, settings)
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[AppServer]:
+def model() -> PausableModel:
     torch.set_num_threads(1)
-    make = partial(create_serve_app, ServedModel(MODEL), batch=8, wait=0.2, queue=20)
+    return PausableModel()
+
+
+@pytest.fixture(scope="module")
+def server(model: PausableModel) -> Iterator[AppServer]:
+    make = partial(create_serve_app, model, batch=8, wait=0.0, queue=20)
     with running(AppServer(make, token="secret")) as server:
         yield server
 
@@ -53,17 +76,40 @@ def metric(server: AppServer, name: str) -> float:
     return float(next(line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{name} ")))
 
 
-def test_requests_that_arrive_together_share_a_batch_and_get_the_models_answers(server: AppServer) -> None:
+def requests(server: AppServer, route: str, status: int) -> int:
+    """The value of `regard_requests_total`."""
+    name = f'regard_requests_total{{route="{route}",status="{status}"}} '
+    lines = ask(server, "/metrics")[1].splitlines()
+    return next((int(line.removeprefix(name)) for line in lines if line.startswith(name)), 0)
+
+
+def test_requests_that_arrive_while_a_batch_is_computed_share_the_next(server: AppServer, model: PausableModel) -> None:
     torch.set_num_threads(1)
     loaded = load_model_and_tokenizers.load(MODEL)
     expected = [each.text for each in translate(loaded.model, loaded.tokenizers, TEXTS, beams=2)]
     batches, texts = metric(server, "regard_batch_size_count"), metric(server, "regard_texts_total")
+
+    def request(text: str) -> tuple[int, Any]:
+        return ask(server, "/translate", {"texts": [text], "beams": 2})
+
+    model.started.clear()
+    model.go.clear()
     with ThreadPoolExecutor(len(TEXTS)) as pool:
-        answers = list(pool.map(lambda text: ask(server, "/translate", {"texts": [text], "beams": 2}), TEXTS))
+        try:
+            first = pool.submit(request, TEXTS[0])
+            assert model.started.wait(30)
+            others = [pool.submit(request, text) for text in TEXTS[1:]]
+            deadline = time.monotonic() + 30
+            while metric(server, "regard_queue_length") < len(others):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        finally:
+            model.go.set()
+        answers = [future.result(60) for future in (first, *others)]
     assert [status for status, _ in answers] == [200] * len(TEXTS)
     assert [answer["translations"][0]["text"] for _, answer in answers] == expected
     assert metric(server, "regard_texts_total") - texts == len(TEXTS)
-    assert metric(server, "regard_batch_size_count") - batches < len(TEXTS)
+    assert metric(server, "regard_batch_size_count") - batches == 2
 
 
 def test_alignment_and_several_hypotheses_are_returned_on_request(server: AppServer) -> None:
@@ -91,7 +137,8 @@ def test_alignment_and_several_hypotheses_are_returned_on_request(server: AppSer
         ({"texts": ["a" * (serve_limits.CHARACTERS + 1)]}, 422, "texts.0: String should have at most"),
         ({"texts": ["a"], "beams": 1000}, 422, "beams: Input should be less than or equal to"),
         ({"texts": ["a"], "beam": 1}, 422, "beam: Extra inputs are not permitted"),
-        ({"texts": ["a"] * 21}, 503, "there is room for 20"),
+        ({"texts": ["a"], "beams": 2, "best": 5}, 422, "best: 5 is more than beams, which is 2"),
+        ({"texts": ["a"] * 21}, 422, "texts: 21 texts, and the queue of this server has room for 20"),
         ({"texts": ["a" * serve_limits.BODY]}, 413, "at most 1,048,576 are allowed"),
     ],
     ids=lambda value: str(value)[:20] if isinstance(value, str | int) else "",
@@ -122,8 +169,51 @@ def test_the_api_describes_itself(server: AppServer) -> None:
     assert "GET /openapi.json lists the routes" in answer["error"]
 
 
+def test_a_beam_that_is_not_given_is_as_large_as_best(server: AppServer) -> None:
+    status, answer = ask(server, "/translate", {"texts": TEXTS[:1], "best": 7})
+    assert status == 200
+    assert len(answer["translations"][0]["hypotheses"]) == 7
+
+
+def test_a_chunked_body_beyond_the_limit_is_refused_with_413(server: AppServer) -> None:
+    def chunks() -> Iterator[bytes]:  # without Content-Length
+        for _ in range(2 * serve_limits.BODY // 65536):
+            yield b" " * 65536
+
+    before = requests(server, "/translate", 413)
+    headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+    answer = httpx.post(f"{server.address}/translate", content=chunks(), headers=headers, timeout=60)
+    assert answer.status_code == 413
+    assert "more than 1,048,576 bytes" in answer.json()["error"]
+    assert requests(server, "/translate", 413) == before + 1
+
+
 def test_metrics_count_requests_by_status(server: AppServer) -> None:
+    before = {status: requests(server, "/translate", status) for status in (401, 403, 413, 421, 422)}
+    seconds = metric(server, "regard_request_seconds_count")
     ask(server, "/translate", {"texts": []})
-    text = ask(server, "/metrics")[1]
-    assert 'regard_requests_total{route="/translate",status="422"}' in text
-    assert "regard_queue_length 0" in text
+    ask(server, "/translate", {"texts": ["a"]}, token="wrong")
+    ask(server, "/translate", {"texts": ["a" * serve_limits.BODY]})
+    for headers in ({"Origin": "https://elsewhere.example"}, {"Host": "elsewhere.example"}):
+        httpx.post(f"{server.address}/translate", headers=headers, timeout=60)
+    assert {
+        status: requests(server, "/translate", status) - count for status, count in before.items()
+    } == dict.fromkeys(before, 1)
+    assert metric(server, "regard_request_seconds_count") - seconds == 5
+    ask(server, "/nothing/here")
+    assert requests(server, "other", 404) >= 1
+    assert "regard_queue_length 0" in ask(server, "/metrics")[1]
+
+
+def test_health_is_503_once_no_texts_are_computed(model: PausableModel) -> None:
+    app = create_serve_app(model, hosts=frozenset())
+
+    async def health() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return await client.get("/health")
+
+    assert asyncio.run(health()).json()["status"] == "ok"
+    app.state.batches.close()
+    answer = asyncio.run(health())
+    assert answer.status_code == 503
+    assert "the thread that computes batches has ended" in answer.json()["error"]

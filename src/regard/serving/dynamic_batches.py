@@ -6,6 +6,7 @@ others; while a batch is computed, the next one gathers.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,8 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 
+LOG = logging.getLogger(__name__)
+
+
 class QueueFullError(Exception):
-    """There is no room for more texts, or the server is shutting down."""
+    """There is no room for more texts now, or the thread that computes them has ended."""
+
+
+class TooManyTextsError(ValueError):
+    """More texts than the queue has room for when it is empty."""
 
 
 @dataclass
@@ -35,7 +43,8 @@ class DynamicBatches:
     """Calls `compute(texts, settings)`, which returns a result or an exception for each text, in a thread of its own.
 
     At most `size` texts are in a batch, and `room` in the queue. `observe` is called with the number of texts and the
-    seconds of every batch.
+    seconds of every batch. If `compute` raises an error, each text of the batch is computed alone: a text that makes
+    the model fail does not fail those of other requests.
     """
 
     def __init__(
@@ -55,11 +64,17 @@ class DynamicBatches:
         self._thread.start()
 
     def submit(self, texts: Sequence[str], settings: Hashable) -> list[Future[Any]]:
-        """One future for each text, or a QueueFullError for all of them."""
+        """One future for each text. A QueueFullError or TooManyTextsError refuses all of them."""
+        if len(texts) > self.room:
+            raise TooManyTextsError(
+                f"{len(texts)} texts, and the queue of this server has room for {self.room}; send fewer at a time"
+            )
         queued = [QueuedText(text, settings) for text in texts]
         with self._changed:
             if self._closed:
                 raise QueueFullError("the server is shutting down")
+            if not self.alive:
+                raise QueueFullError("the thread that computes batches has ended; restart the server")
             if len(self._queue) + len(queued) > self.room:
                 raise QueueFullError(
                     f"{len(self._queue)} texts are waiting, and there is room for {self.room}; try again in a moment"
@@ -72,6 +87,11 @@ class DynamicBatches:
     def waiting(self) -> int:
         """The number of texts in the queue."""
         return len(self._queue)
+
+    @property
+    def alive(self) -> bool:
+        """Whether texts are computed: False after `close`."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Compute what is in the queue, and end the thread."""
@@ -108,15 +128,34 @@ class DynamicBatches:
 
     def _compute(self, batch: list[QueuedText]) -> None:
         began = time.perf_counter()
+        results = self._results(batch)
         try:
-            results = list(self.compute([item.text for item in batch], batch[0].settings))
-            if len(results) != len(batch):
-                raise RuntimeError(f"{len(batch)} texts were computed, and there are {len(results)} results")
-        except Exception as error:  # raised again where each result is awaited
-            results = [error] * len(batch)
-        self.observe(len(batch), time.perf_counter() - began)
+            self.observe(len(batch), time.perf_counter() - began)
+        except Exception:
+            LOG.exception("a batch was computed and not counted")
         for item, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 item.result.set_exception(result)
             else:
                 item.result.set_result(result)
+
+    def _results(self, batch: list[QueuedText]) -> list[Any]:
+        """A result or an exception for each text; the exceptions are raised where the results are awaited.
+
+        Extensions in Rust raise a BaseException when they panic. It would end this thread, and later the event loop's
+        task, so it becomes a RuntimeError.
+        """
+        failure: Exception
+        try:
+            results = list(self.compute([item.text for item in batch], batch[0].settings))
+            if len(results) != len(batch):
+                raise RuntimeError(f"{len(batch)} texts were computed, and there are {len(results)} results")
+            return results
+        except Exception as error:
+            failure = error
+        except BaseException as error:
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+        if len(batch) == 1:
+            return [failure]
+        return [result for item in batch for result in self._results([item])]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, Field
-from starlette.middleware.base import BaseHTTPMiddleware
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from .. import __version__
 from ..viewer.http.application import add_error_handlers
@@ -18,12 +16,13 @@ from ..viewer.http.responses import json_response
 from ..viewer.http.routes.route_parameters import ERRORS
 from ..viewer.limits import RequestError
 from . import serve_limits
-from .dynamic_batches import DynamicBatches, QueueFullError
-from .prometheus_metrics import CONTENT_TYPE, SECONDS, SIZES, CounterMetric, HistogramMetric, gauge_lines
+from .dynamic_batches import DynamicBatches, QueueFullError, TooManyTextsError
+from .prometheus_metrics import CONTENT_TYPE
+from .serve_metrics import RequestCounter, ServeMetrics
 from .served_model import RefusedTextError, ServedModel, ServeSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
 Text = Annotated[str, Field(min_length=1, max_length=serve_limits.CHARACTERS, pattern=r"\S")]
 
@@ -37,8 +36,20 @@ class TextsRequest(BaseModel):
 
 
 class TranslationRequest(TextsRequest):
-    beams: int = Field(default=0, ge=0, le=serve_limits.BEAMS, description="0: as many as the model's recipe says")
-    best: int = Field(default=1, ge=1, le=serve_limits.BEAMS, description="how many translations of each text")
+    beams: int = Field(
+        default=0, ge=0, le=serve_limits.BEAMS, description="0: as many as the model's recipe says, or `best` if more"
+    )
+    best: int = Field(
+        default=1, ge=1, le=serve_limits.BEAMS, description="how many translations of each text, at most `beams`"
+    )
+
+    @field_validator("best")
+    @classmethod
+    def at_most_beams(cls, best: int, info: ValidationInfo) -> int:
+        beams = info.data.get("beams", 0)  # missing where it is invalid itself
+        if 0 < beams < best:
+            raise ValueError(f"{best} is more than beams, which is {beams}; give more beams, or leave them out")
+        return best
 
 
 class Alignment(BaseModel):
@@ -88,27 +99,6 @@ class Health(BaseModel):
     task: str
 
 
-class ServeMetrics:
-    """What `GET /metrics` reports."""
-
-    def __init__(self) -> None:
-        self.requests = CounterMetric("regard_requests_total", "Requests by route and status.", ["route", "status"])
-        self.texts = CounterMetric("regard_texts_total", "Texts that were computed.")
-        self.seconds = HistogramMetric("regard_request_seconds", "Time from request to answer.", SECONDS)
-        self.sizes = HistogramMetric("regard_batch_size", "Texts in a batch.", SIZES)
-        self.computing = HistogramMetric("regard_batch_seconds", "Time that the model took for a batch.", SECONDS)
-
-    def observe_batch(self, texts: int, seconds: float) -> None:
-        self.texts.add(amount=texts)
-        self.sizes.observe(texts)
-        self.computing.observe(seconds)
-
-    def text(self, waiting: int) -> str:
-        parts = [part.lines() for part in (self.requests, self.texts, self.seconds, self.sizes, self.computing)]
-        parts.append(gauge_lines("regard_queue_length", "Texts that wait for their batch.", waiting))
-        return "\n".join(line for lines in parts for line in lines) + "\n"
-
-
 def create_serve_app(
     model: ServedModel,
     hosts: frozenset[str] = LOOPBACK,
@@ -147,6 +137,8 @@ def create_serve_app(
             )
         try:
             futures = batches.submit(texts, settings)
+        except TooManyTextsError as error:
+            raise RequestError(422, f"texts: {error}") from None
         except QueueFullError as error:
             raise RequestError(503, str(error)) from None
         waiting = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
@@ -174,7 +166,9 @@ def create_serve_app(
         return json_response({"classifications": await answers(body.texts, settings)}, request)
 
     async def health(request: Request) -> Response:
-        """Whether the server answers; needs no token."""
+        """Whether texts are computed; needs no token."""
+        if not batches.alive:
+            raise RequestError(503, "the thread that computes batches has ended; restart the server")
         return json_response({"status": "ok", "model": model.name, "task": model.task}, request)
 
     async def report_metrics() -> Response:
@@ -186,23 +180,10 @@ def create_serve_app(
         "classify": ("/classify", classify, Labels),
     }[model.task]
     app.add_api_route(route, function, methods=["POST"], response_model=shape, responses=ERRORS)
-    app.add_api_route("/health", health, methods=["GET"], response_model=Health)
+    app.add_api_route("/health", health, methods=["GET"], response_model=Health, responses={503: ERRORS[503]})
     app.add_api_route("/metrics", report_metrics, methods=["GET"], response_class=Response)
     add_error_handlers(app)
 
-    async def count(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
-        began, status = time.perf_counter(), 500
-        try:
-            response = await respond(request)
-            status = response.status_code
-            return response
-        finally:
-            known = request.url.path if request.url.path in (route, "/health", "/metrics", "/openapi.json") else "other"
-            metrics.requests.add(known, str(status))
-            if known == route:
-                metrics.seconds.observe(time.perf_counter() - began)
-
-    app.add_middleware(BaseHTTPMiddleware, dispatch=count)
     app.add_middleware(
         Guard,
         hosts=hosts,
@@ -211,5 +192,11 @@ def create_serve_app(
         command="regard serve",
         open_paths=frozenset({"/health"}),
         body_limit=lambda path: serve_limits.BODY,
+    )
+    app.add_middleware(
+        RequestCounter,
+        metrics=metrics,
+        task_route=route,
+        routes=frozenset({"/health", "/metrics", "/openapi.json"}),
     )
     return app

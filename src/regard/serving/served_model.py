@@ -26,7 +26,10 @@ class RefusedTextError(ValueError):
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """What texts of one batch have in common. `beams` 0 is the model's own; `best` and `beams` are of translations."""
+    """What texts of one batch have in common. `best` and `beams` are of translations.
+
+    `beams` 0 is the model's own, or `best` where that is more.
+    """
 
     beams: int = 0
     best: int = 1
@@ -59,7 +62,7 @@ class ServedModel:
         self, texts: list[str], settings: ServeSettings, refused: Callable[[int, str], None]
     ) -> Iterator[dict[str, Any]]:
         how: Any = dict(self.loaded.search)
-        how["beams"] = max(settings.beams or how.get("beams", 5), settings.best)
+        how["beams"] = settings.beams or max(how.get("beams", 5), settings.best)
         how["best"], how["weights"] = settings.best, settings.weights
         for translation in translate(self.loaded.model, self.loaded.tokenizers, texts, refused=refused, **how):
             yield _translation_answer(translation, settings)
