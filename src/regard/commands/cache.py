@@ -30,7 +30,7 @@ def cache(
     cache = PreparationCache()
     if clear:
         removed, left = cache.clear()
-        typer.echo(f"{removed} removed from {cache.folder}" + (f"; {left} in use" if left else ""))
+        typer.echo(f"{removed} removed from {cache.folder}" + (f"; {left} in use or not removable" if left else ""))
         return
     entries = cache.entries()
     typer.echo(f"{cache.folder}: {sum(entry.bytes for entry in entries) / 1e6:,.1f} MB")
