@@ -43,6 +43,7 @@ def test_lower_case_is_one_word_and_the_source_keeps_its_case() -> None:
     (upper,), (lower,) = both.encode_batch(["Zork", "zork"])
     assert upper == lower
     assert both.words_to_copy("the Zork") == {upper: "Zork"}
+    assert both.words_not_copied("ZORK bird blip", {upper: "Zork"}) == ["blip"]
 
 
 def test_it_survives_its_file(pair: TokenizerPair, tmp_path: Path) -> None:

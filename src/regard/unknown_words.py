@@ -61,12 +61,26 @@ class UnknownWords:
 
     def words(self, text: str, encoding: Any) -> dict[int, str]:
         """The unknown words of a text, by their ids."""
-        found: dict[int, str] = {}
-        for i, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            if i == UNKNOWN:
-                found.setdefault(self.token(text[begin:end]), text[begin:end])
-        return found
+        words: dict[int, str] = {}
+        for word in _unknown(text, encoding):
+            words.setdefault(self.token(word), word)
+        return words
+
+    def absent(self, text: str, encoding: Any, words: dict[int, str]) -> list[str]:
+        """The unknown words of a text that are not among `words`, those of a source. An equal id is not enough."""
+        normalized = {i: self.normalizer.normalize_str(word) for i, word in words.items()}
+        return [
+            word
+            for word in _unknown(text, encoding)
+            if normalized.get(self.token(word)) != self.normalizer.normalize_str(word)
+        ]
 
     def restored(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
         """The pieces, with the words in place of their ids; <unk> for an id that none of them has."""
         return [words.get(i, "<unk>") if i in self else piece for i, piece in zip(tokens, pieces, strict=True)]
+
+
+def _unknown(text: str, encoding: Any) -> list[str]:
+    """The words of a text that its encoding has as <unk>."""
+    pairs = zip(encoding.ids, encoding.offsets, strict=True)
+    return [text[begin:end] for i, (begin, end) in pairs if i == UNKNOWN]

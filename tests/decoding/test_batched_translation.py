@@ -182,6 +182,36 @@ def test_a_model_in_training_stays_in_training(tokenizers: TokenizerPair) -> Non
         search(it, it.encode(torch.tensor([[5, END]]), torch.tensor([2])))
 
 
+@pytest.fixture(scope="module")
+def pointer() -> tuple[EncoderDecoder, TokenizerPair]:
+    """A model that can copy unknown words. Two of them have one id with probability 1/2."""
+    both = Tokenizer.train("word", 40, ["the red car", "sees a bird"], slots=2)
+    torch.manual_seed(0)
+    decoder = RecurrentDecoderConfig(embedding=16, width=16, copy=True)
+    config = EncoderDecoderConfig(len(both), len(both), ENCODERS["rnn"], decoder, slots=2)
+    return EncoderDecoder(config).eval(), TokenizerPair(both, both)
+
+
+def test_an_unknown_word_is_required_only_where_the_source_has_it(
+    pointer: tuple[EncoderDecoder, TokenizerPair],
+) -> None:
+    it, tokenizers = pointer
+    names = ["Zorblatt", *(f"name{n}" for n in range(20))]
+    ids = [tokenizers.target.encode(name)[0] for name in names]
+    same = names[ids.index(ids[0], 1)]  # another unknown word with the id of the first
+    how: dict[str, Any] = {"beams": 3, "longest": 6}
+    for constraint in ({"prefix": ["Zorblatt"]}, {"include": [["Zorblatt"]]}):
+        (copied,) = translate(it, tokenizers, ["the Zorblatt car"], **constraint, **how)
+        assert "Zorblatt" in copied.text.split()
+        for source in ("the red car", f"the {same} car", f"the {same} Zorblatt car"):
+            with pytest.raises(ValueError, match=f"'Zorblatt' cannot be written: .* cannot be copied from '{source}'"):
+                list(translate(it, tokenizers, [source], **constraint, **how))
+    with pytest.raises(ValueError, match=f"'{same}' is not in the target vocabulary"):
+        list(translate(it, tokenizers, ["the Zorblatt car"], include=[[f"Zorblatt {same}"]], **how))
+    first, second = translate(it, tokenizers, ["", "the Zorblatt car"], prefix=["Zorblatt"] * 2, **how)
+    assert (first.text, second.text.split()[0]) == ("", "Zorblatt")
+
+
 def test_samples_and_n_best_differ_from_one_another(tokenizers: TokenizerPair) -> None:
     it = model(len(tokenizers.source))
     (drawn,) = translate(it, tokenizers, TEXTS[:1], beams=5, best=5, sample=Sample(seed=1))

@@ -196,6 +196,13 @@ class Tokenizer:
             return {}
         return self.unknown_words.words(text, self._backend.encode(text, add_special_tokens=False))
 
+    def words_not_copied(self, text: str, copied: dict[int, str]) -> list[str]:
+        """The unknown words of a target that are not among `copied`, the `words_to_copy` of its source; [] where the
+        vocabulary has no ids for unknown words."""
+        if self.unknown_words is None:
+            return []
+        return self.unknown_words.absent(text, self._backend.encode(text, add_special_tokens=False), copied)
+
     def decode(self, ids: Sequence[int], copied: dict[int, str] | None = None) -> str:
         """The text of these ids; <pad>, <s> and </s> are left out, <unk> shows. `copied` are `words_to_copy`."""
         if self.unknown_words is not None:

@@ -154,14 +154,17 @@ def translate(
             ids = source if isinstance(source, list) else [END] if tokenizers.source.kind == "text" else []
             return Translation(texts[i], ids, decoded, several, tokenizers)
 
-        starts = None if prefixes is None else _target_ids(tokenizers, _next(prefixes, len(texts)))
-        wanted = None if phrases is None else [_target_ids(tokenizers, each) for each in _next(phrases, len(texts))]
+        starts = wanted = None
+        if prefixes is not None:
+            starts = _required(tokenizers, texts, sources, [[start] for start in _next(prefixes, len(texts))])
+        if phrases is not None:
+            wanted = _required(tokenizers, texts, sources, _next(phrases, len(texts)))
         results: dict[int, list[Hypothesis]] = {}
         written = 0
         for batch in batches(sources, tokens, tokenizers.source):
             ready = [source for i in batch if (source := sources[i]) is not None]
             if starts is not None:
-                how["prefixes"] = [starts[i] for i in batch]
+                how["prefixes"] = [starts[i][0] for i in batch]
             if wanted is not None:
                 how["phrases"] = [wanted[i] for i in batch]
             results.update(zip(batch, run(ready, **how), strict=True))
@@ -185,12 +188,26 @@ def _next(values: Iterator[Any], count: int) -> list[Any]:
     return taken
 
 
-def _target_ids(tokenizers: TokenizerPair, texts: Sequence[str]) -> list[list[int]]:
-    """Texts that a translation must have, as tokens."""
+def _required(
+    tokenizers: TokenizerPair, texts: list[str], sources: list[Source | None], required: Sequence[Sequence[str]]
+) -> list[list[list[int]]]:
+    """For each sentence, the texts that its translation must have, as tokens; none where the line is empty."""
+    rows = zip(texts, sources, required, strict=True)
+    return [[] if source is None else _target_ids(tokenizers, text, several) for text, source, several in rows]
+
+
+def _target_ids(tokenizers: TokenizerPair, source: str, texts: Sequence[str]) -> list[list[int]]:
+    """Texts that the translation of a source must have, as tokens."""
     encoded: list[list[int]] = tokenizers.target.encode_batch(list(texts))
+    copied = tokenizers.words_to_copy(source)
     for text, ids in zip(texts, encoded, strict=True):
         if UNKNOWN in ids:
             raise ValueError(f"{text!r} cannot be written: the target vocabulary lacks it, or a part of it")
+        if absent := tokenizers.target.words_not_copied(text, copied):
+            raise ValueError(
+                f"{text!r} cannot be written: {absent[0]!r} is not in the target vocabulary, and cannot be copied from "
+                f"{source!r}"
+            )
     return encoded
 
 
