@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from regard.checksums import CHECKSUMS, write_checksums
-from regard.data.preparation.preparation_cache import LOCKS, PreparationCache
+from regard.data.preparation import preparation_cache
+from regard.data.preparation.preparation_cache import LOCKS, PreparationCache, cache_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,8 +113,6 @@ def test_a_lock_file_that_was_removed_while_a_process_waited_for_it_is_no_lock(
     cache: PreparationCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that had the lock removes the file after this one has opened it."""
-    from regard.data.preparation import preparation_cache
-
     try_lock, handles = preparation_cache._try_lock, list[int]()
 
     def removed_before(handle: int) -> bool:
@@ -128,3 +127,10 @@ def test_a_lock_file_that_was_removed_while_a_process_waited_for_it_is_no_lock(
         assert (cache.folder / LOCKS / KEYS[0]).exists()
         add_entry(cache, KEYS[0])
         assert cache.clear() == (0, 1)
+
+
+def test_every_key_has_the_format_of_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    former = cache_key(task="translate")
+    assert cache_key(task="translate") == former
+    monkeypatch.setattr(preparation_cache, "FORMAT", preparation_cache.FORMAT + 1)
+    assert cache_key(task="translate") != former

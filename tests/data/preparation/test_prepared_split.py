@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from regard.data import EncodedCorpus, Pair, TokenizerPair
+from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
 from regard.data.encoded_corpus import ARRAYS
 from regard.data.pair_reader import BadRowError
 from regard.data.preparation import corpus_part, encode_shards, line_blocks, prepared_split
@@ -324,3 +324,22 @@ def test_shards_of_a_file_that_changes_between_two_blocks_hold_what_was_scanned(
     encoded, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", cache.folder)
     assert blocks == [7, 7, 6]
     assert_same(encoded, row_by_row([part], tokenizers))
+
+
+class PluginTokenizer(Tokenizer):
+    plugin = f"{__name__}:PluginTokenizer"
+
+
+def test_what_a_plugin_encodes_is_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file and its name are the same, and its code may be other code."""
+    part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(20, 1))),), (0, 1))
+    tokenizer = PluginTokenizer.train("bpe", 60, (text for pair in texts(60, 1) for text in pair))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        TokenizerPair(tokenizer, tokenizer).save(tmp_path / name)
+    encoded, _, _ = prepared(split_of(part), tmp_path / "one", tmp_path / "one" / "train", tmp_path / "cache")
+    assert_same(encoded, EncodedCorpus.build(part.reader, TokenizerPair(tokenizer, tokenizer), longest=None))
+    monkeypatch.setattr(PluginTokenizer, "encode_batch", lambda self, texts: [[5] for _ in texts])
+    encoded, _, _ = prepared(split_of(part), tmp_path / "two", tmp_path / "two" / "train", tmp_path / "cache")
+    assert set(encoded.source.tolist()) == {5, 2}
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["plugins.json", "tokenizer.json", "train"]

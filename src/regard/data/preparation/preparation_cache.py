@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 VARIABLE, LIMIT_VARIABLE = "REGARD_CACHE", "REGARD_CACHE_LIMIT"
 LIMIT = 20.0  # gigabytes
+FORMAT = 3  # of the entries; another number makes all of them anew
 KINDS = {"corpora": "encoded corpora", "vocabularies": "vocabularies", "shards": "parts of unfinished corpora"}
 LOCKS = "locks"
 
@@ -42,7 +43,7 @@ class CacheEntry:
 
 def cache_key(**settings: Any) -> str:
     """The name of an entry that depends on these settings."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:40]
+    return hashlib.sha256(json.dumps({"format": FORMAT, **settings}, sort_keys=True).encode()).hexdigest()[:40]
 
 
 class PreparationCache:

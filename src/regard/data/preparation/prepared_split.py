@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from ..pair_reader import all_bad_error
 from ..tokenizer_pair import FILES, PLUGINS
 from .encode_shards import ShardTask, shard_path
 from .line_blocks import BLOCK_LINES
-from .preparation_cache import cache_key
+from .preparation_cache import PreparationCache, cache_key
 from .shard import read_shard
 from .shard_worker import process_count, run_tasks
 
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
     from .corpus_part import CorpusPart
     from .line_blocks import FileScan
-    from .preparation_cache import PreparationCache
 
-FORMAT = 2  # of the entries; another number makes all of them anew
 PAIRS, REPORT = "pairs.jsonl", "report.json"
 SMALL = 4 << 20  # bytes of files that one process prepares sooner than several
 
@@ -95,7 +94,22 @@ def prepare_split(
     """Encode a split into `folder`, an EncodedCorpus, with `PAIRS` where pairs are kept.
 
     `tokenizers` is a folder that a TokenizerPair was saved in. `progress` is called with the pairs of each block.
+    What plug-ins encode is not kept: a key has the content of files, and not the code of a plug-in.
     """
+    if not _has_plugins(tokenizers):
+        return _prepare_split(split, tokenizers, folder, cache, say, progress)
+    with tempfile.TemporaryDirectory(prefix="cache-", suffix=".unfinished", dir=folder.parent) as own:
+        return _prepare_split(split, tokenizers, folder, PreparationCache(Path(own)), say, progress)
+
+
+def _prepare_split(
+    split: Split,
+    tokenizers: Path,
+    folder: Path,
+    cache: PreparationCache,
+    say: Callable[[str], None],
+    progress: Callable[[int], None],
+) -> list[PartReport]:
     key = _key(split, tokenizers)
     with cache.lock(key, say):
         entry = cache.find("corpora", key, say)
@@ -116,11 +130,9 @@ def prepare_split(
 
 
 def _key(split: Split, tokenizers: Path) -> str:
-    """The content of the files, and the settings. Messages about bad rows name files, so then their names count too."""
+    """Of the encoded split: what decides its pairs, the vocabulary, and the settings."""
     vocabulary = {name: sha256(tokenizers / name) for name in FILES if (tokenizers / name).is_file()}
-    return cache_key(
-        format=FORMAT, lines=BLOCK_LINES, content=split.content, vocabulary=vocabulary, longest=split.longest
-    )
+    return cache_key(lines=BLOCK_LINES, content=split.content, vocabulary=vocabulary, longest=split.longest)
 
 
 def _make_shards(split: Split, tokenizers: Path, folder: Path, progress: Callable[[int], None]) -> list[list[Path]]:
