@@ -164,6 +164,11 @@ def test_the_strongest_heads_of_all_layers(page: Page, server: Server, minilm: S
     assert [one["weight"] for one in listed] == pytest.approx(best.values[:5].tolist(), rel=HALF)
     rows = page.locator(".strongest .barrow")
     assert rows.count() == 5
+    page.set_viewport_size({"width": 1024, "height": 768})  # no value is cut off
+    assert (
+        page.evaluate("(() => { const a = document.querySelector('aside'); return a.scrollWidth - a.clientWidth })()")
+        <= 0
+    )
     rows.nth(1).click()
     drawing = drawn(page, f"drawn.call === '{listed[1]['call']}' && drawn.links.length")
     assert drawing["active"] == [listed[1]["head"]]

@@ -30,7 +30,9 @@ export function pageLayout(shell) {
     ["Picture in the page’s colours", () => shell.export("png", true)],
     ["Numbers as CSV", () => shell.export("csv")],
     ["Copy a link to this", () => shell.copyLink()],
-    ["Copy the link with the token", () => shell.copyLink(true)],
+    ...(shell.page && !shell.source.holds
+      ? [/** @type {[string, () => void]} */ (["Copy the link with the token", () => shell.copyLink(true)])]
+      : []),
   ]);
   const helpButton = el(
     "button.quiet",

@@ -3,7 +3,7 @@
 // `view` has call, active (heads), colors, querySide, keySide, links, rows and muted, as the view has them.
 
 import { isNumbered, layerTitle } from "../../data/calls.js";
-import { patternSentence } from "../../data/pattern_sentences.js";
+import { patternMeaning, patternSentence } from "../../data/pattern_sentences.js";
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
@@ -148,13 +148,14 @@ function layerFindings(view) {
   const resting = own.filter((head) => !telling.includes(head));
   const sentences = telling.map(({ head, labels, scores }) => {
     const label = labels.find((one) => !RESTING.includes(one)) ?? labels[0];
-    return `Head ${name(head)} ${patternSentence(label, scores[label])}.`;
+    return { text: `Head ${name(head)} ${patternSentence(label, scores[label])}.`, meaning: patternMeaning(label) };
   });
   const many = resting.length > 1;
   if (resting.length)
-    sentences.push(
-      `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
-    );
+    sentences.push({
+      text: `${many ? "Heads" : "Head"} ${resting.map(({ head }) => name(head)).join(", ")} ${many ? "rest" : "rests"} on the first token.`,
+      meaning: patternMeaning("sink"),
+    });
   return sentences;
 }
 
@@ -188,7 +189,7 @@ export function legend(view, queries, links) {
     el("h2", { title: call.name }, layerTitle(view.trace, call)),
     el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
-    ...layerFindings(view).map((text) => el("p.finding", {}, text)),
+    ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),
     el("p.quietly", {}, faint),
     el("p.quietly", {}, hands),
