@@ -104,3 +104,6 @@ def test_models_that_do_not_fit_are_refused() -> None:
     together, pairs = Ensemble(MODELS[:2]), batch()
     with pytest.raises(TypeError, match="annotations of all its models"):
         search(together, MODELS[0].encode(pairs.source, pairs.source_lengths))
+    annotations = together.encode(pairs.source, pairs.source_lengths)
+    with pytest.raises(ValueError, match=f"a phrase has the id {VOCABULARY}, and the vocabulary of this decoder has"):
+        search(together, annotations, phrases=[[[VOCABULARY]], [], []])

@@ -64,6 +64,14 @@ def test_forward_and_step_agree(encoder: str, decoder: str) -> None:
         torch.testing.assert_close(whole.weights.sum(-1), torch.ones_like(whole.weights[..., 0]))
 
 
+def test_the_size_of_the_vocabulary_is_the_number_of_logits() -> None:
+    pairs = batch()
+    for decoder in DECODERS.values():
+        model = translator(ENCODERS["bidirectional GRU"], decoder)
+        decoded = model(pairs.source, pairs.source_lengths, pairs.target)
+        assert model.readout(decoded.features).shape[-1] == model.decoder.vocabulary_size == VOCABULARY
+
+
 def test_a_transformer_drops_weights_of_every_attention() -> None:
     encoder, decoder = ENCODERS["Transformer"], DECODERS["Transformer"]
     assert isinstance(encoder, TransformerEncoderConfig)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import torch
 
-from ..data.batch import BEGIN, END, PAD
+from ..data.batch import BEGIN, END, PAD, UNKNOWN
 from ..models.decoders.decoder import Decoder
 from .beam_state import Beam, History, Hypothesis, Ranking, decoder_step
 from .constraints.constrained_search import constrained_search
@@ -80,11 +80,11 @@ def search(
         return []
     most, device, places = limits(annotations.lengths, longest, decoder.most_steps), annotations.vectors.device, None
     starts = _checked_prefixes(prefixes, len(most), decoder)
+    if phrases is not None:
+        _check_phrases(phrases, len(most), decoder)
     if phrases is not None and any(phrases):
         if sample is not None or coverage_penalty:
             raise ValueError("a search for given phrases neither samples nor counts coverage; leave out one of them")
-        if len(phrases) != len(most):
-            raise ValueError(f"there are {len(most)} sentences, and phrases for {len(phrases)}")
         ranking = Ranking(length_penalty)
         hypotheses = constrained_search(
             decoder, annotations, phrases, starts, most.tolist(), ranking, beams=beams, best=best
@@ -123,11 +123,30 @@ def _checked_prefixes(
         return [[]] * sentences
     if len(prefixes) != sentences:
         raise ValueError(f"there are {sentences} sentences, and {len(prefixes)} prefixes")
-    if any(token <= END for prefix in prefixes for token in prefix):
-        raise ValueError("a prefix has words only; <s> and </s> are added by the search")
+    for prefix in prefixes:
+        _check_words("a prefix", prefix, decoder)
     if decoder.most_steps is not None and (longest := max(map(len, prefixes))) >= decoder.most_steps:
         raise ValueError(f"a prefix has {longest} tokens, and this decoder has {decoder.most_steps} positions")
     return prefixes
+
+
+def _check_phrases(phrases: Sequence[Sequence[Sequence[int]]], sentences: int, decoder: Decoder[Any]) -> None:
+    if len(phrases) != sentences:
+        raise ValueError(f"there are {sentences} sentences, and phrases for {len(phrases)}")
+    for several in phrases:
+        for phrase in several:
+            _check_words("a phrase", phrase, decoder)
+
+
+def _check_words(name: str, tokens: Sequence[int], decoder: Decoder[Any]) -> None:
+    """Raise an error where a prefix or phrase has ids that are no words of the target vocabulary."""
+    if min(tokens, default=UNKNOWN) <= END:
+        raise ValueError(f"{name} has words only; <s> and </s> are added by the search")
+    if (largest := max(tokens, default=0)) >= decoder.vocabulary_size:
+        raise ValueError(
+            f"{name} has the id {largest}, and the vocabulary of this decoder has {decoder.vocabulary_size} tokens; "
+            "encode it with the target tokenizer of the model"
+        )
 
 
 def limits(places: Int[Tensor, "batch"], longest: int | None, steps: int | None = None) -> Int[Tensor, "batch"]:

@@ -62,6 +62,10 @@ class EnsembleDecoder(Decoder[EnsembleState]):
         self.decoders = tuple(decoders)  # registered by the models
         self.most_steps = min((each.most_steps for each in decoders if each.most_steps is not None), default=None)
 
+    @property
+    def vocabulary_size(self) -> int:
+        return self.decoders[0].vocabulary_size
+
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
     ) -> DecoderOutput:

@@ -110,7 +110,12 @@ def test_banks_share_the_beam() -> None:
     [
         ({"prefixes": [[3]]}, "3 sentences, and 1 prefixes"),
         ({"prefixes": [[2], [], []]}, "a prefix has words only"),
+        ({"prefixes": [[], [3, 6], []]}, "a prefix has the id 6, and the vocabulary of this decoder has 6"),
         ({"phrases": [[[3]]]}, "3 sentences, and phrases for 1"),
+        ({"phrases": [[]]}, "3 sentences, and phrases for 1"),
+        ({"phrases": [[[2]], [], []]}, "a phrase has words only"),
+        ({"phrases": [[], [[4], [3, -1]], []]}, "a phrase has words only"),
+        ({"phrases": [[], [[4], [3, 10**6]], []]}, "a phrase has the id 1000000, and the vocabulary of this decoder"),
         ({"phrases": [[[3]], [], []], "coverage_penalty": 0.5}, "neither samples nor counts coverage"),
         ({"phrases": [[[3]], [], []], "sample": Sample()}, "neither samples nor counts coverage"),
     ],

@@ -93,6 +93,11 @@ class Decoder(nn.Module, ABC, Generic[S]):
     most_steps: int | None = None
     """The number of positions it has; None where they are unlimited."""
 
+    @property
+    def vocabulary_size(self) -> int:
+        """The number of tokens of the target vocabulary."""
+        return self.embedding.num_embeddings
+
     @abstractmethod
     def forward(
         self, tokens: Int[Tensor, "batch target"], annotations: Annotations, *, weights: bool = False
