@@ -10,7 +10,8 @@ import pytest
 from regard.data import Tokenizer
 from regard.data.corpora import phrasebook
 from regard.data.preparation import word_cache
-from regard.data.preparation.word_cache import flat_ids
+from regard.data.preparation.word_cache import WordCache, flat_ids
+from regard.data.tokenizer import SPACE
 
 pytest.importorskip("tokenizers")
 
@@ -65,7 +66,7 @@ def test_ids_are_those_of_encode_batch(kind: str, settings: dict[str, bool], low
 
 
 def test_a_full_cache_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_cache, "MOST_WORDS", 20)
+    monkeypatch.setattr(word_cache, "MOST_CHARACTERS", 100)
     tokenizer = Tokenizer.train("bpe", 300, TEXTS)
     for begin in range(0, len(TEXTS), 7):
         texts = TEXTS[begin : begin + 7]
@@ -89,3 +90,21 @@ def test_a_tokenizer_that_looks_at_the_whole_text_is_not_asked_for_words() -> No
     tokenizer = Tokenizer(backend)
     assert not tokenizer.encodes_words_alone
     np.testing.assert_array_equal(tokenizer.encode_flat(TEXTS)[0], flat_ids(tokenizer.encode_batch(TEXTS))[0])
+
+
+def test_a_cache_is_limited_in_characters_and_holds_no_whole_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_cache, "MOST_CHARACTERS", 1000)
+    tokenizer = Tokenizer.train("bpe", 300, TEXTS)
+    cache = WordCache(tokenizer.encode_batch, SPACE)
+    source = random.Random(1)
+    for _ in range(20):
+        sentences = ["".join(source.choices("abcdefg", k=source.randint(40, 90))) for _ in range(30)]
+        words = ["".join(source.choices("abcdefg", k=20)) + " the cat" for _ in range(30)]
+        spaces = [f"{sentence[:20]}  cat" for sentence in sentences]
+        texts = [text for texts in zip(words, sentences, spaces, strict=True) for text in texts]
+        ids, lengths = cache.encode(texts)
+        expected = flat_ids(tokenizer.encode_batch(texts))
+        np.testing.assert_array_equal(ids, expected[0])
+        np.testing.assert_array_equal(lengths, expected[1])
+        assert 600 <= cache.characters <= 1000 + 30 * 20 + len("the cat"), "of the words alone"
+    assert cache.encode(sentences)[1].tolist() == flat_ids(tokenizer.encode_batch(sentences))[1].tolist()

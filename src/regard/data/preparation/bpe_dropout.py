@@ -12,7 +12,7 @@ import numpy as np
 from ..batch import BEGIN, END, UNKNOWN
 from ..encoded_corpus import EncodedCorpus
 from ..tokenizer import SPACE, Tokenizer
-from .word_cache import MOST_WORDS
+from .word_cache import MOST_CHARACTERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,12 +93,15 @@ class _Merges:
             (ids[left], ids[right]): (rank, ids[left + right]) for rank, (left, right) in enumerate(model["merges"])
         }
         self._parts: dict[str, list[list[int]] | None] = {}  # of words that were cut before
+        self._characters = 0  # of these words
 
     def _split(self, word: str) -> list[list[int]] | None:
         """The parts of a word that pieces do not cross, as characters; None where one has no id of its own."""
         if word not in self._parts:
-            if len(self._parts) > MOST_WORDS:
+            if self._characters > MOST_CHARACTERS:
                 self._parts.clear()
+                self._characters = 0
+            self._characters += len(word)
             known = set(word) <= self.ids.keys()
             parts = self.tokenizer.split_word(word) if known else []
             self._parts[word] = [[self.ids[character] for character in part] for part in parts] if known else None

@@ -7,6 +7,7 @@ process that has threads.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from queue import Queue
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 ERRORS: dict[str, type[Exception]] = {each.__name__: each for each in (BadRowError, UnknownLabelError, ValueError)}
 """Errors about the data, which the first process raises again. Others say that something is wrong with the program."""
 VARIABLE = "REGARD_PROCESSES"
+MOST_PROCESSES = 32  # unless the variable says more: each takes some hundred megabytes
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 class WorkerError(RuntimeError):
@@ -34,14 +38,26 @@ class WorkerError(RuntimeError):
 
 
 def process_count() -> int:
-    """The environment variable REGARD_PROCESSES, or the number of cores that this process may use."""
+    """The environment variable REGARD_PROCESSES, or the number of cores that this process may use, at most 32."""
     setting = os.environ.get(VARIABLE, "")
     if not setting:
         affinity = getattr(os, "sched_getaffinity", None)
-        return len(affinity(0)) if affinity else os.cpu_count() or 1
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+        return max(1, min(cores, _quota(), MOST_PROCESSES))
     if not setting.isdecimal() or int(setting) < 1:
         raise ValueError(f"{VARIABLE} is {setting!r:.40}; it should be the number of processes that prepare data")
     return int(setting)
+
+
+def _quota() -> int:
+    """The cores that the control group of a container allows (Linux), or MOST_PROCESSES where nothing limits them."""
+    files = [["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]]  # of version 2, and of version 1
+    for names in files:
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = map(int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split())
+            if quota > 0 and period > 0:  # -1: no limit
+                return math.ceil(quota / period)
+    return MOST_PROCESSES
 
 
 def run_tasks(tasks: Sequence[ShardTask], processes: int) -> Iterator[tuple[int, int]]:
