@@ -113,6 +113,21 @@ def score(model: Small, a: Annotations, sentence: int, tokens: list[int], alpha:
     return value / ((5 + len(tokens) + 1) / 6) ** alpha + beta * penalty
 
 
+@pytest.mark.parametrize("phrases", [None, [[[3]], [[4]], [[3]]]])
+def test_weights_of_the_first_hypothesis_alone(phrases: list[list[list[int]]] | None) -> None:
+    model, a = decoder(), annotations()
+    phrases = None if phrases is None else phrases[: len(a.lengths)]
+    both: Any = {"beams": 3, "best": 3, "longest": 3, "phrases": phrases}
+    for some, every in zip(
+        search(model, a, weights="first", **both), search(model, a, weights=True, **both), strict=True
+    ):
+        assert [h.tokens for h in some] == [h.tokens for h in every]
+        assert [h.weights is None for h in some] == [False] + [True] * (len(every) - 1)
+        assert some[0].weights is not None
+        assert every[0].weights is not None
+        torch.testing.assert_close(some[0].weights, every[0].weights)
+
+
 @pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (1.0, 0.0), (0.6, 0.3), (2.0, 1.0)])
 @torch.no_grad()
 def test_a_beam_wide_enough_finds_what_enumeration_finds(alpha: float, beta: float) -> None:

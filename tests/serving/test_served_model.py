@@ -33,6 +33,22 @@ def test_a_model_without_attention_has_no_alignment() -> None:
     assert answer["alignment"] is None
 
 
+def test_alignment_costs_one_hypothesis_of_each_text() -> None:
+    """The weights of 16 hypotheses of long texts take gigabytes, and the answer has those of the best alone."""
+    served = ServedModel("phrasebook-bahdanau-en-fr")
+    rows: list[int] = []
+    whole_passes = served.loaded.model.decoder.register_forward_pre_hook(  # the search calls `step`
+        lambda module, inputs: rows.append(len(inputs[0]))
+    )
+    answers = served(["the red car", "a small house"], ServeSettings(best=4, weights=True))
+    whole_passes.remove()
+    assert rows == [2]
+    for answer in answers:
+        assert isinstance(answer, dict)
+        assert len(answer["hypotheses"]) == 4
+        assert answer["alignment"]["target"] == [*answer["text"].split(), "</s>"]
+
+
 @pytest.mark.parametrize("name", ["shakespeare-transformer", "scenes-soft", "digits-cnn"])
 def test_models_that_read_no_text_or_write_freely_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):

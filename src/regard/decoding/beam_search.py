@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import torch
 
@@ -39,7 +39,7 @@ class SearchSettings(TypedDict, total=False):
     longest: int | None
     best: int
     sample: Sample | None
-    weights: bool
+    weights: bool | Literal["first"]
     prefixes: Sequence[Sequence[int]] | None
     phrases: Sequence[Sequence[Sequence[int]]] | None
 
@@ -55,7 +55,7 @@ def search(
     longest: int | None = None,
     best: int = 1,
     sample: Sample | None = None,
-    weights: bool = False,
+    weights: bool | Literal["first"] = False,
     prefixes: Sequence[Sequence[int]] | None = None,
     phrases: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -65,7 +65,8 @@ def search(
     - `length_penalty`, `coverage_penalty`: α and β of Wu et al. 2016, see `Ranking`.
     - `longest`: tokens a hypothesis may have before </s>; unless given, twice the source's places and ten, up to 256.
       One that gets there is ended. Never more than the decoder has positions for.
-    - `weights=True` also gives each hypothesis the weights over the source it was made with.
+    - `weights=True` also gives each hypothesis the weights over the source it was made with; "first" gives them to the
+      best of each sentence alone, with as much less memory.
     - `prefixes`: for each sentence, the tokens that every hypothesis begins with. They count in its score.
     - `phrases`: for each sentence, phrases (lists of tokens) that every hypothesis contains, see `constrained_search`.
 
@@ -90,7 +91,7 @@ def search(
             decoder, annotations, phrases, starts, most.tolist(), ranking, beams=beams, best=best
         )
         if weights:
-            _add_weights(decoder, annotations, hypotheses)
+            _add_weights(decoder, annotations, hypotheses, first=weights == "first")
         return hypotheses
     most = torch.maximum(most, most.new_tensor([len(start) for start in starts]))
     if coverage_penalty:
@@ -111,7 +112,7 @@ def search(
             history.write(at, alive, advanced)
         hypotheses = history.best(best)
     if weights:
-        _add_weights(decoder, annotations, hypotheses)
+        _add_weights(decoder, annotations, hypotheses, first=weights == "first")
     return hypotheses
 
 
@@ -197,9 +198,12 @@ def decode_steps(
             state = state.reorder((first + parents).flatten())
 
 
-def _add_weights(decoder: Decoder[Any], annotations: Annotations, hypotheses: list[list[Hypothesis]]) -> None:
-    """Sets the weights of every hypothesis: one teacher-forced pass over all steps."""
-    rows = [(sentence, hypothesis) for sentence, several in enumerate(hypotheses) for hypothesis in several]
+def _add_weights(
+    decoder: Decoder[Any], annotations: Annotations, hypotheses: list[list[Hypothesis]], *, first: bool
+) -> None:
+    """Sets the weights of every hypothesis, or of each sentence's first: one teacher-forced pass over all steps."""
+    wanted = [several[:1] if first else several for several in hypotheses]
+    rows = [(sentence, hypothesis) for sentence, several in enumerate(wanted) for hypothesis in several]
     device = annotations.vectors.device
     longest = max(len(hypothesis.tokens) for _, hypothesis in rows)
     tokens = torch.tensor(

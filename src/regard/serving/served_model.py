@@ -63,7 +63,7 @@ class ServedModel:
     ) -> Iterator[dict[str, Any]]:
         how: Any = dict(self.loaded.search)
         how["beams"] = settings.beams or max(how.get("beams", 5), settings.best)
-        how["best"], how["weights"] = settings.best, settings.weights
+        how["best"], how["weights"] = settings.best, settings.weights and "first"  # an answer has the best's alignment
         for translation in translate(self.loaded.model, self.loaded.tokenizers, texts, refused=refused, **how):
             yield _translation_answer(translation, settings)
 
