@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from .pair import RowProblem
@@ -16,26 +17,43 @@ if TYPE_CHECKING:
 LONGEST = 1 << 20  # bytes; a longer line is no sentence, and a file without line ends must not fill the memory
 LARGEST = 1 << 28  # bytes of running text
 COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+DAMAGE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+BOM = b"\xef\xbb\xbf"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """A file opened for reading, decompressed; damage is an error that names the line where it begins."""
+    with _decompressed(path) as file:
+        try:
+            yield file
+        except DAMAGE as error:
+            raise ValueError(f"{path}:{_damaged_line(path)}: the file is damaged from here on: {error}") from error
+
+
+def _decompressed(path: Path) -> Any:
+    return COMPRESSED.get(path.suffix, open)(path, "rb")
+
+
+def _damaged_line(path: Path) -> int:
+    """The number of the first line that cannot be read."""
+    number = 0
+    with _decompressed(path) as file, suppress(*DAMAGE):
+        for number, _ in enumerate(read(file), 1):  # noqa: B007  the number is the result
+            pass
+    return number + 1
 
 
 def lines(path: Path) -> Iterator[str | RowProblem]:
     """The lines of a file, as `read` gives them."""
-    number = 0
-    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-        try:
-            for number, line in enumerate(read(file), 1):  # noqa: B007  the error wants the number
-                yield line
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            raise ValueError(f"{path}:{number + 1}: the file is damaged from here on: {error}") from error
+    with opened(path) as file:
+        yield from read(file)
 
 
 def text(path: Path) -> str:
     """A whole file, plain or compressed, with \\n at the end of every line."""
-    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-        try:
-            content = file.read(LARGEST + 1)
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            raise ValueError(f"{path}: the file is damaged: {error}") from error
+    with opened(path) as file:
+        content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise ValueError(f"{path} has more than {LARGEST:,} bytes, and running text is held whole; cut it up")
     try:
@@ -47,17 +65,19 @@ def text(path: Path) -> str:
 def read(file: IO[bytes], *, has_mark: bool = True) -> Iterator[str | RowProblem]:
     """Each line without its end; a RowProblem for one that is too long or not UTF-8. Only \\n and \\r\\n end a line.
 
-    With `has_mark`, a byte order mark at the beginning is left out.
+    With `has_mark`, a byte order mark at the beginning is left out; a file that is only this mark has no lines.
     """
     first = has_mark
     while line := file.readline(LONGEST + 2):  # the longest line and its end
+        if first and line == BOM:
+            return
         text = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(text) > LONGEST:
             if not line.endswith(b"\n"):
                 _skip_rest(file)
             yield RowProblem("over-long line", f"the line is longer than {LONGEST:,} bytes")
         else:
-            yield _decoded(text.removeprefix(b"\xef\xbb\xbf") if first else text)
+            yield _decoded(text.removeprefix(BOM) if first else text)
         first = False
 
 

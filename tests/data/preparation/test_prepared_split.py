@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import random
 import signal
@@ -24,6 +25,7 @@ from regard.data.preparation.hold_out import is_held_out
 from regard.data.preparation.preparation_cache import PreparationCache
 from regard.data.preparation.prepared_split import Split, prepare_split
 from regard.data.preparation.vocabulary_sample import SampledPairs, sample_indices
+from regard.data.text_lines import BOM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,8 +98,14 @@ def formats(folder: Path) -> Iterator[tuple[str, CorpusPart]]:
     yield "gz", CorpusPart((str(write_tsv(folder / "packed.tsv.gz", pairs, opened=gzip.open)),), (0, 1))
     header = write_tsv(folder / "header.tsv", [("en", "fr"), *pairs])
     yield "header", CorpusPart((str(header),), ("fr", "en"))
-    (folder / "mark.tsv").write_bytes(corpus_part.BOM + tsv.read_bytes())
+    (folder / "mark.tsv").write_bytes(BOM + tsv.read_bytes())
     yield "byte order mark", CorpusPart((str(folder / "mark.tsv"),), (0, 1))
+    for name in ("only.tsv", "only.csv", "only.en", "only.fr"):
+        (folder / name).write_bytes(BOM)
+    yield "only a mark", CorpusPart((str(folder / "only.tsv"),), (0, 1))
+    yield "only a mark, names", CorpusPart((str(folder / "only.tsv"),), ("en", "fr"))
+    yield "only a mark, csv", CorpusPart((str(folder / "only.csv"),), (0, 1))
+    yield "only a mark, aligned", CorpusPart((str(folder / "only.en"), str(folder / "only.fr")))
     for i, side in enumerate(("en", "fr")):
         (folder / f"side.{side}").write_text("\n".join(pair[i] for pair in pairs), encoding="utf-8")
     yield "aligned", CorpusPart((str(folder / "side.en"), str(folder / "side.fr")))
@@ -343,3 +351,16 @@ def test_what_a_plugin_encodes_is_not_taken_from_the_cache(tmp_path: Path, monke
     encoded, _, _ = prepared(split_of(part), tmp_path / "two", tmp_path / "two" / "train", tmp_path / "cache")
     assert set(encoded.source.tolist()) == {5, 2}
     assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["plugins.json", "tokenizer.json", "train"]
+
+
+@pytest.mark.parametrize("name", ["x.tsv.gz", "x.tsv.xz"])
+def test_a_damaged_archive_is_named_with_the_line_as_by_the_row_reader(tmp_path: Path, name: str) -> None:
+    file = write_tsv(tmp_path / "x.tsv", texts(4000, 1))
+    packed = {".gz": gzip.compress, ".xz": lzma.compress}[name[-3:]](file.read_bytes())
+    part = CorpusPart((str(tmp_path / name),), (0, 1))
+    (tmp_path / name).write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(ValueError, match=rf"{name}:\d+: the file is damaged from here on") as of_rows:
+        list(part.reader)
+    with pytest.raises(ValueError, match="damaged") as of_blocks:
+        part.scan()
+    assert str(of_blocks.value) == str(of_rows.value)

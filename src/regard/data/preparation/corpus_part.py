@@ -14,7 +14,7 @@ import numpy as np
 
 from ..pair_reader import PairReader
 from ..row_readers import aligned_rows, count_rows, jsonl_rows, tsv_places, tsv_rows
-from ..text_lines import COMPRESSED, read
+from ..text_lines import BOM, COMPRESSED, read
 from .line_blocks import BLOCK_LINES, line_blocks, read_block, require_unchanged, scan_file
 from .row_chunk import RowChunk
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..pair_reader import OnBad
     from ..row_readers import Cells, Column, Rows
     from .line_blocks import FileScan
-
-BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
@@ -59,7 +57,7 @@ class LineBlock:
             numbers: Sequence[int] = [self.number + i for i in places]
             data = tuple(b"".join(side[i] + b"\n" for i in places if i < len(side)) for side in lines)
         else:
-            count = max(each.count(b"\n") + (not each.endswith(b"\n")) for each in data)
+            count = max(map(_count_lines, data))
             numbers = range(self.number, self.number + count)
         return self._well_formed(data, numbers) or self.part.checked(self._general(data, numbers))
 
@@ -211,6 +209,10 @@ class CorpusPart:
         columns = values["columns"]
         lists = {"files": tuple(values["files"]), "columns": None if columns is None else tuple(columns)}
         return cls(**{**values, **lists})
+
+
+def _count_lines(data: bytes) -> int:
+    return data.count(b"\n") + (data != b"" and not data.endswith(b"\n"))
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import lzma
-import zlib
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from ...checksums import sha256
-from ..text_lines import COMPRESSED
+from ..text_lines import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +68,7 @@ def _scan(path: Path, stamp: str) -> FileScan:
     if path.suffix == ".parquet":
         return FileScan(digest, 0, (0,), stamp)
     cuts, lines = [0], 0
-    with _opened(path) as file:
+    with opened(path) as file:
         try:
             for block, count in _blocks(file):
                 cuts.append(cuts[-1] + len(block))
@@ -84,7 +80,7 @@ def _scan(path: Path, stamp: str) -> FileScan:
 
 def line_blocks(path: Path) -> Iterator[bytes]:
     """The bytes of each block, in order."""
-    with _opened(path) as file:
+    with opened(path) as file:
         for block, _ in _blocks(file):
             yield block
 
@@ -94,16 +90,6 @@ def read_block(path: Path, begin: int, end: int) -> bytes:
     with path.open("rb") as file:
         file.seek(begin)
         return file.read(end - begin)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """A file opened for reading, decompressed; damage is an error that names it."""
-    with COMPRESSED.get(path.suffix, open)(path, "rb") as file:
-        try:
-            yield file
-        except (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error) as error:
-            raise ValueError(f"{path}: the file is damaged: {error}") from error
 
 
 def _blocks(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
