@@ -192,8 +192,10 @@ class CorpusPreparation:
         data = self.recipe.data
         every = data.hold_out if name == "valid" and isinstance(data, FilesData) else 0
         try:
-            encode = self._encode_blocks if self._in_blocks else self._encode_rows
-            encoded, reports = encode(name, tokenizers, folder, cache)
+            if self._in_blocks:
+                encoded, reports = self._encode_blocks(name, folder, cache)
+            else:
+                encoded, reports = self._encode_rows(name, tokenizers, folder)
         except UnknownLabelError as error:
             if not every:
                 raise
@@ -206,8 +208,9 @@ class CorpusPreparation:
         return encoded
 
     def _encode_blocks(
-        self, name: str, tokenizers: TokenizerPair, folder: Path, cache: PreparationCache
+        self, name: str, folder: Path, cache: PreparationCache
     ) -> tuple[EncodedCorpus, list[PartReport]]:
+        """Of text files; the tokenizers are in the folder."""
         split = self._split(name)
         with progress_of(f"encoding {name}", split.rows) as advance:
             reports = prepare_split(split, folder, folder / name, cache, self.say, advance)
@@ -219,7 +222,7 @@ class CorpusPreparation:
         return EncodedCorpus.load(folder / name), reports
 
     def _encode_rows(
-        self, name: str, tokenizers: TokenizerPair, folder: Path, cache: PreparationCache
+        self, name: str, tokenizers: TokenizerPair, folder: Path
     ) -> tuple[EncodedCorpus, list[PartReport]]:
         corpus, data = read(self.recipe.data, name, self.recipe.source.kind), self.recipe.data  # type: ignore[arg-type]
         rows = CountedRows(corpus, f"encoding {name}")

@@ -44,11 +44,11 @@ def progress_of(activity: str, total: int | None = None) -> Iterator[Callable[[i
 class CountedRows:
     """Pairs, with a progress while they are read. They may be read more than once."""
 
-    def __init__(self, pairs: Iterable[Pair], activity: str, total: int | None = None) -> None:
-        self.pairs, self.activity, self.total = pairs, activity, total
+    def __init__(self, pairs: Iterable[Pair], activity: str) -> None:
+        self.pairs, self.activity = pairs, activity
 
     def __iter__(self) -> Iterator[Pair]:
-        with progress_of(self.activity, self.total) as advance:
+        with progress_of(self.activity) as advance:
             count = 0
             for count, pair in enumerate(self.pairs, 1):
                 yield pair
