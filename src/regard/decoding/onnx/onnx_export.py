@@ -48,8 +48,8 @@ def export_onnx(
     A classifier is `classifier.onnx`: `source`, `lengths` → `logits` [batch, classes], `weights` [batch, places] where
     its pooling has them, and `static` [batch, tokens], the TF-IDF weights, where it reads text.
 
-    With `quantization` "int8", matrices and tables are bytes with scales (`onnx_quantization.py`): a quarter of the
-    size, and results that differ in the second or third digit.
+    With `quantization` "int8", matrices and tables are bytes with scales (`onnx_quantization.py`): smaller files, and
+    results that differ in the second or third digit. docs/serving.md has sizes and agreement, measured.
     """
     folder = Path(folder)
     if folder.exists():
