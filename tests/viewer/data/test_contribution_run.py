@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 import regard
+from regard.viewer.data import answer_inputs
+from regard.viewer.data import library as library_module
 from regard.viewer.data.contribution_run import (
     Target,
+    backward_run,
     contribution_run,
     pooled_contributions,
     silence,
@@ -63,12 +69,48 @@ def test_silencing_a_head_changes_the_answer(library: Library) -> None:
     run = contribution_run(trace, trace_answers(library, trace, -1))
     last = len(trace.seen) - 1
     heads = [(last, head) for head in range(4)]
-    values = silence(run, trace, heads)
+    values = silence(library, run, trace, heads)
     assert 1 <= len(values) <= 4
-    with regard.watch(run.answers.model), torch.no_grad():
-        again = run.answers.metric(run.target.answer)(run.answers.model(**run.answers.inputs))
+    answers = trace_answers(library, trace, -1)
+    with regard.watch(answers.model), torch.no_grad():
+        again = answers.metric(run.target.answer)(answers.model(**answers.inputs))
     assert float(again[0]) == pytest.approx(run.value, abs=1e-5)
     assert all(abs(value - run.value) > 1e-6 for value in values)
+
+
+@pytest.mark.parametrize(("name", "text", "tokens"), CASES)
+def test_a_run_does_not_keep_its_model(name: str, text: str, tokens: int) -> None:
+    library = Library(models=installed_models())
+    trace = library.read(name, text, generate=tokens)
+    run = contribution_run(trace, trace_answers(library, trace, -1))
+    model = weakref.ref(library.loaded(library.model(name)).model)
+    del library, trace  # a trace, which is not part of the cache, keeps what its calls were recorded of
+    gc.collect()
+    assert model() is None
+    assert len(run.describe()["answers"]) > 1
+
+
+def test_heads_are_silenced_after_the_library_dropped_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(models=installed_models())
+    trace = library.read("shakespeare-transformer", "The king is", generate=3)
+    run = contribution_run(trace, trace_answers(library, trace, -1))
+    before = silence(library, run, trace, [(0, 0)])
+    monkeypatch.setattr(library_module, "LOADED", 1)
+    library.loaded(library.model("opinions-lstm"))  # another, which takes the only place
+    assert silence(library, run, trace, [(0, 0)]) == pytest.approx(before)
+
+
+def test_gradients_and_scores_are_counted_and_texts_are_decoded_once(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = library.read("tatoeba-transformer-en-fr", "I like the small cat.")
+    answers = trace_answers(library, trace, -1)
+    seen = backward_run(answers)[0]
+    run = contribution_run(trace, answers)
+    gradients = sum(call.gradient.nbytes for call in seen.calls)
+    assert run.nbytes >= seen.nbytes + gradients + run.scores.nbytes
+    monkeypatch.setattr(answer_inputs, "translate", None)  # a second translation would call it
+    assert trace_answers(library, trace, 0).inputs["target"].tolist() == answers.inputs["target"].tolist()
 
 
 def test_tiles_are_signed_maxima_and_means(library: Library) -> None:

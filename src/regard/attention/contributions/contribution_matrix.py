@@ -72,6 +72,10 @@ class Contributions:
     def __repr__(self) -> str:
         return f"Contributions({list(self.shape)}, of {self.weights!r})"
 
+    def values_and_directions(self) -> tuple[Float[Tensor, "n k d_v"], Float[Tensor, "n q d_v"]]:
+        """v and g as they are kept, of all selected matrices; grouped values once for each head of queries."""
+        return self._v, self._g
+
     # Selection
 
     def __getitem__(self, index: int | slice | tuple[int | slice, ...]) -> Contributions:

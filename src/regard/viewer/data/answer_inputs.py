@@ -84,10 +84,17 @@ def writer_answers(loaded: Pretrained, ids: Sequence[int], position: int = -1) -
     return _decoder_answers(loaded, inputs, check_position(position, len(ids)), len(ids))
 
 
-def translator_answers(loaded: Pretrained, text: str, position: int = -1) -> AnswerInputs:
-    """The token at a position of the greedy translation of a text."""
+def greedy_translation(loaded: Pretrained, text: str) -> tuple[list[int], list[int]]:
+    """Ids of the source, and of the greedy translation as the decoder reads it: from <s> to the token before </s>."""
     (result,) = translate(loaded.model, loaded.tokenizers, [text], beams=1)
-    source, target = result.source_tokens, [BEGIN, *result.tokens[:-1]]
+    return list(result.source_tokens), [BEGIN, *result.tokens[:-1]]
+
+
+def translator_answers(
+    loaded: Pretrained, text: str, position: int = -1, decoded: tuple[list[int], list[int]] | None = None
+) -> AnswerInputs:
+    """The token at a position of the greedy translation of a text; `decoded` is that translation where it is known."""
+    source, target = decoded or greedy_translation(loaded, text)
     device = next(loaded.model.parameters()).device
     inputs = {
         "source": torch.tensor([source], device=device),

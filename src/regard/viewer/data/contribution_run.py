@@ -24,7 +24,13 @@ from ...seeing.capture.watch import watch
 from ...seeing.effects.model_inputs import all_tensors
 from .. import limits
 from ..limits import RequestError
-from .answer_inputs import classifier_answers, text_model_answers, translator_answers, writer_answers
+from .answer_inputs import (
+    classifier_answers,
+    greedy_translation,
+    text_model_answers,
+    translator_answers,
+    writer_answers,
+)
 from .library import READ
 
 if TYPE_CHECKING:
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Contributions
+    from ...decoding.load_model_and_tokenizers import Pretrained
     from ...seeing import Call, Seen
     from .answer_inputs import AnswerInputs
     from .library import Library
@@ -40,7 +47,7 @@ if TYPE_CHECKING:
 
 LISTED = 12
 """Answers that are listed, likeliest first."""
-PATIENCE = 0.7
+ABLATION_SECONDS = 0.5
 """Seconds after which the rest of the heads is left to the next request."""
 
 
@@ -70,15 +77,23 @@ class CallContributions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContributionRun:
-    """One target of one trace: contributions of every call, and the answers that the model chose from."""
+    """One target of one trace: contributions of every call, and the answers that the model chose from.
+
+    It is cached, so it does not keep the model: `Library.loaded` decides which models stay in memory.
+    """
 
     target: Target
-    answers: AnswerInputs
+    kind: str
+    """What an answer is, as in `AnswerInputs`."""
+    positions: int
+    pieces: dict[int, str]
+    """The tokens or labels of the answers that are listed, likeliest first."""
     scores: Float[Tensor, " answers"]
     calls: dict[int, CallContributions]
     missing: dict[int, str]
     """Calls of the trace that have no contributions, and why."""
     nbytes: int
+    """Memory that is held: queries, keys, values, masks, gradients and scores."""
 
     @property
     def value(self) -> float:
@@ -94,11 +109,8 @@ class ContributionRun:
 
     def describe(self) -> dict[str, Any]:
         target, shares = self.target, None
-        if self.answers.kind != "similarity":
+        if self.kind != "similarity":
             shares = self.scores.softmax(-1)
-        best = self.scores.topk(min(LISTED, len(self.scores))).indices.tolist()
-        chosen = [target.answer, *([] if target.minus is None else [target.minus])]
-        listed = list(dict.fromkeys([*best, *chosen]))
         answers = [
             {
                 "id": at,
@@ -106,7 +118,7 @@ class ContributionRun:
                 "score": round(float(self.scores[at]), 5),
                 "share": None if shares is None else round(float(shares[at]), 6),
             }
-            for at, piece in zip(listed, self.answers.names(listed), strict=True)
+            for at, piece in self.pieces.items()
         ]
         calls = [
             {
@@ -121,8 +133,8 @@ class ContributionRun:
         ]
         return {
             "position": target.position,
-            "positions": self.answers.positions,
-            "kind": self.answers.kind,
+            "positions": self.positions,
+            "kind": self.kind,
             "answer": target.answer,
             "minus": target.minus,
             "value": self.value,
@@ -153,12 +165,19 @@ def trace_answers(library: Library, trace: TraceView, position: int) -> AnswerIn
     if model.task == "classify":
         return classifier_answers(loaded, made["text"])
     if model.task == "translate":
-        return translator_answers(loaded, made["text"], position)
-    tokenizer, count = loaded.tokenizers.target, len((trace.seen.tokens or [[]])[0])
-    ids = tokenizer.continued(made["text"])
+        trace.decoded = trace.decoded or greedy_translation(loaded, made["text"])
+        return translator_answers(loaded, made["text"], position, trace.decoded)
+    trace.decoded = trace.decoded or ([], _written_ids(loaded, made["text"], len((trace.seen.tokens or [[]])[0])))
+    return writer_answers(loaded, trace.decoded[1], position)
+
+
+def _written_ids(loaded: Pretrained, text: str, count: int) -> list[int]:
+    """The first `count` ids of a text and what a language model of regard writes after it."""
+    tokenizer = loaded.tokenizers.target
+    ids: list[int] = tokenizer.continued(text)
     if len(ids) < count:
-        ids += generate_ids(loaded.model, tokenizer, made["text"], tokens=count - len(ids))
-    return writer_answers(loaded, ids[:count], position)
+        ids += generate_ids(loaded.model, tokenizer, text, tokens=count - len(ids))
+    return ids[:count]
 
 
 def contribution_run(trace: TraceView, answers: AnswerInputs, target: Target | None = None) -> ContributionRun:
@@ -175,7 +194,15 @@ def contribution_run(trace: TraceView, answers: AnswerInputs, target: Target | N
             calls[number] = call_contributions(again)
         except ValueError as error:
             missing[number] = str(error)
-    return ContributionRun(target, answers, scores, calls, missing, seen.nbytes)
+    best = scores.topk(min(LISTED, len(scores))).indices.tolist()
+    chosen = [target.answer, *([] if target.minus is None else [target.minus])]
+    listed = list(dict.fromkeys([*best, *chosen]))
+    pieces = dict(zip(listed, answers.names(listed), strict=True))
+    kept = [scores, *(x for call in seen.calls for x in call.tensors())]
+    kept += [x for call in calls.values() for x in call.contributions.values_and_directions()]
+    storages = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept if not x.is_nested}
+    nbytes = sum(storages.values())
+    return ContributionRun(target, answers.kind, answers.positions, pieces, scores, calls, missing, nbytes)
 
 
 def backward_run(answers: AnswerInputs, target: Target | None = None) -> tuple[Seen, Float[Tensor, " answers"], Target]:
@@ -196,9 +223,10 @@ def backward_run(answers: AnswerInputs, target: Target | None = None) -> tuple[S
     return seen, scores.detach().double().cpu(), target
 
 
-def silence(run: ContributionRun, trace: TraceView, heads: list[tuple[int, int]]) -> list[float]:
-    """L without one head at a time, for as many of these heads (call, head) as half a second allows, at least one."""
-    answers, values, end = run.answers, [], time.monotonic() + PATIENCE
+def silence(library: Library, run: ContributionRun, trace: TraceView, heads: list[tuple[int, int]]) -> list[float]:
+    """L without one head (call, head) at a time: as many of `heads` as `ABLATION_SECONDS` allow, at least one."""
+    answers = trace_answers(library, trace, run.target.position)
+    values, end = [], time.monotonic() + ABLATION_SECONDS
     metric = answers.metric(run.target.answer, run.target.minus)
     for number, head in heads:
         call = trace.seen.calls[number]

@@ -41,6 +41,8 @@ class TraceView:
     """Queries before the generated ones; by default those of the first forward pass."""
     made: dict[str, Any] | None = None
     """The model and the text it was made of: {"model", "text", "second", "generate"}, for links."""
+    decoded: tuple[list[int], list[int]] | None = None
+    """Token ids that the model of regard decodes from and into, once they were needed; see `trace_answers`."""
     pinned: bool = False
     """Whether it stays in the library however many traces are added."""
     id: str = ""

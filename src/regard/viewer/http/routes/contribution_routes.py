@@ -170,5 +170,5 @@ async def silenced(
     for call, head in pairs:
         check_head(head, call_shape(view, call, 0)[0])
     run = await _run_of(request, jobs, view, Target(position, answer, minus))
-    values = await jobs.run_model(request, lambda: silence(run, view, pairs))
+    values = await jobs.run_model(request, lambda: silence(jobs.library, run, view, pairs))
     return json_response({"value": run.value, "values": values}, request)
