@@ -26,6 +26,11 @@ class Launch:
         self.started: Any = None
 
     def __call__(self, *tensors: Tensor | None) -> None:
+        elsewhere = _elsewhere(next(x for x in tensors if x is not None))
+        if elsewhere is not None:
+            with elsewhere:
+                self(*tensors)
+            return
         if self.started is not None:
             self.started(*tensors, *self.numbers)
             return
@@ -34,8 +39,18 @@ class Launch:
             self.started = compiled[self.grid]
 
 
+def _elsewhere(x: Tensor) -> torch.cuda.device | None:
+    """The device of x, if it is a GPU and not the current one, on which Triton would start the kernel."""
+    index = x.get_device()
+    return torch.cuda.device(index) if index >= 0 and index != torch.cuda.current_device() else None
+
+
 def start(kernel: Any, grid: tuple[int, int, int], *arguments: Any, **options: int) -> bool:
     """The same in one call, where the arguments themselves say of which kind they are. Whether that kind was new."""
+    elsewhere = _elsewhere(arguments[0])
+    if elsewhere is not None:
+        with elsewhere:
+            return start(kernel, grid, *arguments, **options)
     key = (kernel, *[(x.dtype, x.data_ptr() & 15) if isinstance(x, torch.Tensor) else x for x in arguments])
     key = (*key, *options.values(), arguments[0].get_device())
     compiled = _compiled.get(key)

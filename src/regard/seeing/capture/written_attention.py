@@ -115,6 +115,8 @@ class OpenSoftmax:
         """How the input of the softmax was computed, if one product with values has all keys in its order."""
         if isinstance(self.origin, str):
             raise NotRecomputableError(self.origin)
+        if self._versions.changed():
+            raise NotRecomputableError("its weights were changed in place after the softmax")
         if len(self.pieces) > 1 or not self.complete:
             raise NotRecomputableError("its weights are multiplied with values in parts")
         if self.dim != self.weights.dim() - 1:

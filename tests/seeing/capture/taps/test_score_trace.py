@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -254,3 +256,111 @@ def test_a_product_without_a_softmax_is_followed_once() -> None:
         model(torch.randn(2, 3, 3))
         assert not torch._C._len_torch_function_stack()
     assert not score_trace.without_softmax
+
+
+LONG = 512
+UNSAMPLED = torch.ones(LONG, dtype=torch.bool).index_fill(0, torch.arange(64) * (LONG - 1) // 63, False)
+"""Rows that neither the comparison nor the measurement of fidelity samples."""
+
+
+def _rows_zeroed(w: Tensor) -> Tensor:
+    return w.masked_fill_(UNSAMPLED[:, None], 0.0)
+
+
+def _rows_scaled(w: Tensor) -> Tensor:
+    return w.mul_(1.0 + UNSAMPLED[:, None])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("change", [_rows_zeroed, _rows_scaled])
+def test_weights_changed_in_place_after_the_softmax_are_kept(change: Callable[[Tensor], Tensor], grad: bool) -> None:
+    class Attention(nn.Module):
+        num_heads = 2
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return change(torch.softmax(q @ k.mT / 4, -1)) @ v
+
+    q, k, v = inputs(torch.float32, LONG)
+    model = nn.Sequential(Attention()).eval()
+    with torch.set_grad_enabled(grad), watch(model) as seen:
+        out = model[0](q, k, v)
+    (call,) = seen
+    assert call.matrix == "its weights were changed in place after the softmax"
+    torch.testing.assert_close(call.weights.dense() @ v, out.detach())
+
+
+def test_rows_of_scores_changed_in_inference_mode_are_found() -> None:
+    def changed(q: Tensor, k: Tensor) -> Tensor:
+        e = q @ k.mT / 4
+        for row in UNSAMPLED.nonzero().flatten().tolist()[:50]:
+            e.select(-2, row).zero_()
+        return e
+
+    q, k, v = inputs(torch.float32, LONG)
+    model = Block(changed)
+    with torch.inference_mode(), watch(model) as seen:
+        model(q, k, v)
+    (call,) = seen
+    assert "differ by" in call.matrix
+    torch.testing.assert_close(call.weights.dense(), model.weights[0].clone().view(call.shape))
+
+
+def test_a_mask_refilled_between_layers_in_inference_mode() -> None:
+    past = torch.ones(LONG, LONG, dtype=torch.bool).tril()
+
+    class Attention(nn.Module):
+        num_heads = 2
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+            return torch.softmax(q @ k.mT / 4 + mask, -1) @ v
+
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.ModuleList(Attention() for _ in range(2))
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+            mask = torch.zeros(LONG, LONG).masked_fill(~past, LEAST)
+            first = self.attention[0](q, k, v, mask)
+            near = (torch.arange(LONG)[:, None] - torch.arange(LONG)) < 5
+            mask.masked_fill_(~near & UNSAMPLED[:, None], LEAST)
+            return [first, self.attention[1](q, k, v, mask)]
+
+    q, k, v = inputs(torch.float32, LONG)
+    model = Layers().eval()
+    with torch.inference_mode(), watch(model) as seen:
+        outputs = model(q, k, v)
+    for call, out in zip(seen, outputs, strict=True):
+        torch.testing.assert_close(call.weights.dense() @ v, out.clone(), rtol=1e-4, atol=1e-4)
+
+
+def test_products_of_other_threads_are_not_followed() -> None:
+    model = Block(lambda q, k: q @ k.mT / 3)
+
+    def other() -> weakref.ref[Tensor]:
+        a = torch.randn(4, 64, 64)
+        a @ a
+        return weakref.ref(a)
+
+    with ThreadPoolExecutor(1) as pool:
+        with watch(model) as seen:
+            reference = pool.submit(other).result()
+            model(*inputs(torch.float32))
+        assert len(seen) == 1
+        assert reference() is None
+        assert pool.submit(torch._C._len_torch_function_stack).result() == 0
+
+
+def test_a_default_device_is_named_as_the_reason() -> None:
+    model = Block(lambda q, k: torch.matmul(q, k.mT) / 3)
+    q, k, v = inputs(torch.float32)
+    torch.set_default_device("cpu")
+    try:
+        with watch(model) as seen:
+            model(q, k, v)
+            torch.set_default_device(None)
+    finally:
+        torch.set_default_device(None)
+    (call,) = seen
+    assert "torch.set_default_device" in call.matrix
+    assert seen.faithful is True

@@ -57,6 +57,7 @@ class ValueProducts:
             and self.v.stride(0) % 16 == 0
             and self.g.data_ptr() % 16 == 0
             and self.g.stride(1) % 8 == 0
+            and self.g.stride(1) >= width  # not one direction for all queries, with stride 0
             and width >= 16
             and width & (width - 1) == 0
         )

@@ -7,6 +7,7 @@ weights are computed again, rounding included, so that the T_q × T_k matrix nee
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 HALF = (torch.float16, torch.bfloat16)
 ROWS = 8
-"""Rows of the matrix with which the recomputed weights are compared."""
+"""Rows of the matrix with which the recomputed weights are compared, if version counters tell of all changes."""
+BLOCK = 256
+"""Rows that are compared at a time where all are: inference tensors have no version counter."""
 
 
 class NotRecomputableError(ValueError):
@@ -156,7 +159,8 @@ def recomputed_record(
 ) -> Record:
     """A record of queries and keys that gives these weights, which need not be kept then.
 
-    NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist.
+    NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist; all rows
+    of inference tensors, whose changes in place nothing tells.
     """
     batch, (queries, keys) = tuple(weights.shape[:-2]), weights.shape[-2:]
     if math.prod(scores.shape) != weights.numel() or scores.shape[-2:] != (queries, keys):
@@ -168,18 +172,22 @@ def recomputed_record(
     large = next((x for x in biases if x.numel() >= max(weights.numel(), SHORT)), None)
     if large is not None:
         raise NotRecomputableError(f"its scores have a bias of their own, {list(large.shape)}")
-    rows = evenly_spaced(queries, ROWS).tolist()
-    ours = Weights(record.energies, Softmax()).tile(rows, slice(None))
-    theirs = weights.detach()[..., rows, :].to(ours.dtype)
-    error, whole = (ours - theirs).norm(dim=-1), theirs.norm(dim=-1)
-    if not bool((error <= BUDGET[min(weights.dtype, scores.dtype, key=lambda x: torch.finfo(x).bits)] * whole).all()):
-        worst = float((error / whole).nan_to_num(torch.inf).max())
-        raise NotRecomputableError(f"weights recomputed from its queries and keys differ by {worst:.1e}")
+    recomputed = Weights(record.energies, Softmax())
+    budget = BUDGET[min(weights.dtype, scores.dtype, key=lambda x: torch.finfo(x).bits)]
+    every = any(x.is_inference() for x in (weights, *scores.operands))
+    some = torch.arange(queries) if every else evenly_spaced(queries, ROWS)
+    for rows in some.split(BLOCK):
+        ours = recomputed.tile(rows.tolist(), slice(None))
+        theirs = weights.detach()[..., rows.tolist(), :].to(ours.dtype)
+        error, whole = (ours - theirs).norm(dim=-1), theirs.norm(dim=-1)
+        if not bool((error <= budget * whole).all()):
+            worst = float((error / whole).nan_to_num(torch.inf).max())
+            raise NotRecomputableError(f"weights recomputed from its queries and keys differ by {worst:.1e}")
     return record
 
 
-class _RecentMasks:
-    """The intervals of the masks seen last: all layers of a model usually share one mask."""
+class _RecentMasks(threading.local):
+    """The intervals of the masks that this thread saw last: all layers of a model usually share one mask."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, Mask | None]] = {}
@@ -187,7 +195,11 @@ class _RecentMasks:
 
     def shorten(self, record: Record) -> Record:
         """The record with masks of T_q × T_k numbers as two numbers per query, where these are equal."""
-        valid = {key: entry for key, entry in self._known.items() if version_of(entry[0]) == self._versions[key]}
+        valid = {
+            key: entry
+            for key, entry in self._known.items()
+            if version_of(entry[0]) == self._versions[key] is not None  # an inference tensor may have changed
+        }
         record = with_short_masks(record, valid)
         self._known = dict(list(valid.items())[-4:])
         self._versions = {key: version_of(x) for key, (x, _) in self._known.items()}

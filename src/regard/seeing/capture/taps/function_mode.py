@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils._device
 from torch.overrides import TorchFunctionMode
 
 from .. import call_routing
@@ -26,6 +29,10 @@ class FollowingMode(TorchFunctionMode):
         self.inside = False
         """Whether one of these functions runs now. PyTorch has taken the mode off the stack until it returns."""
 
+    def finish(self) -> None:
+        """Follow nothing more, and hold no tensor. A subclass adds what it holds."""
+        self.left = 0
+
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Call the function, and return its result."""
         raise NotImplementedError
@@ -45,12 +52,39 @@ class FollowingMode(TorchFunctionMode):
             self.inside = False
 
 
+_open: weakref.WeakSet[FollowingMode] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
+def other_mode() -> str:
+    """Why nothing can be followed now: a mode of the model's own would be closed in place of ours; "" if there is none.
+
+    `torch.set_default_device` is such a mode, which is off the stack while one of its functions runs.
+    """
+    trace = call_routing.thread_state.trace
+    own = 0 if trace is None or trace.inside else 1
+    if getattr(torch.utils._device, "CURRENT_DEVICE", None) is not None:
+        return "a default device is set (torch.set_default_device), which hides what is between products and softmax"
+    if _length is not None and _length() > own:
+        return "a function mode of PyTorch is open, which hides what is between products and softmax"
+    return ""
+
+
 def begin_mode(mode: FollowingMode) -> None:
-    """Open a mode, unless the model has opened one of its own: that would be closed in place of this one."""
+    """Open a mode, unless another one is open."""
     end_mode()
-    if call_routing.thread_state.trace is None and _length is not None and _push is not None and not _length():
+    if call_routing.thread_state.trace is None and _push is not None and _length is not None and not other_mode():
         call_routing.thread_state.trace = mode
+        with _lock:
+            _open.add(mode)
         _push(mode)
+
+
+def finish_modes() -> None:
+    """After the last watch: modes that other threads left open hold nothing. Only their thread can close them."""
+    with _lock:
+        for mode in _open:
+            mode.finish()
 
 
 def end_mode() -> None:
@@ -58,7 +92,7 @@ def end_mode() -> None:
     trace = call_routing.thread_state.trace
     if trace is None or _length is None or _push is None or _pop is None:
         return
-    trace.left = 0
+    trace.finish()
     if trace.inside:
         return  # it is not on the stack now, and will be closed by the next call of this function
     call_routing.thread_state.trace = None

@@ -16,7 +16,7 @@ import torch
 from ....attention.tensor_versions import version_of
 from .. import call_routing
 from ..recording.written_scores import WrittenScores
-from .function_mode import FollowingMode, begin_mode, end_mode
+from .function_mode import FollowingMode, begin_mode, end_mode, other_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,10 @@ class ScoreTrace(FollowingMode):
         self.left = FUNCTIONS
         self._places.append(place)
         self._add(out, origin)
+
+    def finish(self) -> None:
+        super().finish()
+        self._origins, self._places = {}, []
 
     def origin(self, x: Any) -> Origin | None:
         """How x was computed from a product; None if it was not, or was changed in place by another function."""
@@ -209,6 +213,8 @@ def begin_trace(
     place = frame.f_code, frame.f_lasti
     if place in without_softmax or not out.is_floating_point():
         return
+    if state.captured is None and call_routing.calling_module() is None:
+        return  # another thread, or code around the model
     trace = state.trace
     if not isinstance(trace, ScoreTrace):
         trace = ScoreTrace()
@@ -223,5 +229,6 @@ def begin_trace(
 def end_trace(x: Tensor) -> Origin:
     """Stop following, and return how x was computed."""
     trace = call_routing.thread_state.trace
+    origin = trace.origin(x) if isinstance(trace, ScoreTrace) else None
     end_mode()
-    return trace.origin(x) or NOT_FOUND if isinstance(trace, ScoreTrace) else NOT_FOUND
+    return origin or other_mode() or NOT_FOUND

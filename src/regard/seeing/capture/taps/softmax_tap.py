@@ -20,7 +20,7 @@ from ..computed_weights import record_of_weights
 from ..recording.written_scores import forget_masks
 from ..tensor_product import einsum_product, matmul_product
 from ..written_attention import OpenSoftmax, head_count
-from .function_mode import begin_mode, end_mode
+from .function_mode import begin_mode, end_mode, finish_modes, other_mode
 from .patching import Replacement, Tap
 from .score_trace import begin_trace, end_trace, without_softmax
 from .value_trace import ValueTrace
@@ -164,6 +164,7 @@ def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
     call_routing.thread_state.softmaxes.clear()
     end_mode()
+    finish_modes()
     without_softmax.clear()
 
 
@@ -184,7 +185,8 @@ def _report(softmax: OpenSoftmax) -> None:
 
     by_rows = softmax.dim == last and ((heads is None and axes in (3, 4)) or (axes == 4 and weights.shape[1] == heads))
     if by_rows and entries > 1 and not softmax.is_gate:
-        record = record_of_weights(weights, reason="no product with values was found after its softmax")
+        reason = other_mode() or "no product with values was found after its softmax"
+        record = record_of_weights(weights, reason=reason)
         call_routing.report(record, softmax.module, name_filter=is_attention)
         return
     call_routing.report_missed(

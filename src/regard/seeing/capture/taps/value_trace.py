@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ....attention.tensor_versions import version_of
 from ..tensor_product import TensorProduct
 from .function_mode import FollowingMode
 
@@ -30,18 +31,26 @@ class ValueTrace(FollowingMode):
 
     def __init__(self, softmax: OpenSoftmax, find: Callable[[TensorProduct], Tensor | None]) -> None:
         super().__init__(FUNCTIONS)
-        self._softmax, self._find = softmax, find
-        self._products: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}
+        self._softmax: OpenSoftmax | None = softmax
+        self._find = find
+        self._products: dict[int, tuple[weakref.ref[Tensor], int | None, Tensor, Tensor]] = {}
+
+    def finish(self) -> None:
+        super().finish()
+        self._softmax, self._products = None, {}
 
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         result, name = function(*args, **options), function.__name__
-        if name == "mul" and len(args) == 2 and all(type(x) is torch.Tensor for x in args):
-            if any(self._softmax.may_be(x) for x in args):
-                self._softmax.is_gate = True  # unless it is summed as well
-                self._products[id(result)] = weakref.ref(result), *args
+        softmax = self._softmax
+        if softmax is not None and name == "mul" and len(args) == 2 and all(type(x) is torch.Tensor for x in args):
+            if any(softmax.may_be(x) for x in args):
+                softmax.is_gate = True  # unless it is summed as well
+                self._products[id(result)] = weakref.ref(result), version_of(result), *args
         elif name == "sum" and args and id(args[0]) in self._products:
-            reference, a, b = self._products[id(args[0])]
-            product = summed_product(a, b, result, *args[1:], **options) if reference() is args[0] else None
+            reference, version, a, b = self._products[id(args[0])]
+            followed = reference()
+            is_same = followed is not None and followed is args[0] and version == version_of(followed)
+            product = summed_product(a, b, result, *args[1:], **options) if is_same else None
             output = None if product is None else self._find(product)
             if output is not None and product is not None and output is not product.out:
                 result = output.reshape(result.shape)  # without ablated heads
