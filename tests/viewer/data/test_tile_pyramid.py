@@ -160,7 +160,7 @@ def test_a_tile_of_few_rows_needs_no_pass_over_the_others() -> None:
 def test_what_takes_long_is_given_as_far_as_it_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tile_pyramid, "BASE", 32)
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
-    monkeypatch.setattr(request_computations, "PATIENCE", -1.0)  # one band, then the answer
+    monkeypatch.setattr(request_computations, "TILE_SECONDS", -1.0)  # one band, then the answer
     seen = seen_of(length=101, heads=1, batch=1)
     app, root = app_of(seen)
     path = f"{root}/calls/0/tile?top=0&left=0&bottom=101&right=101&height=13&width=13"

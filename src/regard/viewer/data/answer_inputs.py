@@ -122,8 +122,9 @@ def _decoder_answers(loaded: Pretrained, inputs: dict[str, Any], position: int, 
     return AnswerInputs(model, inputs, scores, tokenizer.pieces, find, "next token", count, position)
 
 
-def classifier_answers(loaded: Pretrained, text: str) -> AnswerInputs:
-    """The labels that a classifier of regard may give a text."""
+def classifier_answers(loaded: Pretrained, text: str, position: int = -1) -> AnswerInputs:
+    """The labels that a classifier of regard may give a text: of its only position, 0."""
+    position = check_position(position, 1)
     device = next(loaded.model.parameters()).device
     source, lengths = (part.to(device) for part in stacked([np.asarray([*loaded.tokenizers.source.encode(text), END])]))
     labels: list[str] = loaded.tokenizers.target.names
@@ -135,7 +136,7 @@ def classifier_answers(loaded: Pretrained, text: str) -> AnswerInputs:
 
     inputs = {"source": source, "lengths": lengths}
     names = partial(_some, labels)
-    return AnswerInputs(loaded.model, inputs, lambda output: output.logits, names, find, "label", 1, 0)
+    return AnswerInputs(loaded.model, inputs, lambda output: output.logits, names, find, "label", 1, position)
 
 
 def _some(names: list[str], at: list[int]) -> list[str]:

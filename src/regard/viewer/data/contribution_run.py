@@ -163,7 +163,7 @@ def trace_answers(library: Library, trace: TraceView, position: int) -> AnswerIn
         text = trace.text or TokenizedText.from_ids(loaded.tokenizer.convert_tokens_to_ids(tokens), tokens)
         return text_model_answers(loaded, text, position)
     if model.task == "classify":
-        return classifier_answers(loaded, made["text"])
+        return classifier_answers(loaded, made["text"], position)
     if model.task == "translate":
         trace.decoded = trace.decoded or greedy_translation(loaded, made["text"])
         return translator_answers(loaded, made["text"], position, trace.decoded)

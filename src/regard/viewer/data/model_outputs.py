@@ -126,7 +126,7 @@ def text_classification(library: Library, model: ModelEntry, text: str) -> dict[
 def _label_contributions(loaded: Pretrained, text: str, tokens: int) -> dict[str, Any]:
     """What each token contributed to the logit of each label through the pooling, and the error of the proof.
 
-    Nothing where the pooling is no attention over the tokens.
+    Where there are none, `contributions` is None and `contributions_missing` says why.
     """
     answers = classifier_answers(loaded, text)
     labels = loaded.tokenizers.target.names[:LABELS]
@@ -134,11 +134,12 @@ def _label_contributions(loaded: Pretrained, text: str, tokens: int) -> dict[str
     for number, label in enumerate(labels):
         try:
             seen = backward_run(answers, Target(0, number))[0]
-        except RequestError:
-            return {"contributions": None}
+        except RequestError as refusal:
+            return {"contributions": None, "contributions_missing": str(refusal)}
         calls = [call for call in seen.calls if call.shape[-1] == tokens and call.shape[-2] == 1]
         if len(calls) != 1:
-            return {"contributions": None}
+            why = "this classifier does not pool its tokens by one attention"
+            return {"contributions": None, "contributions_missing": why}
         explained = call_contributions(calls[0])
         contributions[label] = _numbers(explained.contributions.dense().sum(0)[0])
         error, budget = max(error, explained.error), explained.budget

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..data.trace_view import TraceView
 
 T = TypeVar("T")
-PATIENCE = 0.5
+TILE_SECONDS = 0.5
 """Seconds after which a tile is sent as far as it is computed."""
 
 
@@ -166,13 +166,13 @@ class Jobs:
     async def tile(
         self, request: Request, trace: TraceView, call: int, entry: int, head: int, tile: Tile, pool: Pool, type: str
     ) -> EncodedArray:
-        """A tile, from the cache or computed band by band; after `PATIENCE` seconds, as far as it is computed."""
+        """A tile, from the cache or computed band by band; after `TILE_SECONDS`, as far as it is computed."""
         key = (trace.id, call, entry, head, tile, pool, type)
         cached = self.arrays.get(key)
         if cached is not None:
             return cached
         loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
+        until = loop.time() + TILE_SECONDS
 
         def step(last: bool) -> EncodedArray | None:
             pyramid = self.pyramid(trace, call, entry, head)

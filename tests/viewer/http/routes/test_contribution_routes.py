@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from regard.attention import Contributions
 from regard.viewer import limits
+from regard.viewer.data import model_outputs
 from regard.viewer.data.contribution_run import contribution_run, trace_answers
 from regard.viewer.data.library import Library, installed_models
 from regard.viewer.http.application import create_app
+from regard.viewer.http.routes import contribution_routes
+from regard.viewer.limits import RequestError
 from tests.support.viewer_client import error_of, get, json_of, post
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from torch import Tensor
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,49 @@ def test_limits_and_reasons(app: FastAPI, trace: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "EXPLAINED", 4)
     assert "at most 4" in error_of(get(app, f"{answers}?position=1"), 413)
     assert json_of(get(app, "/api/about"))["limits"]["explained"] == 4
+
+
+def test_only_the_heads_of_the_request_are_computed(app: FastAPI, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, tile = [], Contributions.tile
+
+    def record(self: Contributions, *args: Any) -> Tensor:
+        result = tile(self, *args)
+        computed.append(result.numel())
+        return result
+
+    monkeypatch.setattr(Contributions, "tile", record)
+    reply = get(app, f"/api/traces/{trace}/calls/2/contributions?position=1&answer=2&heads=3,1,3&rows=2:5")
+    assert reply.array is not None
+    assert reply.array["shape"][:2] == [3, 3]
+    assert sum(computed) == np.prod(reply.array["shape"])
+
+
+def test_answers_of_a_cached_run_need_no_model(app: FastAPI, trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = f"/api/traces/{trace}/answers?position=2&answer=4&minus=5"
+    first = json_of(get(app, path))
+    monkeypatch.setattr(contribution_routes, "trace_answers", None)  # calling it would fail
+    assert json_of(get(app, path)) == first
+
+
+def test_a_classifier_has_one_position() -> None:
+    library = Library(models=installed_models())
+    view = library.read("opinions-lstm", "the food was not good")
+    app = create_app(library)
+    for path in ("answers?", "calls/0/contributions?"):
+        url = f"/api/traces/{view.id}/{path}answer=0&position="
+        assert get(app, f"{url}0").status == 200
+        assert "no position 999" in error_of(get(app, f"{url}999"), 422)
+
+
+def test_missing_contributions_of_a_classifier_have_a_reason(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"text": "the food was not good", "models": ["opinions-lstm"]}
+
+    def refuse(*args: object) -> None:
+        raise RequestError(422, "no gradient reaches it")
+
+    monkeypatch.setattr(model_outputs, "backward_run", refuse)
+    (result,) = json_of(post(app, "/api/classify", body))["classifications"]
+    assert (result["contributions"], result["contributions_missing"]) == (None, "no gradient reaches it")
 
 
 def test_what_each_word_contributed_to_each_label(app: FastAPI) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
 from fastapi import APIRouter, Query, Request, Response
 
 from ... import limits
@@ -81,8 +82,11 @@ async def answers(
         cached = None if target is None else jobs.runs.get((view.id, target))
         return cached or contribution_run(view, inputs, target)
 
-    result = await jobs.run_model(request, run)
-    jobs.store(jobs.runs, (view.id, result.target), result, result.nbytes)
+    if position is not None and answer is not None and word is None and minus_word is None:
+        result = await _run_of(request, jobs, view, Target(position, answer, minus))
+    else:  # what is explained is known only after the model was asked
+        result = await jobs.run_model(request, run)
+        jobs.store(jobs.runs, (view.id, result.target), result, result.nbytes)
     return json_response(await jobs.run(request, result.describe), request)
 
 
@@ -120,9 +124,8 @@ async def contributions(
     run = await _run_of(request, jobs, view, Target(position, answer, minus))
 
     def compute() -> EncodedArray:
-        c = run.of(call).contributions
-        tile = c.tile(slice(i.start, i.stop), slice(j.start, j.stop))
-        return EncodedArray.of(tile[which])
+        c, rectangle = run.of(call).contributions, (slice(i.start, i.stop), slice(j.start, j.stop))
+        return EncodedArray.of(torch.stack([c[head].tile(*rectangle) for head in which]))
 
     return (await jobs.run(request, compute)).response(request)
 

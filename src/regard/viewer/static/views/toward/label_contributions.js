@@ -17,7 +17,7 @@ export function labelContributions(context, result) {
   const set = (next) => context.state.set({ toward: next });
   const kind = segments("Colours", kinds, toward ? "contributes" : "looks", (on) => set(on === "looks" ? null : {}));
   if (!toward) return [kind];
-  if (!result.contributions) return [kind, el("p.quietly", {}, ELSEWHERE)];
+  if (!result.contributions) return [kind, el("p.quietly", {}, result.contributions_missing ?? ELSEWHERE)];
   const labels = Object.keys(result.contributions);
   const label = labels.includes(toward.label) ? toward.label : result.label;
   const minus = labels.includes(toward.less) ? toward.less : null;
