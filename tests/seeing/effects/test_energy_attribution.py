@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +13,7 @@ import regard
 from regard.seeing.analysis import energy_attribution
 from tests.support.small_language_models import small_model
 
+energy_module = importlib.import_module("regard.seeing.effects.energy_attribution")
 TEXTS = torch.randint(40, (3, 9), generator=torch.Generator().manual_seed(5))
 
 
@@ -78,7 +82,39 @@ def test_sources_add_up_to_their_head_and_mistakes_are_named() -> None:
             energy_attribution(model, TEXTS, **{"layer": 1, "head": 0, "query": 0, "key": 0, **wrong})
 
 
-def test_queries_that_are_normalized_are_refused() -> None:
+@pytest.mark.parametrize(("dtype", "budget"), [(torch.bfloat16, 5e-2), (torch.float16, 1e-2), (torch.float32, 1e-5)])
+def test_a_llama_in_half_precision_is_explained_or_rounding_is_named(dtype: torch.dtype, budget: float) -> None:
+    model = small_model("llama", dtype)
+    explained = refused = 0
+    for head, query, key in ((0, 8, 3), (1, 5, 2), (2, 7, 7), (3, 8, 1)):
+        for through in ("query", "key"):
+            try:
+                parts = energy_attribution(model, TEXTS[:1], layer=2, head=head, query=query, key=key, through=through)
+            except ValueError as error:
+                assert "model.float()" in str(error)  # noqa: PT017 (an energy near zero may be refused, with this advice)
+                refused += 1
+                continue
+            explained += 1
+            assert float(parts.error) <= budget
+            torch.testing.assert_close(parts.error, (parts.total - parts.energy).abs() / parts.size)
+    assert explained >= 7
+    assert refused == 0 or dtype != torch.float32
+
+
+def test_parts_that_miss_the_energy_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, through_norm = small_model("gpt2"), energy_module.through_norm
+
+    def wrong(*args: Any) -> tuple[Tensor, Tensor]:
+        direction, constant = through_norm(*args)
+        return 1.01 * direction, constant
+
+    monkeypatch.setattr(energy_module, "through_norm", wrong)
+    with pytest.raises(ValueError, match="the parts add up to"):
+        energy_attribution(model, TEXTS, layer=2, head=1, query=7, key=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_queries_that_are_normalized_are_refused(dtype: torch.dtype) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     config = transformers.Qwen3Config(
         vocab_size=40,
@@ -90,6 +126,6 @@ def test_queries_that_are_normalized_are_refused() -> None:
         intermediate_size=24,
     )
     torch.manual_seed(0)
-    model = transformers.Qwen3ForCausalLM(config).eval()
+    model = transformers.Qwen3ForCausalLM(config).to(dtype).eval()
     with pytest.raises(ValueError, match="not linear in the normed stream"):
         energy_attribution(model, TEXTS, layer=1, head=0, query=5, key=2)

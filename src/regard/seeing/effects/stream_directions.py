@@ -37,6 +37,12 @@ class StreamAttribution:
         """The sum of all parts."""
         return self.constant + self.embedding + sum(x.flatten(1).sum(1) for x in (self.heads, self.biases, self.mlps))
 
+    @property
+    def size(self) -> Float[Tensor, " b"]:
+        """The sum of the sizes of all parts, which rounding errors of the sum are relative to."""
+        parts = (self.heads, self.biases, self.mlps)
+        return self.constant.abs() + self.embedding.abs() + sum(x.abs().flatten(1).sum(1) for x in parts)
+
     def sources(self, layer: int, entry: int = 0) -> Contributions:
         """What each source token adds through each head of a layer, [heads, 1, T_k]. Its rows sum to `heads`."""
         call, row = self.stream.layers[layer].call, self.rows[entry]
