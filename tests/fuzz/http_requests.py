@@ -31,9 +31,13 @@ TASKS = {
     "/api/traces": "classify",
 }
 """The task of a model that the route accepts with `SAMPLES`."""
+WITH_MODEL = ("answers", "contributions", "silenced")
+"""Routes of a trace that ask its model."""
 SAMPLES: dict[str, Any] = {
     "text": "to be or not",
     "call": 1,
+    "position": 3,
+    "answer": 5,
     "heads": "0,2",
     "rows": "0:3",
     "cols": "1:",
@@ -85,7 +89,10 @@ def right_request(app: FastAPI, route: tuple[str, str], chance: Random, media: P
     operation = description["paths"][path][method.lower()]
     library = app.state.jobs.library
     models = [x.name for x in library.models.values() if x.task == TASKS.get(path)]
-    samples = SAMPLES | {"trace": next(iter(library.traces)), "model": (models or [""])[0], "models": models[:2]}
+    without_model, with_model = list(library.traces)[:2]
+    trace = with_model if any(name in path.split("/") for name in WITH_MODEL) else without_model
+    own = {"heads": "0.0,1.2"} if path.endswith("/silenced") else {}
+    samples = SAMPLES | own | {"trace": trace, "model": (models or [""])[0], "models": models[:2]}
     values: dict[str, dict[str, Any]] = {"path": {}, "query": {}}
     for parameter in operation.get("parameters", ()):
         values[parameter["in"]][parameter["name"]] = _value(parameter["name"], parameter["schema"], samples)
@@ -98,7 +105,8 @@ def right_request(app: FastAPI, route: tuple[str, str], chance: Random, media: P
         else:
             suffixes = (".wav", ".flac", ".ogg") if path == "/api/listen" else (".png", ".jpg", ".webp", ".gif")
             body = chance.choice([x for x in sorted(media.iterdir()) if x.suffix in suffixes]).read_bytes()
-    return Parts(method, path, values["path"], list(values["query"].items()), body)
+    query = [(name, value) for name, value in values["query"].items() if value is not None]  # an address has no null
+    return Parts(method, path, values["path"], query, body)
 
 
 def _value(name: str, schema: dict[str, Any], samples: dict[str, Any]) -> Any:

@@ -152,13 +152,15 @@ def media(chance: Random, folder: Path) -> None:
 
 @cache
 def application() -> Any:
-    """The viewer with one trace and the models that ship."""
+    """The viewer with one trace without its model, one with it, and the models that ship."""
     from regard.viewer.data.library import Library, installed_models
     from regard.viewer.data.trace_view import TraceView
     from regard.viewer.http.application import create_app
     from tests.support.viewer_client import seen_of
 
-    return create_app(Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours]))
+    library = Library([TraceView.of(seen_of())], [model for model in installed_models() if model.ours])
+    library.read("shakespeare-transformer", "to be or not").pinned = True
+    return create_app(library)
 
 
 def http(chance: Random, folder: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils._device
 from torch.overrides import TorchFunctionMode
 
 from .. import call_routing
@@ -15,6 +15,7 @@ from .. import call_routing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_default_device = importlib.import_module("torch.utils._device")
 _length = getattr(torch._C, "_len_torch_function_stack", None)
 _push = getattr(torch._C, "_push_on_torch_function_stack", None)
 _pop = getattr(torch._C, "_pop_torch_function_stack", None)
@@ -63,7 +64,7 @@ def other_mode() -> str:
     """
     trace = call_routing.thread_state.trace
     own = 0 if trace is None or trace.inside else 1
-    if getattr(torch.utils._device, "CURRENT_DEVICE", None) is not None:
+    if getattr(_default_device, "CURRENT_DEVICE", None) is not None:
         return "a default device is set (torch.set_default_device), which hides what is between products and softmax"
     if _length is not None and _length() > own:
         return "a function mode of PyTorch is open, which hides what is between products and softmax"

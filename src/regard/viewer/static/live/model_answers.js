@@ -29,6 +29,7 @@ export async function translation(model, title, text, beams, signal) {
     maps,
     weights: maps ? steps.map((step) => meanMap(step.weights)) : null,
     fidelity: null,
+    generation: null,
     steps: steps.map(({ logprobs }, at) => ({
       prefix: model.target.decode(found.tokens.slice(0, at)),
       alternatives: largest(logprobs, ALTERNATIVES).map(([id, value]) => ({
@@ -64,6 +65,7 @@ export async function textClass(model, title, text) {
     words: model.source.pieces(ids),
     weights: result.weights ? [...result.weights.data] : null,
     static: result.static ? [...result.static.data] : null,
+    contributions: null, // they need a backward pass
   };
 }
 
@@ -92,6 +94,7 @@ export async function caption(model, title, pixels, signal) {
     words: model.target.pieces(found.tokens),
     grid: [grid, grid],
     weights: found.tokens.map((_, at) => meanMap(steps[at].weights)),
+    remarks: [],
   };
 }
 
