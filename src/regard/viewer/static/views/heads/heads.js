@@ -367,7 +367,9 @@ class Heads {
   showAnswer(focus) {
     const [first] = focus.length ? this.words.querySelectorAll(".finding, .barrow") : [];
     this.answer.hidden = !first;
-    if (first) this.answer.textContent = `↓ ${first.textContent}`;
+    if (!first) return;
+    const [word, value] = [first.querySelector(".barlabel")?.firstChild, first.querySelector(".value")];
+    this.answer.textContent = `↓ ${word && value ? `${word.textContent}: ${value.textContent}` : first.textContent}`;
   }
 
   /** Bring a label into view: a key is moved beside the queries that are looked at. */
