@@ -39,7 +39,7 @@ class UnknownWords:
         return cls(first, count, backend.normalizer)
 
     @classmethod
-    def added(cls, backend: Any, count: int) -> Any:
+    def add_ids(cls, backend: Any, count: int) -> Any:
         """The same tokenizer of the library with `count` ids for unknown words at the end of its vocabulary."""
         values = json.loads(backend.to_str())
         vocabulary = values["model"]["vocab"]
@@ -75,7 +75,7 @@ class UnknownWords:
             if normalized.get(self.token(word)) != self.normalizer.normalize_str(word)
         ]
 
-    def restored(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
+    def replace_ids(self, tokens: Iterable[int], pieces: Iterable[str], words: dict[int, str]) -> list[str]:
         """The pieces, with the words in place of their ids; <unk> for an id that none of them has."""
         return [words.get(i, "<unk>") if i in self else piece for i, piece in zip(tokens, pieces, strict=True)]
 

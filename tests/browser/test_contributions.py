@@ -54,10 +54,10 @@ def test_heads_switch_to_contributions_and_compare_two_answers(page: Page, live:
     for link in found["links"]:
         assert link["weight"] == pytest.approx(float(dense[link["head"], 8, link["key"]]), abs=1e-5)
     assert any(link["weight"] < 0 for link in found["links"])
-    badge = page.locator(".toward .badge")
+    badge = page.locator(".answer-choice .badge")
     assert "Contributions add up · error" in badge.inner_text()
     badge.click()
-    assert page.locator(".toward dialog.proof tbody tr").count() == len(trace.seen)
+    assert page.locator(".answer-choice dialog.proof tbody tr").count() == len(trace.seen)
     page.keyboard.press("Escape")
     other = toward["answers"][2]["id"]
     page.get_by_label("rather than").select_option(str(other))
@@ -118,4 +118,4 @@ def test_words_of_a_label_and_what_a_trace_without_its_model_needs(page: Page, l
     bare = next(trace for trace in writers.traces.values() if trace.made is None)
     look(page, live, "drawn.links.length", view="heads", trace=bare.id)
     page.get_by_role("button", name="Contributes to …").click()
-    assert "regard view MODEL TEXT" in page.locator(".toward-status").inner_text()
+    assert "regard view MODEL TEXT" in page.locator(".answer-status").inner_text()

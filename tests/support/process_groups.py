@@ -26,7 +26,7 @@ from regard.training import fit
 from regard.training.distributed import sharded_checkpoint
 from regard.training.recipe import recipe_loader
 from regard.training.trainer import lightning_module
-from tests.support.tiny_training import corpus
+from tests.support.tiny_training import corpus, data_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -167,13 +167,7 @@ def tiny_transformer(folder: Path) -> Path:
         f"""
 base = ["transformer-phrasebook"]
 tied = "decoder"
-[data]
-kind = "files"
-root = '{folder}'
-train = ["train.tsv"]
-valid = ["valid.tsv"]
-tokenised = true
-longest = 50
+{data_section(folder)}
 [encoder]
 {layers}
 [decoder]

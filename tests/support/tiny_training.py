@@ -24,6 +24,17 @@ def corpus(path: Path, rows: int, seed: int, shortest: int = 1, longest: int = 6
             file.write(" ".join(words) + "\t" + " ".join(word + word for word in words) + "\n")
 
 
+def data_section(folder: Path) -> str:
+    """The section [data] of a recipe whose corpora are train.tsv and valid.tsv in a folder."""
+    return f"""[data]
+kind = "files"
+root = '{folder}'
+train = ["train.tsv"]
+valid = ["valid.tsv"]
+tokenised = true
+longest = 50"""
+
+
 def recipe_file(folder: Path, *, rows: int = 300, **lengths: int) -> Path:
     """A recipe file beside its corpora."""
     corpus(folder / "train.tsv", rows, seed=1, **lengths)
@@ -32,13 +43,7 @@ def recipe_file(folder: Path, *, rows: int = 300, **lengths: int) -> Path:
     file.write_text(
         f"""
 base = ["bahdanau-phrasebook"]
-[data]
-kind = "files"
-root = '{folder}'
-train = ["train.tsv"]
-valid = ["valid.tsv"]
-tokenised = true
-longest = 50
+{data_section(folder)}
 [encoder]
 embedding = 16
 width = 16

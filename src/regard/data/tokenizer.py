@@ -97,7 +97,7 @@ class Tokenizer:
                 f"a vocabulary of {size} is too small for the characters of this text; ask for at least "
                 f"{backend.get_vocab_size()}"
             )
-        return cls(UnknownWords.added(backend, slots) if slots else backend)
+        return cls(UnknownWords.add_ids(backend, slots) if slots else backend)
 
     def add_tags(self, tags: Iterable[str]) -> None:
         """Make each tag one token, with an id at the end of the vocabulary, wherever it occurs in a text."""
@@ -215,7 +215,7 @@ class Tokenizer:
         if None in pieces:
             raise ValueError(f"id {ids[pieces.index(None)]} is not in this vocabulary of {len(self)}")
         if self.unknown_words is not None:
-            return self.unknown_words.restored(ids, pieces, copied or {})
+            return self.unknown_words.replace_ids(ids, pieces, copied or {})
         return pieces
 
     def split_word(self, word: str) -> list[str]:

@@ -6,6 +6,7 @@ import itertools
 import json
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from .preparation_progress import CountedRows, progress_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from pathlib import Path
 
     from ...data import Pair
     from ...data.preparation.corpus_part import CorpusPart
@@ -79,8 +79,6 @@ class CorpusPreparation:
 
     def _cache(self, own: str) -> PreparationCache:
         """The shared cache; where it cannot be written, one of this run's own, which is removed at its end."""
-        from pathlib import Path
-
         cache = PreparationCache()
         if not self._in_blocks:
             return cache

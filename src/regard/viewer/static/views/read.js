@@ -5,7 +5,7 @@ import { context2d, inks, onPaper } from "../draw/canvas.js";
 import { el, tick } from "../draw/dom.js";
 import { number } from "../draw/numbers.js";
 import { drawFlow, shade } from "../draw/token_flow.js";
-import { labelContributions } from "./toward/label_contributions.js";
+import { labelContributions } from "./contributions/label_contributions.js";
 
 const EXAMPLE = "The soup was not bad, but I would not call the waiter friendly.";
 const KINDS = [

@@ -3,7 +3,7 @@
 import { callOf, isNumbered, ownName } from "../../data/calls.js";
 import { el } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
-import { Toward } from "../toward/toward.js";
+import { AnswerChoice } from "../contributions/answer_choice.js";
 import { SilencedHeads } from "./silenced_heads.js";
 
 const FIRST = 12; // heads that are silenced without being asked: those of the largest estimates
@@ -30,14 +30,14 @@ class EffectsView {
     this.context = context;
     this.trace = context.trace;
     this.all = false;
-    this.toward = new Toward(context, () => this.update(), { always: true });
+    this.answerChoice = new AnswerChoice(context, () => this.update(), { always: true });
     this.status = el("p.effects-status", { role: "status" });
     this.bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "Heads that were silenced" });
     this.more = el("button", { type: "button", hidden: true, onclick: () => this.runAll() });
     this.stop = el("button", { type: "button", hidden: true, onclick: () => this.silenced?.close() }, "Stop");
     this.box = el("div.effects-table", { tabIndex: 0, role: "region", "aria-label": "Heads" });
     root.append(
-      el("div.controls", {}, this.toward.root),
+      el("div.controls", {}, this.answerChoice.root),
       el("div.drawing.plain", {}, this.status, el("p.controls.inline", {}, this.more, this.stop, this.bar), this.box),
     );
     this.update();
@@ -45,8 +45,8 @@ class EffectsView {
 
   update() {
     if (this.closed) return;
-    this.toward.update(callOf(this.trace, this.context.state.get()));
-    const { key } = this.toward;
+    this.answerChoice.update(callOf(this.trace, this.context.state.get()));
+    const { key } = this.answerChoice;
     if (key !== this.shownKey) {
       this.shownKey = key;
       this.silenced?.close();
@@ -58,7 +58,7 @@ class EffectsView {
 
   /** Heads by the size of their estimates, and the strongest of them silenced. */
   begin() {
-    const { answers, target } = this.toward;
+    const { answers, target } = this.answerChoice;
     this.heads = (answers?.calls ?? []).flatMap((call) =>
       call.totals.map((total, head) => ({ call: call.id, head, estimate: -total, change: null })),
     );
@@ -83,7 +83,7 @@ class EffectsView {
   }
 
   show() {
-    const { answers } = this.toward;
+    const { answers } = this.answerChoice;
     const heads = answers ? this.sorted() : [];
     const left = heads.filter((one) => one.change == null).length;
     const running = Boolean(this.silenced?.running);
@@ -94,7 +94,7 @@ class EffectsView {
     this.bar.value = this.silenced?.share ?? 0;
     const done = `${heads.length - left} of ${heads.length} heads were silenced, one at a time.`;
     this.status.textContent = answers
-      ? `The score of ${this.toward.name} is ${number(answers.value)}. ${this.silenced?.why || done}`
+      ? `The score of ${this.answerChoice.name} is ${number(answers.value)}. ${this.silenced?.why || done}`
       : "";
     const shown = this.all ? heads : heads.slice(0, SHOWN);
     const held = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.head;
@@ -157,7 +157,7 @@ class EffectsView {
 
   /** The head in Heads, with its contributions to the same answer. */
   open({ call, head }) {
-    const toward = this.context.state.get().toward ?? this.toward.target;
+    const toward = this.context.state.get().toward ?? this.answerChoice.target;
     this.context.state.set({ view: "heads", call, heads: [head], head, toward });
   }
 
@@ -172,8 +172,8 @@ class EffectsView {
 
   drawn() {
     return {
-      toward: this.toward.answers,
-      heads: this.toward.answers ? this.sorted() : [],
+      toward: this.answerChoice.answers,
+      heads: this.answerChoice.answers ? this.sorted() : [],
       running: this.silenced?.running,
     };
   }
@@ -181,6 +181,6 @@ class EffectsView {
   destroy() {
     this.closed = true;
     this.silenced?.close();
-    this.toward.close();
+    this.answerChoice.close();
   }
 }

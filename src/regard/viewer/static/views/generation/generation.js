@@ -10,7 +10,7 @@ import { el, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
 import { counted, number } from "../../draw/numbers.js";
 import { drawFlow, shade, shadeSigned } from "../../draw/token_flow.js";
-import { Toward } from "../toward/toward.js";
+import { AnswerChoice } from "../contributions/answer_choice.js";
 import { contributed } from "./generation_contributions.js";
 import { CHART, drawChart } from "./generation_heatmap.js";
 import { strongestKeys } from "./generation_sidebar.js";
@@ -127,10 +127,10 @@ class Generation {
       this.chartBox,
       this.charted,
     );
-    this.toward = new Toward(context, () => this.update(this.context.state.get()));
+    this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.contributions = contributed(this);
     root.append(
-      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.toward.root),
+      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.answerChoice.root),
       el("div.split", {}, reading, this.aside),
     );
     this.watcher = new ResizeObserver(() => this.paint());
@@ -172,7 +172,7 @@ class Generation {
       "aria-valuetext",
       `${this.step + 1} of ${this.written.length}: ${this.written[this.step].label}`,
     );
-    this.toward.update(call, this.written[this.step].row);
+    this.answerChoice.update(call, this.written[this.step].row);
     this.contributions.update();
     this.paint();
   }
@@ -286,7 +286,7 @@ class Generation {
       button.classList.toggle("later", at > this.step);
       button.tabIndex = at === this.step ? 0 : -1;
     });
-    this.lookedTitle.textContent = signed ? `Contributed to ${this.toward.name}` : "It looked at";
+    this.lookedTitle.textContent = signed ? `Contributed to ${this.answerChoice.name}` : "It looked at";
     this.charted.textContent = signed ? CHARTED_CONTRIBUTIONS : CHARTED;
     const [what, from] = signed ? ["Sum", number(-most)] : ["Mean", "0"];
     this.scale.textContent = `${what} over ${counted(this.active.length, "head")}; colours from ${from} to ${number(most)} (square-root scale).`;
@@ -335,7 +335,7 @@ class Generation {
         ctx.fillStyle = colors.ink;
         ctx.font = `600 16px ${colors.font}`;
         ctx.textBaseline = "middle";
-        const title = signed ? `contributions to ${this.toward.name}` : `${this.written[this.step].label} looked at`;
+        const title = signed ? `contributions to ${this.answerChoice.name}` : `${this.written[this.step].label} looked at`;
         ctx.fillText(title, 20, 24);
         drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
         ctx.save();
@@ -353,7 +353,7 @@ class Generation {
         signed: true,
         from: `−${most}`,
         to: most,
-        words: `contribution to ${this.toward.name}, square-root scale`,
+        words: `contribution to ${this.answerChoice.name}, square-root scale`,
       };
     }
     return { to: "1", words: "weight, square-root scale" };
@@ -382,7 +382,7 @@ class Generation {
       step: this.step,
       written: this.written,
       active: this.active,
-      toward: this.contributions.on ? this.toward.answers : null,
+      toward: this.contributions.on ? this.answerChoice.answers : null,
       weights: weights && Array.from(weights),
       colors: this.spans.map((span) => span.style.background),
     };
@@ -393,7 +393,7 @@ class Generation {
     this.paint.cancel();
     this.watcher.disconnect();
     this.next.close();
-    this.toward.close();
+    this.answerChoice.close();
     this.contributions.close();
     this.rows.close();
   }

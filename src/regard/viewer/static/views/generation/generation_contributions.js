@@ -2,7 +2,7 @@
 import { gather } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
 
-/** `view` has toward, call, context, active (heads), keySide, written and step. */
+/** `view` has answerChoice, call, context, active (heads), keySide, written and step. */
 export function contributed(view) {
   let key = "";
   /** @type {Map<string, Rows>} */
@@ -18,15 +18,15 @@ export function contributed(view) {
   return {
     /** Whether contributions are shown, not weights. */
     get on() {
-      return view.toward.on && !view.toward.why && Boolean(view.toward.ofCall(view.call) || steps.size);
+      return view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || steps.size);
     },
     /** The state changed, or an answer has come. */
     update() {
-      if (!view.toward.on || key !== view.call.id) close();
+      if (!view.answerChoice.on || key !== view.call.id) close();
       key = view.call.id;
-      const { target } = view.toward;
-      if (!target || !view.toward.ofCall(view.call) || target.position !== view.written[view.step].row) return;
-      const name = view.toward.key;
+      const { target } = view.answerChoice;
+      if (!target || !view.answerChoice.ofCall(view.call) || target.position !== view.written[view.step].row) return;
+      const name = view.answerChoice.key;
       steps.set(view.step, name);
       if (!rows.has(name)) rows.set(name, new Rows(view.context, view.call, 0, () => view.paint(), target));
     },

@@ -30,7 +30,7 @@ export function strongestKeys(view, weights) {
       const fill = /** @type {HTMLElement} */ (row.firstElementChild);
       fill.style.background = view.context.palette.signed(weights[best[n]] < 0 ? -0.35 : 0.35);
     });
-  const title = signed ? `Contributions to ${view.toward.name}` : `“${view.written[view.step].label}” looked at`;
+  const title = signed ? `Contributions to ${view.answerChoice.name}` : `“${view.written[view.step].label}” looked at`;
   return [el("h2", {}, title), el("div.bars", {}, ...rows), ...(prompt == null ? [] : [el("p.quietly", {}, prompt)])];
 }
 

@@ -9,7 +9,7 @@ import { fit, inks } from "../../draw/canvas.js";
 import { el } from "../../draw/dom.js";
 import { bounded, number } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
-import { Toward } from "../toward/toward.js";
+import { AnswerChoice } from "../contributions/answer_choice.js";
 import { contributionLegend, contributionSummary } from "./heads_contributions.js";
 import { headsControls, headsKeys, LEAST, showPartChoice } from "./heads_controls.js";
 import { headsLegend, headsPicture, headsTable } from "./heads_export.js";
@@ -113,8 +113,8 @@ class Heads {
       this.strongest.root,
       this.whatIf.root,
     );
-    this.toward = new Toward(context, () => this.update(this.context.state.get()));
-    this.controls.more.append(this.toward.root);
+    this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
+    this.controls.more.append(this.answerChoice.root);
     this.answer = el("button.answer", {
       type: "button",
       hidden: true,
@@ -133,13 +133,13 @@ class Heads {
   update(state) {
     this.state = state;
     const call = callOf(this.trace, state);
-    this.toward.update(call);
-    const key = this.toward.ofCall(call) ? this.toward.key : "";
+    this.answerChoice.update(call);
+    const key = this.answerChoice.ofCall(call) ? this.answerChoice.key : "";
     if (call !== this.call || key !== this.rowsKey) {
       this.rows?.close();
       this.call = call;
       this.rowsKey = key;
-      const target = key ? this.toward.target : null;
+      const target = key ? this.answerChoice.target : null;
       this.rows = new Rows(this.context, call, state.entry ?? 0, () => this.paint(), target);
       this.links = null;
       this.controls.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
@@ -275,7 +275,7 @@ class Heads {
       mutedQueries: this.mutedQueries,
       mass: this.share,
       part: this.pairs.includes(this.state.part) ? this.state.part : null,
-      peak: this.rows.signed ? this.toward.ofCall(this.call)?.peak || 1 : 0,
+      peak: this.rows.signed ? this.answerChoice.ofCall(this.call)?.peak || 1 : 0,
       opacities: Array.from({ length: this.call.heads }, (_, head) => this.context.palette.headOpacity(head)),
       ramp: this.context.palette.ramp,
       waiting: false, // whether weights are on their way; set while links are looked up
@@ -389,7 +389,7 @@ class Heads {
   legend() {
     if (this.rows.signed) {
       const peak = number(this.scene(0, 0).peak);
-      return { signed: true, from: `−${peak}`, to: peak, words: `contribution to ${this.toward.name}` };
+      return { signed: true, from: `−${peak}`, to: peak, words: `contribution to ${this.answerChoice.name}` };
     }
     return headsLegend(this);
   }
@@ -414,7 +414,7 @@ class Heads {
       rows: visible(scene),
       strongest: this.strongest.best.map(({ call, ...rest }) => ({ call: call.id, ...rest })),
       row: scene.row,
-      toward: this.rows.signed ? this.toward.answers : null,
+      toward: this.rows.signed ? this.answerChoice.answers : null,
     };
   }
 
@@ -422,7 +422,7 @@ class Heads {
     this.ending.abort();
     this.strongest.close();
     this.whatIf.close();
-    this.toward.close();
+    this.answerChoice.close();
     this.scroll.close();
     this.rows.close();
   }

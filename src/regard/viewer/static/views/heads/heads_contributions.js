@@ -20,8 +20,8 @@ export function contributionSummary(view, focus, links, bring) {
   const names = [...chosen].slice(0, 3).map((at) => `“${own.labels[at]}”`);
   const title =
     side === "query"
-      ? `To ${view.toward.name}, through ${names.join(", ")}`
-      : `To ${view.toward.name}, from ${names.join(", ")}`;
+      ? `To ${view.answerChoice.name}, through ${names.join(", ")}`
+      : `To ${view.answerChoice.name}, from ${names.join(", ")}`;
   return [
     el("div.aside-title", {}, el("h2", {}, title), ...clearButton(view)),
     el("p.quietly", {}, `sum over ${counted(view.active.length, "head")}; + adds to the score, − takes from it`),
@@ -65,8 +65,8 @@ function sign(palette, x) {
 
 /** What is drawn where nothing is focused: the totals of this layer's heads. */
 export function contributionLegend(view, _queries, links) {
-  const { call, toward } = view;
-  const totals = toward.ofCall(call)?.totals ?? [];
+  const { call, answerChoice } = view;
+  const totals = answerChoice.ofCall(call)?.totals ?? [];
   const largest = Math.max(...totals.map(Math.abs), 1e-30);
   const { palette } = view.context;
   const bars = view.active.map((head) => {
@@ -84,7 +84,7 @@ export function contributionLegend(view, _queries, links) {
   });
   const name = isNumbered(view.trace) ? `Layer ${call.layer}` : ownName(view.trace, call);
   return [
-    el("h2", {}, `${name} to ${toward.name}`),
+    el("h2", {}, `${name} to ${answerChoice.name}`),
     el(
       "p",
       {},
@@ -92,7 +92,7 @@ export function contributionLegend(view, _queries, links) {
       " adds to its score, ",
       sign(palette, -0.7),
       " takes from it. A line is as strong as its contribution; the strongest of this layer is ",
-      number(toward.ofCall(call)?.peak ?? 0),
+      number(answerChoice.ofCall(call)?.peak ?? 0),
       ".",
     ),
     el("p.quietly", {}, `${links.length.toLocaleString("en")} links drawn. All contributions of each head, added up:`),

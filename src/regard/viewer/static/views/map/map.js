@@ -8,7 +8,7 @@ import { callChoice } from "../../draw/call_choice.js";
 import { least, SHADES } from "../../draw/color_scale.js";
 import { choice, el, segments, tick } from "../../draw/dom.js";
 import { exact, number } from "../../draw/numbers.js";
-import { Toward } from "../toward/toward.js";
+import { AnswerChoice } from "../contributions/answer_choice.js";
 import { MapCamera } from "./map_camera.js";
 import { mapPicture, mapTable } from "./map_export.js";
 import { mapKeys } from "./map_keys.js";
@@ -69,8 +69,8 @@ class MapView {
       () => this.look(),
       (x, y) => this.camera.move({ ...this.camera.now, x, y }),
     );
-    this.toward = new Toward(context, () => this.update());
-    const switches = el("div.controls", {}, this.toward.root);
+    this.answerChoice = new AnswerChoice(context, () => this.update());
+    const switches = el("div.controls", {}, this.answerChoice.root);
     root.replaceChildren(this.controls, switches, el("div.split", {}, ...this.columns, this.aside.root));
     this.keys = mapKeys(this);
     this.update();
@@ -131,7 +131,7 @@ class MapView {
   update() {
     if (this.closed) return;
     this.fetchOther();
-    this.toward.update(this.shownTarget(0).call);
+    this.answerChoice.update(this.shownTarget(0).call);
     const second = Boolean(this.settings.other && this.target(1));
     this.columns[1].hidden = !second;
     for (const panel of this.panels.splice(second ? 2 : 1)) panel.close();
@@ -157,7 +157,7 @@ class MapView {
     panel.board.node.setAttribute("aria-label", `Map of ${title.textContent}: arrow keys move, plus and minus zoom`);
     const { pool } = this.settings;
     const words = this.byWords(call);
-    const target = this.contributions(at) ? this.toward.target : null;
+    const target = this.contributions(at) ? this.answerChoice.target : null;
     const key = JSON.stringify([trace.id, call.id, head, entry, pool, words, target]);
     if (this.shown[at] === key) return;
     this.shown[at] = key;
@@ -176,7 +176,7 @@ class MapView {
   /** What the server said of the contributions of the call of a map; null where its weights are shown. */
   contributions(at) {
     const { trace, call } = this.shownTarget(at);
-    return trace === this.context.trace ? this.toward.ofCall(call) : null;
+    return trace === this.context.trace ? this.answerChoice.ofCall(call) : null;
   }
 
   byWords(call) {
@@ -206,7 +206,7 @@ class MapView {
       coarse,
       /** The largest contribution of the call of a map; 0 where its weights are shown. */
       peak: (at) => (this.target(at) && this.contributions(at)?.peak) || 0,
-      answer: this.toward.name,
+      answer: this.answerChoice.name,
       masked: (at, reading) => this.masks.masked(this.shownTarget(at), reading),
     };
   }
@@ -359,7 +359,7 @@ class MapView {
     const { shade } = this.settings;
     const peak = this.contributions(0)?.peak;
     if (peak)
-      return { signed: true, from: `−${number(peak)}`, to: number(peak), words: `contribution to ${this.toward.name}` };
+      return { signed: true, from: `−${number(peak)}`, to: number(peak), words: `contribution to ${this.answerChoice.name}` };
     const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
     return {
       from,
@@ -388,7 +388,7 @@ class MapView {
       shade,
       cross,
       chosen,
-      toward: this.contributions(0) ? this.toward.answers : null,
+      toward: this.contributions(0) ? this.answerChoice.answers : null,
       pending: this.panels.reduce((sum, panel) => sum + panel.tiles.pending, 0),
       readings: cross ? this.panels.map((panel) => panel.read(cross)) : [],
       /** The cell that covers a weight, and where that weight is on the canvas. */
@@ -404,7 +404,7 @@ class MapView {
     this.closed = true;
     cancelAnimationFrame(this.drawing);
     this.camera.close();
-    this.toward.close();
+    this.answerChoice.close();
     for (const panel of this.panels) panel.close();
     this.aside.close();
   }

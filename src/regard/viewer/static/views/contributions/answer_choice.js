@@ -3,12 +3,12 @@ import { answerName, fetchAnswers, positionLabels, targetOf, whyNot } from "../.
 import { plain } from "../../data/tokens.js";
 import { choice, el, segments } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
-import { towardProof } from "./toward_proof.js";
+import { contributionProof } from "./contribution_proof.js";
 
 const OTHER = "?"; // the option for a word that is not listed
 const AT = { "next token": "after", similarity: "of" };
 
-export class Toward {
+export class AnswerChoice {
   /** What the server said of the chosen answer; null while it computes, and where weights are shown.
    *
    * @type {Answers | null}
@@ -37,10 +37,10 @@ export class Toward {
       ],
     ];
     this.kinds = segments("Colours", kinds, "looks", (kind) => this.set(kind === "looks" ? null : {}));
-    this.fields = el("span.toward-fields");
-    this.status = el("span.toward-status", { role: "status" });
-    this.proof = towardProof();
-    this.root = el("div.toward", {}, always ? null : this.kinds, this.fields, this.status, this.proof);
+    this.fields = el("span.answer-fields");
+    this.status = el("span.answer-status", { role: "status" });
+    this.proof = contributionProof();
+    this.root = el("div.answer-choice", {}, always ? null : this.kinds, this.fields, this.status, this.proof);
   }
 
   /** Whether contributions are asked for. */

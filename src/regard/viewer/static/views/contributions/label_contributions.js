@@ -37,7 +37,7 @@ export function labelContributions(context, result) {
     "the error is what is left, over |g| · |o|.";
   return [
     el(
-      "div.toward",
+      "div.answer-choice",
       {},
       kind,
       choice("", named, label, (one) => set({ ...toward, label: one }), { "aria-label": "Label" }),

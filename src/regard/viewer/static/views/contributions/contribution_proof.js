@@ -10,7 +10,7 @@ const WORDS =
   "matter: a gradient sees small changes, and Effects measures the rest.";
 
 /** A button that says it in a word; pressed, it explains and shows every call. */
-export function towardProof() {
+export function contributionProof() {
   const dialog = el("dialog.proof", { "aria-label": "Do the contributions add up?" });
   const button = el("button.badge", { type: "button", "aria-haspopup": "dialog", onclick: () => dialog.showModal() });
   const holder = el("span.holder", { hidden: true });
