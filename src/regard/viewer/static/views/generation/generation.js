@@ -335,7 +335,9 @@ class Generation {
         ctx.fillStyle = colors.ink;
         ctx.font = `600 16px ${colors.font}`;
         ctx.textBaseline = "middle";
-        const title = signed ? `contributions to ${this.answerChoice.name}` : `${this.written[this.step].label} looked at`;
+        const title = signed
+          ? `contributions to ${this.answerChoice.name}`
+          : `${this.written[this.step].label} looked at`;
         ctx.fillText(title, 20, 24);
         drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
         ctx.save();

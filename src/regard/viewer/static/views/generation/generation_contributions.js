@@ -18,7 +18,9 @@ export function contributed(view) {
   return {
     /** Whether contributions are shown, not weights. */
     get on() {
-      return view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || steps.size);
+      return (
+        view.answerChoice.on && !view.answerChoice.why && Boolean(view.answerChoice.ofCall(view.call) || steps.size)
+      );
     },
     /** The state changed, or an answer has come. */
     update() {

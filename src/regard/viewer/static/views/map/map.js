@@ -359,7 +359,12 @@ class MapView {
     const { shade } = this.settings;
     const peak = this.contributions(0)?.peak;
     if (peak)
-      return { signed: true, from: `−${number(peak)}`, to: number(peak), words: `contribution to ${this.answerChoice.name}` };
+      return {
+        signed: true,
+        from: `−${number(peak)}`,
+        to: number(peak),
+        words: `contribution to ${this.answerChoice.name}`,
+      };
     const from = shade === "log" ? `≤ ${number(least(this.shownTarget(0).call.keys))}` : "0";
     return {
       from,
