@@ -115,4 +115,6 @@ def test_float16_with_a_scaled_loss_learns_what_float32_learns(tmp_path: Path) -
         run = fit(recipe_loader.load_recipe(file, [*settings, f"training.precision={precision}"]), tmp_path / precision)
         losses[precision] = [float(line[2]) for line in measured(run.folder) if line[2]]
     assert losses["16-mixed"][0] == pytest.approx(losses["32-true"][0], rel=2e-2)
-    assert losses["16-mixed"][-1] < 1.1 * losses["32-true"][-1] < 0.9 * losses["32-true"][0]
+    assert losses["16-mixed"][-1] == pytest.approx(losses["32-true"][-1], rel=3e-2)
+    for precision, values in losses.items():  # float32: from 2.96 to 2.56 in these updates
+        assert values[-1] < 0.93 * values[0], (precision, values)
