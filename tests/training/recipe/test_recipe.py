@@ -112,6 +112,36 @@ def test_another_kind_of_section_starts_afresh() -> None:
     assert recipe.encoder == TransformerEncoderConfig(width=64)
 
 
+SECTIONS_OF_ANOTHER_KIND = {
+    "tokenizer": ("bahdanau-phrasebook", ["tokenizer.kind=bpe", "tokenizer.dropout=0.1", "tokenizer.size=300"]),
+    "encoder": ("bahdanau-multi30k", ["encoder.kind=transformer", "encoder.width=64", "encoder.layers=2"]),
+    "decoder": ("bahdanau-multi30k", ["decoder.kind=transformer", "decoder.width=64", "decoder.layers=2"]),
+    "data": ("bahdanau-phrasebook", ["data.kind=files", 'data.train=["a.tsv"]', "data.valid=[]", "data.hold_out=9"]),
+    "source": ("cnn-digits", ["source.kind=sound", "source.rate=8000"]),
+}
+
+
+@pytest.mark.parametrize("section", SECTIONS_OF_ANOTHER_KIND)
+def test_the_order_of_settings_on_the_command_line_does_not_matter(section: str) -> None:
+    """`tokenizer.dropout=0.1 tokenizer.kind=bpe` has dropout too."""
+    name, settings = SECTIONS_OF_ANOTHER_KIND[section]
+    recipes = [recipe_loader.load_recipe(name, order) for order in itertools.permutations(settings)]
+    for setting in settings[1:]:
+        key, value = setting.removeprefix(f"{section}.").split("=")
+        assert getattr(getattr(recipes[0], section), key) == json.loads(value)
+    assert all(recipe == recipes[0] for recipe in recipes)
+
+
+def test_naming_the_default_kind_keeps_the_section(tmp_path: Path) -> None:
+    """`[tokenizer]` without a kind is of kind bpe; `tokenizer.kind=bpe` changes nothing."""
+    (tmp_path / "mine.toml").write_text(
+        'base = ["bahdanau"]\n[data]\nkind = "phrasebook"\n[tokenizer]\nsize = 300\n'
+    )
+    recipe = recipe_loader.load_recipe(tmp_path / "mine.toml", ["tokenizer.kind=bpe"])
+    assert recipe == recipe_loader.load_recipe(tmp_path / "mine.toml")
+    assert recipe.tokenizer.size == 300
+
+
 MISTAKES = {
     "training.updtes=3": "training.updtes (command line): unknown key; did you mean updates?",
     "encoder.cel=gru": "encoder.cel (command line): unknown key; did you mean cell?",

@@ -35,6 +35,10 @@ SHIPPED = Path(__file__).parents[2] / "recipes"
 LARGEST = 1 << 20  # bytes; a recipe is read whole
 LAYERS = 1000  # recipes and parts that one recipe may be based on, each counted as often as it is named
 PARTS = 64  # of a dotted key; a recipe's have three
+DEFAULT_KINDS = {
+    name: field.default.kind for name, field in Recipe.model_fields.items() if hasattr(field.default, "kind")
+}
+"""Of the sections that need not name theirs: [tokenizer] and [source]."""
 _LONG_KEY = re.compile(r"(?<![^\s.=\[\]{}#,])(?:[^\s.=\[\]{}#,]++\s*+\.\s*+){64}")  # PARTS times
 
 
@@ -64,14 +68,22 @@ def merge(values: Settings, top: Settings) -> None:
     """Merge `top` into `values`. A section of another kind replaces the old one, since it has other keys."""
     for key, value in top.items():
         below = values.get(key)
-        if (
-            isinstance(below, dict)
-            and isinstance(value, dict)
-            and value.get("kind", below.get("kind")) == below.get("kind")
-        ):
-            merge(below, value)
+        if isinstance(below, dict) and isinstance(value, dict):
+            kind = below.get("kind", DEFAULT_KINDS.get(key))
+            if value.get("kind", kind) == kind:
+                merge(below, value)
+                continue
+        values[key] = deepcopy(value)
+
+
+def _merge_settings(values: Settings, top: Settings) -> None:
+    """The same among settings of one command line: all of them count, in whichever order `kind` comes."""
+    for key, value in top.items():
+        below = values.get(key)
+        if isinstance(below, dict) and isinstance(value, dict):
+            _merge_settings(below, value)
         else:
-            values[key] = deepcopy(value)
+            values[key] = value
 
 
 def _files() -> Iterator[Settings]:
@@ -246,7 +258,7 @@ def _overrides(items: Iterable[str]) -> Settings:
             value = text
         for name in reversed(names):
             value = {name: value}
-        merge(values, value)
+        _merge_settings(values, value)
     if wrong:
         raise RecipeError("the command line", wrong)
     return values
