@@ -134,9 +134,7 @@ def test_the_order_of_settings_on_the_command_line_does_not_matter(section: str)
 
 def test_naming_the_default_kind_keeps_the_section(tmp_path: Path) -> None:
     """`[tokenizer]` without a kind is of kind bpe; `tokenizer.kind=bpe` changes nothing."""
-    (tmp_path / "mine.toml").write_text(
-        'base = ["bahdanau"]\n[data]\nkind = "phrasebook"\n[tokenizer]\nsize = 300\n'
-    )
+    (tmp_path / "mine.toml").write_text('base = ["bahdanau"]\n[data]\nkind = "phrasebook"\n[tokenizer]\nsize = 300\n')
     recipe = recipe_loader.load_recipe(tmp_path / "mine.toml", ["tokenizer.kind=bpe"])
     assert recipe == recipe_loader.load_recipe(tmp_path / "mine.toml")
     assert recipe.tokenizer.size == 300
