@@ -195,15 +195,13 @@ def main() -> None:
     logging.set_verbosity_error()
     gc.freeze()  # a child that collects garbage would copy the pages of all objects
     rows, start = [], time.monotonic()
-    try:
-        done = {row["architecture"] for row in kept(chosen.csv)} if chosen.rest and chosen.csv.exists() else set()
-        for name in chosen.names or tiny_architectures.names():
-            if name in done:
-                continue
-            rows.append(in_a_process(name, chosen.memory))
-            print(*rows[-1].values(), sep="\t", flush=True)
-    finally:  # also when it is stopped
-        keep(rows, chosen.csv)
+    done = {row["architecture"] for row in kept(chosen.csv)} if chosen.rest and chosen.csv.exists() else set()
+    for name in chosen.names or tiny_architectures.names():
+        if name in done:
+            continue
+        rows.append(in_a_process(name, chosen.memory))
+        keep(rows[-1:], chosen.csv)  # after each, so that a run that is stopped loses nothing
+        print(*rows[-1].values(), sep="\t", flush=True)
     counts = Counter(row["verdict"] for row in rows)
     summary = ", ".join(f"{verdict} {count}" for verdict, count in counts.most_common())
     print(f"{summary} ({time.monotonic() - start:.0f} s)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +13,7 @@ from torch.nn import functional as F
 
 from regard import load_trace, watch
 from regard.seeing.analysis import ablate
-from regard.seeing.capture.module_depth import ModuleDepths, named_parts
+from regard.seeing.capture.module_depth import ModuleDepths, kinds_of, named_parts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,7 +78,7 @@ def test_layers_without_attention_are_left_out() -> None:
 
 def test_a_module_that_is_not_repeated_has_no_layer() -> None:
     assert layers_of(Layer()) == [None]
-    assert ModuleDepths(named_parts(Layer())).of("elsewhere") is None
+    assert ModuleDepths(kinds_of(named_parts(Layer()))).of("elsewhere") is None
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -104,3 +106,16 @@ def test_parts_are_the_named_modules_each_once() -> None:
     model.again = model.layers[0]
     model.nothing = None  # type: ignore[assignment]
     assert named_parts(model) == list(model.named_modules())
+
+
+def test_what_was_seen_does_not_keep_the_model_alive() -> None:
+    model = nn.Sequential(Encoder())
+    with torch.no_grad(), watch(model) as seen:
+        model(X)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+    assert [call.layer for call in seen] == [0, 1, 2]
+    assert [call.all_heads for call in seen] == [2, 2, 2]
+    assert seen.faithful

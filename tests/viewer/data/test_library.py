@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from regard.data.batch import UNKNOWN
 from regard.decoding import load_model_and_tokenizers, translate
-from regard.viewer.data.library import PHRASEBOOK, installed_models
+from regard.viewer.data import library
+from regard.viewer.data.library import PHRASEBOOK, Library, installed_models
 
 MODELS = {model.name: model for model in installed_models() if model.ours}
 LECTURES = [name for name in MODELS if name.startswith(PHRASEBOOK)]
@@ -35,3 +39,17 @@ def test_the_short_sentences_of_the_lectures_are_translated(name: str) -> None:
     loaded = load_model_and_tokenizers.load(name)
     made = translate(loaded.model, loaded.tokenizers, ["He hit me with a pie.", "I am a student."], beams=5)
     assert [result.text for result in made] == ["il m' a entarté .", "je suis étudiant ."]
+
+
+def test_a_model_that_is_no_longer_loaded_is_freed_while_its_trace_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "LOADED", 1)
+    first, second, *_ = [MODELS[name] for name in LECTURES if MODELS[name].attends and MODELS[name].task == "translate"]
+    models = Library(models=[first, second])
+    trace = models.read(first.name, first.examples[0])
+    depths = [call.layer for call in trace.seen]
+    reference = weakref.ref(models.loaded(first).model)
+    models.loaded(second)
+    gc.collect()
+    assert reference() is None
+    assert [call.layer for call in models.trace(trace.id).seen] == depths
+    assert trace.seen.faithful

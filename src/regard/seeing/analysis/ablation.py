@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..capture.module_depth import ModuleDepths
+from ..capture.module_depth import ModuleDepths, kinds_of
 from ..effects.interventions import ModelIntervention, applied, without_keys
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Ablation(ModelIntervention):
     def __init__(self, model: nn.Module, heads: dict[int | str, Sequence[int]], tokens: list[int]) -> None:
         super().__init__(model)
         self.heads, self.tokens = heads, tokens
-        self._depths = ModuleDepths(self.parts)
+        self._depths = ModuleDepths(kinds_of(self.parts))
         self._ablated_layers: set[int | str] = set()
         self._masked_tokens: set[int] = set()
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import weakref
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+import torch
 
 from .recording.tensor_parallel import head_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
     from torch import nn
 
@@ -26,6 +29,8 @@ STATE_SPACE = re.compile(
 
 Parts = list[tuple[str, "nn.Module"]]
 """All modules of a model with their names, the model itself first, named ""."""
+ModuleKinds = list[tuple[str, str]]
+"""The names of all modules of a model, each with the name of its class."""
 
 
 def named_parts(model: nn.Module) -> Parts:
@@ -51,38 +56,56 @@ class ModuleDepths:
     without attention between others are left out.
     """
 
-    def __init__(self, parts: Parts | Callable[[], Parts]) -> None:
-        """`parts` may be a function that lists them on first use: nothing needs it while the model runs."""
-        self._parts = parts
+    def __init__(self, kinds: ModuleKinds, model: nn.Module | None = None) -> None:
+        """The model is not kept alive: what was recorded may outlive it."""
+        self._kinds = kinds
+        self._model = None if model is None else weakref.ref(model)
         self._places: dict[str, list[tuple[list[int], str, str]]] | None = None
+        self._shares: dict[str, HeadShare] = {}
 
     def of(self, name: str) -> int | None:
         """The depth of the module of this name; None if its place is not repeated."""
         if self._places is None:
             self._places = {}
-            for part, module in self._listed():
-                self._places.setdefault(_place(part), []).append((_numbers(part), part, type(module).__name__))
+            for part, kind in self._kinds:
+                self._places.setdefault(_place(part), []).append((_numbers(part), part, kind))
         place = _place(name)
         alike = sorted(self._places.get(place, [])) if place != name else []
-        kind = next((kind for _, part, kind in alike if part == name), None)
-        if kind is None:
+        own = next((kind for _, part, kind in alike if part == name), None)
+        if own is None:
             return None
-        return [part for _, part, other in alike if _same_kind(kind, other)].index(name)
+        return [part for _, part, other in alike if _same_kind(own, other)].index(name)
 
     def share(self, name: str) -> HeadShare:
         """Which of the heads of the module of this name this process has."""
-        return head_share(next((part for own, part in self._listed() if own == name), None))
+        share = self._shares.get(name)
+        if share is None:
+            model = None if self._model is None else self._model()
+            self._shares[name] = share = head_share(_submodule(model, name))
+        return share
 
-    def _listed(self) -> Parts:
-        if callable(self._parts):
-            self._parts = self._parts()
-        return self._parts
+    def keep_shares(self, names: Iterable[str]) -> None:
+        """Find the shares of these modules while the model is alive. Only processes of a group share heads."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            for name in names:
+                self.share(name)
 
     def selects(self, name: str, layer: int | str) -> bool:
         """Whether a module is this layer: by depth, by whole components of its name, or by a pattern for it."""
         if isinstance(layer, int):
             return self.of(name) == layer
         return f".{layer}." in f".{name}." or fnmatchcase(name, layer)
+
+
+def kinds_of(parts: Parts) -> ModuleKinds:
+    return [(name, type(part).__name__) for name, part in parts]
+
+
+def _submodule(model: nn.Module | None, name: str) -> nn.Module | None:
+    """The module of this name; None if there is none."""
+    for key in name.split("."):
+        model = None if model is None else model._modules.get(key)
+    return model
 
 
 def _same_kind(kind: str, other: str) -> bool:

@@ -85,7 +85,7 @@ class Watch:
         """`modules` are those of the model, the model itself first. Holding them keeps the ids in `names` valid."""
         self.model, self._parts, self._plan, self.names = modules[0], modules, layout.plan, layout.names
         self.layers = [layers] if isinstance(layers, int | str) else layers
-        self._depths = ModuleDepths(functools.partial(layout.parts, modules))
+        self._depths = ModuleDepths(layout.kinds, modules[0])
         self._selected: dict[str, bool] = {}
         self.thread = 0
         self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)

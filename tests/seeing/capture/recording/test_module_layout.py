@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from regard import watch
-from regard.seeing.capture.module_depth import named_parts
+from regard.seeing.capture.module_depth import kinds_of, named_parts
 from regard.seeing.capture.recording.module_layout import layout_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_a_model_that_did_not_change_is_listed_once() -> None:
     second, again = layout_of(model)
     assert first is second
     assert sorted(map(id, modules)) == sorted(map(id, again))
-    assert dict(first.parts(again)) == dict(named_parts(model))
+    assert first.kinds == kinds_of(named_parts(model))
 
 
 CHANGES: dict[str, Callable[[nn.Sequential], None]] = {
@@ -55,7 +55,7 @@ def test_every_change_is_noticed(change: str) -> None:
     CHANGES[change](model)
     second, modules = layout_of(model)
     assert second is not first
-    assert dict(second.parts(modules)) == dict(named_parts(model))
+    assert second.kinds == kinds_of(named_parts(model))
 
 
 def test_calls_of_a_module_added_between_two_watches_are_seen() -> None:
@@ -75,7 +75,7 @@ def test_shared_modules_and_modules_inside_themselves() -> None:
     assert layout_of(model)[0] is layout
     model[1]._modules["itself"] = model
     layout, modules = layout_of(model)
-    assert dict(layout.parts(modules)) == dict(named_parts(model))
+    assert layout.kinds == kinds_of(named_parts(model))
 
 
 class HashedAttention(nn.Module):

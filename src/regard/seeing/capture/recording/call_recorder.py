@@ -150,6 +150,7 @@ class CallRecorder:
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
+        self.depths.keep_shares({*(entry.name for entry in self._pending), *(call.name for call in self.calls)})
         if self.storage.copies or sum(self._masks.values()) >= LONG_MASKS:
             self.settle()
 

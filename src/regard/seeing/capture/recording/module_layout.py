@@ -5,13 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from ..module_depth import named_parts
+from ..module_depth import kinds_of, named_parts
 from ..taps import patching
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from ..module_depth import Parts
 
 _layouts: dict[int, tuple[weakref.ref[nn.Module], ModuleLayout]] = {}
 """By the id of the model, since a module may not be hashable. A layout holds no module."""
@@ -24,6 +22,7 @@ class ModuleLayout:
         parts = named_parts(model)
         self.names = {id(part): name for name, part in parts}
         self.names[id(model)] = type(model).__name__
+        self.kinds = kinds_of(parts)
         self.plan = patching.plan(parts)
         most = 4 * len(parts) + 64  # more only if a module contains itself: it is then listed every time
         modules, self._keys = _walk(model, most)
@@ -37,10 +36,6 @@ class ModuleLayout:
         modules, keys = _walk(model, len(self._ids))
         same = keys == self._keys and list(map(id, modules)) == self._ids and list(map(type, modules)) == self._types
         return modules if same and not _has_own_forward(modules) else None
-
-    def parts(self, modules: list[nn.Module]) -> Parts:
-        """The modules with their names, the model itself first, named ""."""
-        return [("", modules[0]), *{id(x): (self.names[id(x)], x) for x in modules if x is not modules[0]}.values()]
 
 
 def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
