@@ -56,6 +56,7 @@ def test_every_change_is_noticed(change: str) -> None:
     second, modules = layout_of(model)
     assert second is not first
     assert second.kinds == kinds_of(named_parts(model))
+    assert {*map(id, modules)} == {*map(id, model.modules())}
 
 
 def test_calls_of_a_module_added_between_two_watches_are_seen() -> None:
@@ -76,6 +77,7 @@ def test_shared_modules_and_modules_inside_themselves() -> None:
     model[1]._modules["itself"] = model
     layout, modules = layout_of(model)
     assert layout.kinds == kinds_of(named_parts(model))
+    assert {*map(id, modules)} == {*map(id, model.modules())}
 
 
 class HashedAttention(nn.Module):
