@@ -53,7 +53,7 @@ def write(site: Path) -> None:
         title = re.search(r'property="og:title" content="([^"]*)"', text)
         if named and title:
             titles[named[1]] = html.unescape(title[1])
-    out = site / "assets" / "cards"
+    out = site.resolve() / "assets" / "cards"  # the browser opens files by their absolute paths
     out.mkdir(parents=True, exist_ok=True)
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     picture = (ROOT / "docs" / "viewer" / "heads-dark.png").as_uri()

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,3 +138,16 @@ def test_the_readme_leads_to_the_site() -> None:
     loop = re.search(r"\]\((docs/loop\.webp)\)", text.split("##")[0])
     assert loop
     assert (ROOT / loop[1]).stat().st_size <= 3_000_000
+
+
+def test_cards_of_a_site_at_a_relative_path(browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make site` names the folder as build/site."""
+    del browser  # skips this test where there is none; the cards are drawn by another one, in a thread of its own
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text(site_build.social_card.tags("A title", "", "front"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(site_build.social_card.write, Path("site")).result()
+    card = tmp_path / "site" / "assets" / "cards" / "front.png"
+    assert card.read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in card.parent.iterdir()] == ["front.png"]
