@@ -17,6 +17,7 @@ from . import site_check, site_pages, site_viewer, social_card
 
 def build(out: Path, *, quick: bool = False) -> None:
     """Write the site into `out`, which is replaced."""
+    out = out.resolve()  # mkdocs would take a relative path from the folder of its pages
     if out.exists():
         shutil.rmtree(out)
     with tempfile.TemporaryDirectory() as place:

@@ -92,6 +92,7 @@ VIEWS = {
     "read": "A text, its label, and the words that decided it.",
     "lookup": "Attention as look-up: keys, values, energies, weights.",
     "inside": "One layer step by step: every matrix from X to its output.",
+    "effects": "Which heads an answer depends on: what each adds to its score.",
 }
 
 WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
+  lineOpacity,
   linksFrom,
   linksTo,
   muted,
@@ -69,4 +70,19 @@ test("weights that are on their way are no missing links", () => {
 
 test("queries in view", () => {
   assert.deepEqual(visible({ top: 22, height: 44, row: 22, querySide: { labels: Array(10) } }), [1, 2]);
+});
+
+test("a stronger weight is a stronger line, and a faint one is stronger on a dark page", () => {
+  const weights = [0.01, 0.03, 0.1, 0.3, 1];
+  for (const chosen of [true, false]) {
+    const [light, dark] = ["light", "dark"].map((theme) => weights.map((x) => lineOpacity({ theme, chosen }, x)));
+    for (const shades of [light, dark]) {
+      assert.deepEqual(
+        shades,
+        shades.toSorted((a, b) => a - b),
+      );
+      assert.equal(shades.at(-1), 1);
+    }
+    assert(weights.every((weight, at) => weight === 1 || dark[at] > light[at]));
+  }
 });

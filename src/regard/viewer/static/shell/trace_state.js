@@ -7,7 +7,7 @@ const PRONOUNS = new Set("it she he they her him them its his their this that wh
 
 /** Another trace is looked at from its beginning: what was chosen in the last one may not exist in it. */
 export function ofTrace(id) {
-  const chosen = ["call", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part", "toward"];
+  const chosen = ["call", "other", "head", "heads", "query", "entry", "pins", "step", "at", "shift", "part", "toward"];
   const linked = ["model", "sentence", "second", "generate"]; // of the link that the page was opened with
   return { trace: id, ...Object.fromEntries([...chosen, ...linked].map((key) => [key, null])) };
 }

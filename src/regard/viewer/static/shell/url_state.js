@@ -10,7 +10,7 @@ const parts = (x) => (typeof x === "object" && !Array.isArray(x) ? x : null);
 
 /** What may stand in a link; what is something else is left out. Views bring numbers within what they show. */
 const KINDS = {
-  ...{ view: words, trace: words, call: words, text: words, part: words, sort: words },
+  ...{ view: words, trace: words, call: words, text: words, part: words, sort: words, other: words },
   ...{ model: words, sentence: words, second: words, generate: place },
   ...{ entry: place, head: place, query: place, step: place, at: place },
   ...{ heads: list, pins: list, mute: list, models: list },

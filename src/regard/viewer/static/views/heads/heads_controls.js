@@ -1,12 +1,17 @@
 // The controls of the Heads view, and its keys.
 import { choice, el, slider, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
+import { compareLayers, stepOther } from "./layer_comparison.js";
 
 export const LEAST = 0.05; // of the weight
 
-/** `mute(name, on)` leaves "first" or "special" keys out; `compare()` shows two layers. @param {StateStore} state */
-export function headsControls(state, mute, compare) {
-  const callBox = el("span");
+/** `mute(name, on)` leaves "first" or "special" keys out; `compare(on)` shows a second layer; `openMaps()` two as maps.
+ *
+ * @param {StateStore} state
+ */
+export function headsControls(state, { mute, compare, openMaps }) {
+  const [callBox, otherBox] = [el("span"), el("span.other-layer", { hidden: true })];
+  const comparison = tick("Compare layers", false, compare, "A second layer beside the first (c)");
   const buttons = headButtons((chosen) => state.set({ heads: chosen }));
   const mass = slider(
     "Strongest links",
@@ -25,9 +30,9 @@ export function headsControls(state, mute, compare) {
   const special = tick("Hide [CLS], [SEP]", false, (on) => mute("special", on), "Leave special tokens out (s)");
   const partBox = el("span");
   const title = "One head of two layers side by side, in the tab Map";
-  const comparison = el("button", { type: "button", title, onclick: compare }, "Compare as maps");
+  const maps = el("button", { type: "button", title, onclick: openMaps }, "Compare as maps");
   // On a phone these are folded away: the picture comes first.
-  const more = el("div.more-controls", {}, comparison, buttons, mass, sink, special, partBox);
+  const more = el("div.more-controls", {}, maps, buttons, mass, sink, special, partBox);
   const fold = el(
     "button.fold",
     {
@@ -35,10 +40,21 @@ export function headsControls(state, mute, compare) {
       "aria-expanded": "false",
       onclick: () => fold.setAttribute("aria-expanded", String(root.classList.toggle("unfolded"))),
     },
-    "Heads and settings",
+    "Settings",
   );
-  const root = el("div.controls", {}, callBox, fold, more);
-  return { root, more, callBox, buttons, mass, sink, special, partBox };
+  const root = el("div.controls", {}, callBox, comparison, otherBox, fold, more);
+  let known = "";
+  /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
+  const showLayers = (stamp, first, second) => {
+    if (stamp === known) return;
+    known = stamp;
+    const held = [callBox, otherBox].find((box) => box.contains(document.activeElement));
+    callBox.replaceChildren(first);
+    otherBox.replaceChildren(...(second ? [second] : []));
+    otherBox.hidden = !second;
+    held?.querySelector("select")?.focus();
+  };
+  return { root, more, comparison, showLayers, buttons, mass, sink, special, partBox };
 }
 
 /** Of a text of several sentences, a choice from which to which; returns its pairs, "0-1". @returns {string[]} */
@@ -73,6 +89,9 @@ export function headsKeys(view) {
     { key: "Escape", text: "unpin all", run: () => view.unpin() },
     { key: "]", text: "next layer", run: () => view.layer(1) },
     { key: "[", text: "previous layer", run: () => view.layer(-1) },
+    { key: "c", text: "compare two layers", run: () => compareLayers(view, view.panels.length < 2) },
+    { key: "}", text: "next second layer", run: () => stepOther(view, 1) },
+    { key: "{", text: "previous second layer", run: () => stepOther(view, -1) },
     { key: ".", text: "next head alone", run: () => view.isolate(1) },
     { key: ",", text: "previous head alone", run: () => view.isolate(-1) },
     { key: "a", text: "all heads", run: () => set({ heads: null }) },

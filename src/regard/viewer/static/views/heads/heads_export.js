@@ -1,75 +1,106 @@
 // The Heads view as a picture and as a table.
-import { callPath } from "../../data/calls.js";
+import { callPath, layerTitle } from "../../data/calls.js";
 import { gather } from "../../data/tokens.js";
 import { inks, onPaper } from "../../draw/canvas.js";
 import { hiddenNames } from "./heads_sidebar.js";
-import { drawLines, drawTokens, lineWidth, PAD } from "./link_lines.js";
+import { drawLines, lineOpacity, lineWidth, PAD } from "./link_lines.js";
 
 const WHOLE = 1 << 22; // weights asked for with all their digits, for a table
 
-/** What is in sight; of a short text no more than its rows. */
-export function headsPicture(view) {
-  const rows = Math.max(view.querySide.labels.length, view.keySide.labels.length - view.shift);
-  const [width, height] = [view.box.clientWidth, Math.min(view.box.clientHeight, rows * view.row + 2 * PAD)];
-  const colors = inks(view.box);
-  return onPaper(width, height, colors.paper, (ctx) => {
-    const scene = view.scene(width, height);
-    const shown = view.shown(scene);
-    drawLines(ctx, scene, shown.links);
-    drawTokens(ctx, scene, shown.focus, shown.links, view.pins, view.pointer.hover, colors);
+const TITLE = 24; // pixels above each of two layers, for its name
+
+/** What is in sight of every panel, side by side; of a short text no more than its rows. */
+export function headsPicture(panels) {
+  const sizes = panels.map((panel) => {
+    const rows = Math.max(panel.querySide.labels.length, panel.keySide.labels.length - panel.view.shift);
+    return [panel.box.clientWidth, Math.min(panel.box.clientHeight, rows * panel.row + 2 * PAD)];
+  });
+  const { ink, paper, font } = inks(panels[0].box);
+  const top = panels.length > 1 ? TITLE : 0;
+  const width = sizes.reduce((sum, [wide]) => sum + wide, 0);
+  const height = top + Math.max(...sizes.map(([, high]) => high));
+  return onPaper(width, height, paper, (ctx) => {
+    let x = 0;
+    panels.forEach((panel, at) => {
+      const scene = panel.scene(...sizes[at]);
+      const shown = panel.shown(scene);
+      ctx.save();
+      ctx.translate(x, top);
+      drawLines(ctx, scene, shown.links);
+      panel.drawTokens(ctx, scene, shown);
+      if (top) {
+        Object.assign(ctx, {
+          fillStyle: ink,
+          font: `600 14px ${font}`,
+          textAlign: "center",
+          textBaseline: "alphabetic",
+        });
+        ctx.fillText(layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3);
+      }
+      ctx.restore();
+      x += sizes[at][0];
+    });
   });
 }
 
 /** The heads' colours, how strong lines and squares are, and what is hidden. @returns {Legend} */
-export function headsLegend(view) {
-  const { palette } = view.context;
-  const chosen = view.focus().length > 0;
-  const entries = view.active.map((head) => ({ label: `head ${head}`, color: palette.head(head) }));
+export function headsLegend(panel) {
+  const { palette } = panel.context;
+  const chosen = panel.view.focus().length > 0;
+  const entries = panel.active.map((head) => ({ label: `head ${head}`, color: palette.head(head) }));
   const strokes = [0.05, 0.2, 0.5, 1].map((weight) => ({
     label: String(weight),
     width: lineWidth(weight),
-    opacity: Math.sqrt(weight),
+    opacity: lineOpacity({ theme: panel.context.theme, chosen: true }, weight),
   }));
-  const note = view.muted.size ? `Lines from and to ${hiddenNames(view)} are hidden; the others are the weights.` : "";
+  const note = panel.muted.size
+    ? `Lines from and to ${hiddenNames(panel)} are hidden; the others are the weights.`
+    : "";
   if (!chosen) return { entries, note: note || "The stronger a line, the larger the weight." };
   return { entries, strokes, from: "0", to: "1", words: "weight of each head (squares), square-root scale", note };
 }
 
+const COLUMNS = ["layer", "head", "query", "query token", "key", "key token", "drawn", "weight"];
+
 /** The links that are drawn, and those of hidden tokens beside them, with all digits of their weights. */
-export async function headsTable(view) {
-  const scene = view.scene(view.box.clientWidth, view.box.clientHeight);
+export async function headsTable(panels, signal) {
+  const rows = await Promise.all(panels.map((panel) => linkRows(panel, signal)));
+  return [COLUMNS, ...rows.flat()];
+}
+
+async function linkRows(panel, signal) {
+  const scene = panel.scene();
   const all = { ...scene, muted: new Set(), mutedQueries: new Set() };
-  const hidden = ({ query, key }) => view.muted.has(key) || view.mutedQueries.has(query);
-  const shown = view.shown(scene).links;
-  const also = view.muted.size ? view.shown(all).links.filter(hidden) : [];
+  const hidden = ({ query, key }) => panel.muted.has(key) || panel.mutedQueries.has(query);
+  const shown = panel.shown(scene).links;
+  const also = panel.muted.size ? panel.shown(all).links.filter(hidden) : [];
   const keyOf = ({ head, query, key }) => `${head} ${query} ${key}`;
   const drawn = new Set(shown.map(keyOf));
   const links = [...shown, ...also.filter((link) => !drawn.has(keyOf(link)))];
-  const exact = await exactWeights(view, links);
-  const rows = links.map((link) => [
-    view.call.name,
+  const exact = await exactWeights(panel, links, signal);
+  return links.map((link) => [
+    panel.call.name,
     link.head,
     link.query,
-    view.querySide.labels[link.query],
+    panel.querySide.labels[link.query],
     link.key,
-    view.keySide.labels[link.key],
+    panel.keySide.labels[link.key],
     drawn.has(keyOf(link)) ? "" : "hidden",
     exact(link),
   ]);
-  return [["layer", "head", "query", "query token", "key", "key token", "drawn", "weight"], ...rows];
 }
 
 /** A function that gives a link's weight as float32: the page itself draws from float16. */
-async function exactWeights(view, links) {
-  const { querySide, keySide, call } = view;
+async function exactWeights(panel, links, signal) {
+  const { querySide, keySide, call } = panel;
   const positions = links.flatMap(({ query }) => querySide.groups[query]);
   const [first, last] = [Math.min(...positions), Math.max(...positions)];
   const rows = last - first + 1;
-  if (!links.length || view.rows.signed || !view.rows.dense || call.heads * rows * call.keys > WHOLE)
+  if (!links.length || panel.rows.signed || !panel.rows.dense || call.heads * rows * call.keys > WHOLE)
     return ({ weight }) => weight;
-  const path = `${callPath(view.trace, call)}/weights`;
-  const params = { entry: view.state.entry ?? 0, rows: `${first}:${last + 1}`, type: "float32" };
-  const { data } = await view.context.source.array(path, params, view.ending.signal);
+  const path = `${callPath(panel.trace, call)}/weights`;
+  const params = { entry: panel.view.state.entry ?? 0, rows: `${first}:${last + 1}`, type: "float32" };
+  const { data } = await panel.context.source.array(path, params, signal);
   const known = new Map(); // by head and query: weights over the labels of the keys
   return ({ head, query, key }) => {
     const name = `${head} ${query}`;

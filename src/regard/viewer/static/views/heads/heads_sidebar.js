@@ -1,6 +1,6 @@
 // The words beside the Heads view: what the chosen tokens look at, or what is drawn at all.
 //
-// `view` has call, active (heads), colors, querySide, keySide, links, rows and muted, as the view has them.
+// `view` is the panel of one layer (layer_panel.js).
 
 import { isNumbered, layerTitle } from "../../data/calls.js";
 import { patternMeaning, patternSentence } from "../../data/pattern_sentences.js";
@@ -77,19 +77,25 @@ function are(view) {
   return view.muted.size > 1 ? "are" : "is";
 }
 
-/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
 function strongest(view, side, chosen, links) {
-  const sums = new Map();
+  return sums(view, side, chosen, links)
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, LISTED);
+}
+
+/** Of several queries the mean, of several keys the sum: weights from a word are a mean, weights to it a sum. */
+function sums(view, side, chosen, links) {
+  const known = new Map();
   const among = view.active.length * (side === "query" ? chosen.size : 1);
   for (const link of links) {
     const [mine, theirs] = side === "query" ? [link.query, link.key] : [link.key, link.query];
     if (!chosen.has(mine)) continue;
-    const found = sums.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
+    const found = known.get(theirs) ?? { at: theirs, weight: 0, most: 0, head: 0 };
     found.weight += link.weight / among;
     if (link.weight > found.most) [found.most, found.head] = [link.weight, link.head];
-    sums.set(theirs, found);
+    known.set(theirs, found);
   }
-  return [...sums.values()].sort((a, b) => b.weight - a.weight).slice(0, LISTED);
+  return [...known.values()];
 }
 
 function chip({ context: { palette } }, head) {
@@ -182,18 +188,43 @@ export function legend(view, queries, links) {
       `The lines from and to ${hiddenNames(view)} are not drawn; the others are drawn as without hiding.`,
     !view.rows.dense && `The text is long: of each query the ${STRONGEST} strongest keys are looked at.`,
   ];
-  const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
-  const hands =
-    "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
   return [
     el("h2", { title: call.name }, layerTitle(view.trace, call)),
     el("p.quietly", {}, `${call.kind}-attention, ${counted(call.heads, "head")}, ${call.queries} × ${call.keys}`),
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),
-    el("p.quietly", {}, faint),
-    el("p.quietly", {}, hands),
   ];
+}
+
+/** How lines are drawn, and how tokens are chosen. */
+export function hints() {
+  const faint = "A line is as strong as its weight, paler where many heads are on; what is too faint is not drawn.";
+  const hands =
+    "Click a token to choose it; drag, or click with Shift or Control, for several. Shift and the wheel move the right column.";
+  return [el("p.quietly", {}, faint), el("p.quietly", {}, hands)];
+}
+
+/** Of two layers side by side: the token whose weight differs most between them. @param {any[]} panels */
+export function difference(panels) {
+  const focus = panels[0].last.focus;
+  if (!focus.length || panels.some((panel) => panel.rows.signed || panel.last.waiting || !panel.active.length))
+    return [];
+  const { side } = focus[focus.length - 1];
+  const chosen = new Set(focus.filter((one) => one.side === side).map(({ at }) => at));
+  const weights = panels.map(
+    (panel) => new Map(sums(panel, side, chosen, panel.last.links).map((x) => [x.at, x.weight])),
+  );
+  const of = (at) => weights.map((layer) => layer.get(at) ?? 0);
+  const gap = (at) => Math.abs(of(at)[0] - of(at)[1]);
+  const all = [...new Set(weights.flatMap((layer) => [...layer.keys()]))];
+  if (!all.length) return [];
+  const most = all.reduce((best, at) => (gap(at) > gap(best) ? at : best));
+  const label = (side === "query" ? panels[0].keySide : panels[0].querySide).labels[most];
+  const name = ({ trace, call }) => layerTitle(trace, call).replace(/^Layer /, "layer\u00a0");
+  const shares = panels.map((panel, at) => `${number(of(most)[at])} in ${name(panel)}`);
+  const text = `The largest difference: “${label}” ${side === "query" ? "gets" : "gives"} ${shares.join(" and ")}.`;
+  return [el("p.finding.difference", { "data-at": most }, text)];
 }
 
 /** One label and its strongest link, for a screen reader. */

@@ -3,8 +3,9 @@
 // A link is {head, query, key, weight, alpha}. `alpha` is the weight itself, whatever is hidden; where the links of every
 // query are drawn, on top of one another, the weight over the cube root of how many heads are on. Of contributions (a scene
 // with a `peak`) it is their share of the largest one of the layer, and the colour is that of their sign. Equal weights look
-// equally strong in every head: the width of a line grows with the weight, its opacity with the square root and with how
-// near the head's colour is to the page (`headOpacity`); the squares beside tokens have the colours of Map.
+// equally strong in every head: the width of a line grows with the weight, its opacity with a power of the weight
+// (`POWERS`) and with how near the head's colour is to the page (`headOpacity`); the squares beside tokens have the colours
+// of Map.
 import { shortened } from "../../draw/canvas.js";
 
 const [LOW, HIGH] = [22, 44]; // pixels of a token: as high as the window lets all of them be, within these
@@ -15,6 +16,10 @@ const SPREAD = 14; // pixels over which the lines of different heads lie side by
 const BEYOND = 60; // pixels
 const LABELS = 0.62; // of a column's width at most, for its labels; the rest is for the weights of each head
 const EDGE = 6; // pixels left free at the edge of the picture
+/** Opacity is alpha to this power. Under the lines of all tokens only strong ones may be strong; the few of a chosen token
+ * are all seen. Thin lines are harder to see on a dark page, so that faint ones are stronger there.
+ */
+const POWERS = { light: { all: 1, chosen: 1 / 2 }, dark: { all: 3 / 4, chosen: 1 / 3 } };
 const LEVELS = 32; // opacities told apart, so that lines of one colour and opacity are one stroke
 
 /** Pixels of one token where `count` of them stand in a window of this height. */
@@ -140,7 +145,7 @@ export function drawLines(ctx, scene, links) {
     ctx.strokeStyle = colorOf(scene, head, weight);
     // The faintest level is the mean of what is in it, so that many faint lines are not made strong.
     const alpha = level > 1 ? level / LEVELS : mean(bucket);
-    ctx.globalAlpha = scene.peak ? alpha : lineOpacity(scene, head, alpha);
+    ctx.globalAlpha = scene.peak ? alpha : Math.min(1, lineOpacity(scene, alpha) * scene.opacities[head]);
     if (scene.chosen) ctx.lineWidth = lineWidth(alpha);
     ctx.beginPath();
     for (const link of bucket) {
@@ -154,14 +159,14 @@ export function drawLines(ctx, scene, links) {
   ctx.globalAlpha = 1;
 }
 
-/** Of weights. Under thousands of lines only strong ones may be strong; the few of a chosen token are all seen. */
-function lineOpacity({ chosen, opacities }, head, alpha) {
-  return Math.min(1, (chosen ? Math.sqrt(alpha) : alpha) * opacities[head]);
+/** Of a line of weights, before the colour of its head is considered. */
+export function lineOpacity({ theme, chosen }, alpha) {
+  return alpha ** POWERS[theme][chosen ? "chosen" : "all"];
 }
 
 /** Of a chosen token's line. */
 export function lineWidth(alpha) {
-  return 1 + 4 * alpha;
+  return 1 + 6 * alpha;
 }
 
 /** A token out of view is drawn to just beyond the edge: a line straight to it would leave the picture at once. */

@@ -8,7 +8,7 @@ import { PAD } from "./link_lines.js";
 
 const STILL = 10; // pixels: a finger that moves farther scrolls
 
-/** `view` is the Heads view: its box and pane, its sides, pins and state. */
+/** `view` is the Heads view: its panels, sides, pins and state. What is pointed at in one panel is so in all. */
 export class TokenPointer {
   constructor(view) {
     this.view = view;
@@ -20,11 +20,15 @@ export class TokenPointer {
     this.dragged = null;
     /** Where a finger went down. @type {{x: number, y: number} | null} */
     this.tapped = null;
-    const { pane, box } = view;
-    pane.addEventListener("pointermove", (event) => this.moved(event));
+  }
+
+  /** Follow the pointer over one panel. @param {import("./layer_panel.js").LayerPanel} panel */
+  listen(panel) {
+    const { pane, box } = panel;
+    pane.addEventListener("pointermove", (event) => this.moved(event, panel));
     pane.addEventListener("pointerleave", () => this.point(null));
-    pane.addEventListener("pointerdown", (event) => this.pressed(event));
-    pane.addEventListener("pointerup", (event) => this.released(event));
+    pane.addEventListener("pointerdown", (event) => this.pressed(event, panel));
+    pane.addEventListener("pointerup", (event) => this.released(event, panel));
     // A finger that scrolls: the browser ends the pointer, and nothing is chosen.
     pane.addEventListener("pointercancel", () => {
       [this.dragged, this.tapped] = [null, null];
@@ -44,19 +48,19 @@ export class TokenPointer {
   }
 
   /** The label under the pointer. @returns {Pin | null} */
-  under(event) {
+  under(event, panel) {
     const { view } = this;
-    const { x, y } = place(event, view.pane);
-    const { left, right } = view.columns();
+    const { x, y } = place(event, panel.pane);
+    const { left, right } = panel.columns();
     const side = x <= left + 24 ? "query" : x >= right - 24 ? "key" : null;
     if (!side) return null;
-    const at = Math.floor((y + view.box.scrollTop - PAD) / view.row) + (side === "key" ? view.shift : 0);
+    const at = Math.floor((y + panel.box.scrollTop - PAD) / panel.row) + (side === "key" ? view.shift : 0);
     return at >= 0 && at < this.labels(side).length ? { side, at } : null;
   }
 
-  moved(event) {
+  moved(event, panel) {
     if (event.pointerType === "touch") return; // a finger that moves scrolls
-    const pin = this.under(event);
+    const pin = this.under(event, panel);
     if (this.dragged && pin && pin.side === this.dragged.side)
       this.view.keep(withRange(this.dragged.before, this.dragged, pin));
     this.point(pin);
@@ -68,24 +72,24 @@ export class TokenPointer {
     this.view.paint();
   }
 
-  pressed(event) {
+  pressed(event, panel) {
     if (event.pointerType === "touch") this.tapped = { x: event.clientX, y: event.clientY };
-    else this.choose(event);
+    else this.choose(event, panel);
   }
 
-  released(event) {
+  released(event, panel) {
     this.dragged = null;
     const from = this.tapped;
     this.tapped = null;
-    if (from && Math.hypot(event.clientX - from.x, event.clientY - from.y) < STILL) this.choose(event);
+    if (from && Math.hypot(event.clientX - from.x, event.clientY - from.y) < STILL) this.choose(event, panel);
   }
 
   /** The token under the pointer alone; with Shift all from the last one on, with Control one more. */
-  choose(event) {
+  choose(event, panel) {
     const { view } = this;
-    const pin = this.under(event);
+    const pin = this.under(event, panel);
     if (!pin) return;
-    view.box.focus({ preventScroll: true });
+    panel.box.focus({ preventScroll: true });
     if (event.shiftKey && this.last?.side === pin.side) view.keep(withRange(view.pins, this.last, pin));
     else {
       view.toggle(pin, event.ctrlKey || event.metaKey);

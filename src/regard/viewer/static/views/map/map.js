@@ -58,7 +58,7 @@ class MapView {
       "aria-label": "Find a word",
       onkeydown: (event) => event.key === "Enter" && this.find(this.finder.value),
     });
-    this.columns = [0, 1].map(() => el("div.map-column", {}, el("p.map-title"), el("div.drawing")));
+    this.columns = [0, 1].map(() => el("div.panel-column.map-column", {}, el("p.panel-title"), el("div.drawing")));
     this.camera = new MapCamera({
       first: () => this.panels[0],
       moved: () => this.redraw(),
