@@ -121,3 +121,27 @@ def test_without_a_model_it_says_so(page: Page) -> None:
     with serving(Library()) as server:
         page.goto(f"{server.url}#view=sound")
         assert "“listen”" in page.inner_text(".empty")
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_numbers_keep_their_line(page: Page, own: Server, sound: Path, width: int) -> None:
+    """Small shares such as 4.1e-7 are long; none breaks, and the bars have the room that is left."""
+    page.set_viewport_size({"width": width, "height": 800})
+    shares = {"seven": 0.9996, "four": 3.1e-4, "three": 1.23e-6, "eight": 4.56e-11}
+    answer = {"label": "seven", "probabilities": shares, "seconds": 1, "waveform": [[-1, 1]] * 9, "weights": [0.5, 0.5]}
+    page.route("**/api/listen", lambda route: route.fulfill(json=answer))
+    page.goto(f"{own.url}#view=sound")
+    page.set_input_files("input[type=file]", sound)
+    drawn(page, "drawn.label === 'seven'")
+    measured = page.evaluate("""() => [...document.querySelectorAll(".aside .next tr")].map((row) => {
+        const range = document.createRange();
+        range.selectNodeContents(row.querySelector(".number"));
+        const { right } = document.querySelector(".aside").getBoundingClientRect();
+        const track = row.querySelector(".track").getBoundingClientRect();
+        return [range.getClientRects().length, track.width, right - track.right];
+    })""")
+    assert len(measured) == len(shares)
+    for lines, track, room in measured:
+        assert lines == 1
+        assert track > 50
+        assert room > 0
