@@ -43,6 +43,8 @@ class _ThreadState(threading.local):
 
     trace: FollowingMode | None = None
     """From a product to the softmax after it, and from there to the product with values: what follows them."""
+    multihead: nn.Module | None = None
+    """The nn.MultiheadAttention whose `forward` runs: no other module is called inside it."""
     suspended = False
     """Inside a call that is reported as a whole: the functions it is made of are not reported."""
     interface_call: InterfaceCall | None = None
@@ -51,7 +53,7 @@ class _ThreadState(threading.local):
     """Inside `capture_calls`: calls are appended here and reported to no watch."""
 
 
-@dataclass
+@dataclass(slots=True)
 class InterfaceCall:
     """A call of Hugging Face's attention interface that has not returned yet."""
 
@@ -114,7 +116,7 @@ def report(
         if not callable(record):
             thread_state.captured.append(record)
         return
-    for watch, name, part in _watches_of(module):
+    for watch, name, part in _watches_of(module if module is not None else thread_state.multihead):
         if name_filter is None or name_filter(_name_and_class(watch, name, part)):
             ablated = _ablated(part) if ablations else ""
             if callable(record):
@@ -135,28 +137,27 @@ def try_capture(
     learned: tuple[Tensor, ...] = (),
     settings: tuple[Any, ...] | None = None,
     details: Any = None,
-    output: GraphOutput | None = None,
+    output: tuple[Tensor, Callable[[Tensor], Tensor]] | None = None,
     ablated: bool = True,
 ) -> None:
     """Pass a call to the watches, as `report` does; its record is made when somebody asks. See `CapturedCall`.
 
-    `output` is the output with its graph, by default `out`. `ablated`: whether ablations change this call.
+    `output` is that of a `GraphOutput`, by default `out` as it is. `ablated`: whether ablations change this call.
     """
-    thread_state.events += 1
-    name = watches[0].names.get(id(module)) if len(watches) == 1 else None
-    if name is None or ablations or thread_state.captured is not None or watches[0].layers is not None:
-        matching = [] if thread_state.captured is not None else _watches_of(module)
-    else:
-        matching = [(watches[0], name, cast("nn.Module", module))]  # almost always
+    own = thread_state
+    own.events += 1
+    matching = [] if own.captured is not None else _watches_of(module if module is not None else own.multihead)
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
     except Exception as error:  # an error of ours must not stop the model
         report_missed(failure(error), module)
         return
-    if thread_state.captured is not None:
-        thread_state.captured.append(call.record())
+    if own.captured is not None:
+        own.captured.append(call.record())
     for watch, name, part in matching:
-        gradient = None if not watch.recorder.gradients else GraphOutput(out) if output is None else output
+        gradient = (
+            None if not watch.recorder.gradients else GraphOutput(out) if output is None else GraphOutput(*output)
+        )
         watch.recorder.add_captured(name, call, _ablated(part) if ablations and ablated else "", gradient)
 
 
@@ -238,6 +239,10 @@ def report_unseen(module: nn.Module, reason: str) -> None:
 
 def _watches_of(module: nn.Module | None) -> list[tuple[Watch, str, nn.Module]]:
     """The watches of the model that a module is part of, with its name there, if they select it."""
+    if len(watches) == 1 and watches[0].layers is None:  # almost always
+        name = watches[0].names.get(id(module))
+        if name is not None:
+            return [(watches[0], name, cast("nn.Module", module))]
     if module is None or not _is_watched(module):
         module = calling_module()
     if module is None:
@@ -266,6 +271,9 @@ def calling_module() -> nn.Module | None:
     Walking the stack takes a few microseconds per attention call; hooks would cost time at every module, and would
     disable PyTorch's fast paths.
     """
+    multihead = thread_state.multihead
+    if multihead is not None and _is_watched(multihead):
+        return multihead
     frame = sys._getframe(2)
     while frame is not None:
         code = frame.f_code

@@ -52,7 +52,7 @@ class CapturedCall:
             state = None if state is None else state.detach()
         self.q, self.k, self.v, self.state = q, k, v, state
         self.mask = mask.detach() if mask is not None and mask.requires_grad else mask
-        self.queries, self.keys, self.learned = q.shape[-2], k.shape[-2], learned
+        self.queries, self.keys, self.learned = q.size(-2), k.size(-2), learned
         self.address = out.data_ptr()
         self.rows, self.out = (None, out.clone()) if self.queries <= ROWS else some_rows(out)
         if learned or mask is not None or q.is_inference() or k.is_inference() or v.is_inference():
@@ -64,7 +64,12 @@ class CapturedCall:
 
     def _fixed(self) -> list[Tensor]:
         """What the weights depend on, without keys and values."""
-        return [self.q, *self.learned, *(x for x in (self.state, self.mask) if x is not None)]
+        fixed = [self.q, *self.learned]
+        if self.state is not None:
+            fixed.append(self.state)
+        if self.mask is not None:
+            fixed.append(self.mask)
+        return fixed
 
     def tensors(self) -> list[Tensor]:
         """Everything that is held, without the rows of the output."""

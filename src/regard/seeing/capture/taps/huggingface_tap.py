@@ -17,7 +17,7 @@ import torch
 from ....attention import Softmax, mask_mod
 from .. import call_routing
 from ..attention_call import BUDGET, Call
-from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
+from ..call_inputs_and_output import ROWS, Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
 from .function_mode import end_mode
@@ -64,7 +64,7 @@ def _attention(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    ablations = call_routing.ablations_of(module)
+    ablations = call_routing.ablations_of(module) if call_routing.ablations else []
     if ablations:
         attention_mask = _ablated_mask(attention_mask, ablations, implementation, module, query, key, kwargs)
     state = call_routing.thread_state
@@ -118,27 +118,33 @@ def _report(
     arguments: dict[str, Any],
 ) -> None:
     """Report a call that no tap inside the interface has seen. Of a verified module only references are collected."""
-    module, output = call.module, GraphOutput(result[0], _transposed)
-    options = {name: arguments[name] for name in OPTIONS if arguments.get(name) is not None}
+    module = call.module
+    options = {name: arguments[name] for name in OPTIONS if name in arguments and arguments[name] is not None}
     dropout = float(arguments.get("dropout", 0.0)) if module.training else 0.0
     key = (id(module), function, *options)
-    if key not in verified:
+    how = verified.get(key)
+    if how is None:
+        output = GraphOutput(result[0], _transposed)
         try:
             record = _record(key, implementation, call, query, mask, result, options, dropout)
         except Exception as error:
             call_routing.report_missed(call_routing.failure(error), module)
             return
-        if key not in verified:
+        how = verified.get(key)
+        if how is None:
             call_routing.report(record, module, output=output)
             return
-    (rounded, has_sinks), bias = verified[key], options.get("position_bias")
-    sinks = _sinks(module, options) if has_sinks else None  # an attribute that a module does not have takes time
-    learned = tuple([x for x in (bias, sinks) if x is not None])
-    settings = None if bias is not None else (options.get("scaling"), options.get("softcap"), rounded)
-    details = implementation, module, options, dropout, rounded
+    (rounded, has_sinks), learned, out = how, (), result[0]
+    # A view takes time: of a short call all rows are kept, and transposed when somebody asks.
+    rows_last = out if out.size(1) <= ROWS else out.transpose(1, 2)
+    settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
+    if has_sinks or "position_bias" in options:
+        bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
+        learned = tuple([x for x in (bias, sinks) if x is not None])
+        settings = None if bias is not None else settings
     call_routing.try_capture(
-        _captured_record, query, call.key, call.value, result[0].transpose(1, 2), module, mask, None, learned,
-        settings, details, output,
+        _captured_record, query, call.key, call.value, rows_last, module, mask, None, learned, settings,
+        (implementation, module, options, dropout, rounded), (out, _transposed),
     )  # fmt: skip
 
 
@@ -158,8 +164,8 @@ def _captured_record(call: CapturedCall) -> Record:
     energies = _energies(implementation, module, call.q, call.k, call.mask, options, rounded)
     sinks = _sinks(module, options)
     normalize = Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten())
-    cross = call_routing.is_cross(module)
-    return Record(energies, call.v, call.out, implementation, normalize, None, dropout, cross, call.rows)
+    cross, out = call_routing.is_cross(module), call.out.transpose(1, 2) if call.rows is None else call.out
+    return Record(energies, call.v, out, implementation, normalize, None, dropout, cross, call.rows)
 
 
 def _record(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ....attention.block_indices import Batch
 
 PARTS = ("qkv_proj", "act_fn", "slope_rate", "output_gate", "norm", "out_proj", "num_attention_heads", "head_dim")
-_known_classes: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,11 +42,8 @@ class DistanceDecay(Modifier):
 
 
 def is_lightning(module: nn.Module) -> bool:
-    """Whether it has all parts; asked once for each class, since it is asked at every call."""
-    known = _known_classes.get(type(module))
-    if known is None:
-        known = _known_classes[type(module)] = all(hasattr(module, name) for name in PARTS)
-    return known
+    """Whether it has all parts."""
+    return all(hasattr(module, name) for name in PARTS)
 
 
 def continues(module: Any, options: dict[str, Any]) -> bool:

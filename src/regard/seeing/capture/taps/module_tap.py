@@ -52,29 +52,46 @@ def _replacements(parts: Parts) -> Iterator[Replacement]:
     kinds: list[tuple[str, type]] = [(name, type(part)) for name, part in parts]
     modules = {name: kind for name, kind in kinds if _is_attention(kind)}
     outer = {name[:at] for name in modules for at, letter in enumerate(name) if letter == "."} | {""}
-    for kind in dict.fromkeys(kind for name, kind in modules.items() if name not in outer or len(modules) == 1):
-        yield Replacement(kind, "forward", _forward)
-    for name, part in parts:  # a forward of their own: hooks of accelerate's device_map keep the one before
-        if name in modules and (name not in outer or len(modules) == 1) and "forward" in vars(part):
-            yield Replacement(part, "forward", functools.partial(_own_forward, part))
+    chosen = {name: kind for name, kind in modules.items() if name not in outer or len(modules) == 1}
+    classes: set[type] = set()
+    for name, part in parts:
+        kind = chosen.get(name)
+        if kind is None:
+            continue
+        function = _lightning_forward if is_lightning(part) else _forward
+        if kind not in classes:
+            classes.add(kind)
+            yield Replacement(kind, "forward", function)
+        if "forward" in vars(part):  # its own: hooks of accelerate's device_map keep the one before
+            yield Replacement(part, "forward", functools.partial(_own_forward, function, part))
 
 
-def _own_forward(module: nn.Module, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return _forward(lambda _, *args, **kwargs: original(*args, **kwargs), module, *args, **kwargs)
+def _own_forward(
+    function: Callable[..., Any], module: nn.Module, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    return function(lambda _, *args, **kwargs: original(*args, **kwargs), module, *args, **kwargs)
 
 
 def _forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     state = call_routing.thread_state
     before = state.events
-    continued = is_lightning(module) and continues(module, kwargs)
     result = original(module, *args, **kwargs)
     if state.trace is not None:
         end_mode()
-    if state.events == before and is_lightning(module):
-        report_lightning(module, result, continued, *args, **kwargs)
-    elif state.events == before:
+    if state.events == before:
         linear = STATE_SPACE.search(type(module).__name__) is not None
         call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
+    return result
+
+
+def _lightning_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    state = call_routing.thread_state
+    before, continued = state.events, continues(module, kwargs)
+    result = original(module, *args, **kwargs)
+    if state.trace is not None:
+        end_mode()
+    if state.events == before:
+        report_lightning(module, result, continued, *args, **kwargs)
     return result
 
 

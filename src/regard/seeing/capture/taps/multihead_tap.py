@@ -13,11 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from ....attention.tensor_versions import ChangedInPlaceError, TensorVersions
 from .. import call_routing
-from ..call_inputs_and_output import some_rows
+from ..call_inputs_and_output import ROWS, some_rows
 from ..output_gradients import GraphOutput
 from . import patching
 from .patching import Replacement, Tap
@@ -41,59 +42,89 @@ KEY_PADDING, FULL_MASK = 1, 2  # mask_type of the fast paths: [B, T_k], [B, head
 
 def _replacements() -> Iterator[Replacement]:
     yield Replacement(F, "multi_head_attention_forward", _forward)
+    yield Replacement(nn.MultiheadAttention, "forward", _module_forward)
     fast_paths = {"_native_multi_head_attention": _native, "_transformer_encoder_layer_fwd": _encoder_layer}
     for name, function in fast_paths.items():
         if hasattr(torch, name):  # private to PyTorch
             yield Replacement(torch, name, function)
 
 
+def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
+    state = call_routing.thread_state
+    before, state.multihead = state.multihead, module
+    try:
+        return original(module, *args, **kwargs)
+    finally:
+        state.multihead = before
+
+
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
     if not needs_weights:
         return original(*args, **kwargs)
-    if call_routing.ablations_of(None):
+    if call_routing.ablations and call_routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
     with call_routing.suspend_reports():
         result = original(*args, **kwargs)
-    options = dict(zip(NAMES, args, strict=False)) | kwargs
-    tensors = []
-    for name, x in options.items():
-        if isinstance(x, torch.Tensor):
-            if x.grad_fn is not None:  # parameters have no graph, and are kept as they are
-                options[name] = x = x.detach()
-            tensors.append(x)
+    # Every line here runs once for each call of a watched model, and is written for speed.
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if any([x.grad_fn is not None for x in tensors]):  # parameters have no graph, and are kept as they are
+        args = tuple([_without_graph(x) for x in args])
+        kwargs = {name: _without_graph(x) for name, x in kwargs.items()}
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     out = result[0].detach()
-    rows, kept = some_rows(out.transpose(0, 1) if out.dim() == 3 else out[None])  # from [T, B, E] or [T, E]
-    make = functools.partial(_record, original, options, rows, kept, TensorVersions(tensors))
-    output = GraphOutput(result[0], functools.partial(_gradient_before_projection, options))
-    call_routing.report(make, tensors=(options["query"], options["key"], options["value"], kept), output=output)
+    if len(out) <= ROWS:  # [T, B, E] or [T, E]
+        rows, kept = None, out.clone()
+    else:
+        rows, kept = some_rows(_batch_first(out))
+    make = functools.partial(_record, original, args, kwargs, rows, kept, TensorVersions(tensors))
+    output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
+    call_routing.report(make, tensors=(*tensors[:3], kept), output=output)
     return result
+
+
+def _without_graph(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) and x.grad_fn is not None else x
+
+
+def _batch_first(out: Tensor) -> Tensor:
+    """From [T, B, E] or [T, E] to [B, T, E]."""
+    return out.transpose(0, 1) if out.dim() == 3 else out[None]
 
 
 def _record(
     original: Callable[..., Any],
-    options: dict[str, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
     rows: Tensor | None,
     out: Tensor,
     versions: TensorVersions,
 ) -> Record:
+    """`out` is [B, rows, E], or what the function returned if `rows` is None."""
     _check_unchanged(versions)
-    options = DEFAULTS | options
+    options = _arguments(args, kwargs)
     query, key, dropout = options["query"], options["key"], options["dropout_p"] if options["training"] else 0.0
     record = _inner_call(original, options | {"need_weights": False, "dropout_p": 0.0})
     after = _output_projection(options["out_proj_weight"], options["out_proj_bias"])
     cross = query is not key and query.data_ptr() != key.data_ptr()
+    out = _batch_first(out) if rows is None else out
     return replace(
         record, out=out, rows=rows, after=after, origin="nn.MultiheadAttention", dropout=dropout, cross=cross
     )
 
 
-def _gradient_before_projection(options: dict[str, Any], g: Tensor) -> Tensor:
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of F.multi_head_attention_forward by name."""
+    return DEFAULTS | dict(zip(NAMES, args, strict=False)) | kwargs
+
+
+def _gradient_before_projection(args: tuple[Any, ...], kwargs: dict[str, Any], g: Tensor) -> Tensor:
     """From [T, B, E] or [T, E] after the output projection to [B, heads, T, D] before it.
 
     Under autocast the gradient is of the lower precision, and the parameter is not.
     """
-    g = g.transpose(0, 1) if g.dim() == 3 else g[None]
+    g, options = _batch_first(g), _arguments(args, kwargs)
     before: Tensor = (g @ options["out_proj_weight"].to(g.dtype)).unflatten(-1, (options["num_heads"], -1))
     return before.transpose(1, 2)
 

@@ -22,7 +22,7 @@ from ..tensor_product import einsum_product, matmul_product
 from ..written_attention import OpenSoftmax, head_count
 from .function_mode import begin_mode, end_mode, finish_modes, other_mode
 from .patching import Replacement, Tap
-from .score_trace import begin_trace, end_trace, without_softmax
+from .score_trace import NOT_FOUND, begin_trace, end_trace, without_softmax
 from .value_trace import ValueTrace
 
 if TYPE_CHECKING:
@@ -41,16 +41,20 @@ MOST = 8
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    origin = end_trace(input)
-    with call_routing.suspend_reports():  # F.softmax may call the others
+    state = call_routing.thread_state
+    interface_call = state.interface_call
+    origin = end_trace(input) if interface_call is None else NOT_FOUND
+    before, state.suspended = state.suspended, True  # F.softmax may call the others
+    try:
         weights = original(input, dim, *args, **kwargs)
-    if not (call_routing.watches or call_routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
-        return weights
+    finally:
+        state.suspended = before
     if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
         return weights
-    state = call_routing.thread_state
-    if state.interface_call is not None:
-        state.interface_call.weights = weights
+    if interface_call is not None:
+        interface_call.weights = weights
+        return weights
+    if not (call_routing.watches or call_routing.ablations) or dim is None or weights.dim() < 2 or weights.is_nested:
         return weights
     module = call_routing.calling_module()
     if module is not None:
