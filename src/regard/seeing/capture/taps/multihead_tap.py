@@ -69,7 +69,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
     # Every line here runs once for each call of a watched model, and is written for speed.
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if any([x.grad_fn is not None for x in tensors]):  # parameters have no graph, and are kept as they are
+    if [x for x in tensors if x.grad_fn is not None]:  # parameters have no graph, and are kept as they are
         args = tuple([_without_graph(x) for x in args])
         kwargs = {name: _without_graph(x) for name, x in kwargs.items()}
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
