@@ -134,7 +134,8 @@ def _report(
         if how is None:
             call_routing.report(record, module, output=output)
             return
-    (rounded, has_sinks), learned, out = how, (), result[0]
+    (rounded, has_sinks), out = how, result[0]
+    learned: tuple[Tensor, ...] = ()
     # A view takes time: of a short call all rows are kept, and transposed when somebody asks.
     rows_last = out if out.size(1) <= ROWS else out.transpose(1, 2)
     settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
