@@ -52,9 +52,7 @@ def stats(
     results: dict[str, Tensor | Top] = {}
     whole = cells if pool == "max" else None
     if total or size or spread or received or received_size or columns is not None or whole:
-        walked = _walk(r, state, products, total or size, spread, received, received_size, columns, whole)
-        wanted = {"total": total, "size": size}
-        results |= {name: x for name, x in walked.items() if wanted.get(name, True)}
+        results |= _walk(r, state, products, total, size, spread, received, received_size, columns, whole)
     if cells is not None and pool == "mean":
         results["map"] = mean_map(r, state, cells, products)
     if top is not None:
@@ -66,7 +64,8 @@ def _walk(
     r: MatrixRegion,
     state: KernelRowState,
     products: ValueProducts,
-    sums: bool,
+    total: bool,
+    size: bool,
     spread: bool,
     received: bool,
     received_size: bool,
@@ -76,17 +75,19 @@ def _walk(
     """One walk for all that look at the whole matrix."""
     cut, device = sizes(r, "contributions"), r.a.device
     plan = equal_blocks(r.keys, cut.keys)
-    sums = sums or spread or columns is not None
+    wanted = {"total": True, "size": size or spread, "logs": spread, "on": columns is not None}
+    kinds = [name for name, asked in wanted.items() if asked]
+    sums = total or len(kinds) > 1
     most = ROOM // (16 * r.count * r.queries) if sums else plan.blocks
     strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
-    own: dict[str, Any] = {"SUMS": sums, "ENTROPY": spread, "ON": columns is not None}
+    own: dict[str, Any] = {"SUMS": sums, "SIZES": size or spread, "ENTROPY": spread, "ON": columns is not None}
     own |= {"RECEIVED": received, "RECEIVED_SIZE": received_size}
-    if sums:  # the sum, of sizes, of sizes times their logarithms, over chosen keys
-        own["sums"] = torch.zeros(4, r.count, strips, r.queries, device=device)
+    if sums:
+        own["sums"] = torch.zeros(len(kinds), r.count, strips, r.queries, device=device)
     if columns is not None:
         own |= {"chosen": columns.float().contiguous(), "chosen_n": 0 if columns.shape[0] == 1 else r.keys}
-    for name, wanted in (("received", received), ("received_size", received_size)):
-        if wanted:
+    for name, asked in (("received", received), ("received_size", received_size)):
+        if asked:
             own[name] = torch.empty(r.count, parts, r.keys, device=device)
     if cells is not None:
         own |= cell_arguments(r, cells, cut, plan)
@@ -105,13 +106,14 @@ def _walk(
     )
     results: dict[str, Tensor] = {}
     if sums:
-        results["total"], results["size"], logs, on = own["sums"].sum(2).unbind(0)
-        if columns is not None:
-            results["on"] = on
+        results |= dict(zip(kinds, own["sums"].sum(2).unbind(0), strict=True))
         if spread:
-            results["spread"] = _entropy(results["size"], logs)
-    for name, wanted in (("received", received), ("received_size", received_size)):
-        if wanted:
+            results["spread"] = _entropy(results["size"], results.pop("logs"))
+        for name, asked in (("total", total), ("size", size)):
+            if not asked:
+                results.pop(name, None)
+    for name, asked in (("received", received), ("received_size", received_size)):
+        if asked:
             results[name] = own[name].sum(1)
     if cells is not None:
         results["map"] = number_of_code(own["cells"])

@@ -115,7 +115,7 @@ def launch_walk(
     with_descriptors(r.a.device, partial(start_by_name, whole_matrix_statistics_triton.walk, grid, options, other))
 
 
-_QUESTIONS = ("ENTROPY", "ON", "MASS", "SUMS", "RECEIVED", "RECEIVED_SIZE", "BEST", "MAP", "SPLIT")
+_QUESTIONS = ("ENTROPY", "ON", "MASS", "SUMS", "SIZES", "RECEIVED", "RECEIVED_SIZE", "BEST", "MAP", "SPLIT")
 _OUTPUTS = (
     *("entropy", "on", "mass", "sums", "received", "received_size"),
     *("best", "cells", "row_cells", "col_cells", "chosen"),

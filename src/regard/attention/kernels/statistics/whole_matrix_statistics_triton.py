@@ -125,8 +125,8 @@ def walk(
     bound_n, range_n, chosen_n, blocks, first_strip, by_strip, by_turn, turns, map_rows, map_cols, key0, scale, c, cap,
     ANCHORED: tl.constexpr, KIND: tl.constexpr, POWER: tl.constexpr, CAP: tl.constexpr, ALIBI: tl.constexpr,
     BOUNDED: tl.constexpr, DIRECTED: tl.constexpr, FINITE: tl.constexpr, ENTROPY: tl.constexpr, ON: tl.constexpr,
-    MASS: tl.constexpr, SUMS: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr, BEST: tl.constexpr,
-    MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
+    MASS: tl.constexpr, SUMS: tl.constexpr, SIZES: tl.constexpr, RECEIVED: tl.constexpr, RECEIVED_SIZE: tl.constexpr,
+    BEST: tl.constexpr, MAP: tl.constexpr, SPLIT: tl.constexpr, ROW_GROUP: tl.constexpr, COL_GROUP: tl.constexpr,
     CANDIDATES: tl.constexpr, PRECISION: tl.constexpr, PRODUCT_PRECISION: tl.constexpr, D: tl.constexpr,
     BD: tl.constexpr, DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, SLABS: tl.constexpr,
     ALIGN: tl.constexpr, PRODUCT_ALIGN: tl.constexpr, BULK: tl.constexpr, PTX: tl.constexpr,
@@ -135,7 +135,9 @@ def walk(
     strips, parts = tl.num_programs(0), tl.num_programs(2)
     own = (n.to(tl.int64) * strips + strip) * queries  # this program's slot among the row sums
     entropy, on, mass, sums = entropy + own, on + own, mass + own, sums + own
-    plane = tl.num_programs(1).to(tl.int64) * strips * queries  # of one kind of sums
+    # Kinds of sums, as far as asked for: of contributions, of sizes, of sizes times their logarithms, over chosen keys.
+    plane = tl.num_programs(1).to(tl.int64) * strips * queries
+    CHOSEN: tl.constexpr = 1 + (2 if ENTROPY else 1 if SIZES else 0)
     from_q, from_k = tl.load(q_at + n), tl.load(k_at + n)
     slope = tl.load(slopes + n) if ALIBI else 0.0
     if BULK:  # blocks of queries by the copy engine: one thread asks, none computes addresses
@@ -214,11 +216,12 @@ def walk(
                         old_mass = tl.load(mass + i, mask=real, other=0.0)
                     if SUMS:
                         old_total = tl.load(sums + i, mask=real, other=0.0)
-                        old_sizes = tl.load(sums + plane + i, mask=real, other=0.0)
+                        if SIZES:
+                            old_sizes = tl.load(sums + plane + i, mask=real, other=0.0)
                         if ENTROPY:
                             old_logs = tl.load(sums + 2 * plane + i, mask=real, other=0.0)
                         if ON:
-                            old_chosen = tl.load(sums + 3 * plane + i, mask=real, other=0.0)
+                            old_chosen = tl.load(sums + CHOSEN * plane + i, mask=real, other=0.0)
                     if BULK:
                         q_tile = all_q.load([rows * BM, 0])
                     else:
@@ -288,13 +291,14 @@ def walk(
                     if SUMS:
                         size = tl.abs(x)
                         tl.store(sums + i, old_total + tl.sum(x, axis=1), mask=real)
-                        tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
+                        if SIZES:
+                            tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
                         if ENTROPY:
                             logs = tl.sum(size * log2(size + 2e-38, PTX), axis=1)
                             tl.store(sums + 2 * plane + i, old_logs + logs, mask=real)
                         if ON:
                             of_chosen = tl.sum(x * picked[None, :], axis=1)
-                            tl.store(sums + 3 * plane + i, old_chosen + of_chosen, mask=real)
+                            tl.store(sums + CHOSEN * plane + i, old_chosen + of_chosen, mask=real)
                     if MASS:
                         tl.store(mass + i, old_mass + tl.sum(x, axis=1), mask=real)
                     if RECEIVED:
