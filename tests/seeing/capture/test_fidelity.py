@@ -262,7 +262,7 @@ def test_a_deferred_call_is_measured_on_few_rows() -> None:
     x = torch.randn(1, 300, 16)
     with watch(model) as seen:
         model(x, x, x)
-    assert seen[0].outputs()[1].shape == (1, 64, 16)
+    assert seen[0].outputs()[1].shape == (1, 60, 16)  # every fifth of 300: at most 64
     assert seen.faithful
 
 

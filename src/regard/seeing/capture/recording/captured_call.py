@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ....attention.tensor_versions import version_of
-from ..call_inputs_and_output import ROWS, some_rows
+from ..call_inputs_and_output import some_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class CapturedCall:
         self.mask = mask.detach() if mask is not None and mask.requires_grad else mask
         self.queries, self.keys, self.learned = q.size(-2), k.size(-2), learned
         self.address = out.data_ptr()
-        self.rows, self.out = (None, out.clone()) if self.queries <= ROWS else some_rows(out)
+        self.rows, self.out = some_rows(out)
         if learned or mask is not None or q.is_inference() or k.is_inference() or v.is_inference():
             self._fixed_versions = tuple([version_of(x) for x in self._fixed()])
             self.key_versions = version_of(k), version_of(v)
