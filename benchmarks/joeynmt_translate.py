@@ -27,9 +27,9 @@ from regard.data.batch import END, PAD
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.decoding.batched_translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
+from regard.training.preparation.recipe_corpus import read
 from regard.training.run.run_folder import Run
 from regard.training.score import bleu as scores
-from regard.training.trainer.recipe_corpus import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

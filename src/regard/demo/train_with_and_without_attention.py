@@ -29,9 +29,9 @@ def sections() -> Iterator[RenderableType]:
         return
     from ..decoding import load_model_and_tokenizers
     from ..training import fit
+    from ..training.preparation.recipe_corpus import read
     from ..training.recipe import recipe_loader
     from ..training.score.translation_evaluation import evaluate_translation
-    from ..training.trainer.recipe_corpus import read
 
     yield Text("Two translators are trained on 20,000 sentences of a generated English-French phrase book.\n")
     scored: dict[str, tuple[TranslationEvaluation, float]] = {}

@@ -22,10 +22,10 @@ from regard.models import (
     RecurrentEncoderConfig,
     TransformerEncoderConfig,
 )
+from regard.training.preparation.recipe_corpus import folder, read
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_writer import recipe_toml
-from regard.training.trainer.recipe_corpus import folder, read
 from tests.support.command_line import run_command
 
 if TYPE_CHECKING:

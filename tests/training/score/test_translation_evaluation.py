@@ -353,8 +353,8 @@ def test_a_language_model_is_scored_on_a_text(
 ) -> None:
     pytest.importorskip("pydantic")
     from regard.data.source_reader import EmptyReader
+    from regard.training.preparation.recipe_corpus import read
     from regard.training.recipe import recipe_loader, recipe_writer
-    from regard.training.trainer.recipe_corpus import read
 
     folder, file = tmp_path / "lstm-1", tmp_path / "my.txt"
     settings = ["data.sentences=60", "data.longest=16", "training.tokens=64", "decoder.embedding=8", "decoder.width=8"]

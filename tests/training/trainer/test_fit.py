@@ -71,8 +71,8 @@ class TestFit:
         assert float(measured(run.folder)[0][2]) == pytest.approx(wanted.item(), rel=1e-5)
 
     def test_the_first_validation_is_what_evaluate_measures(self, file: Path, tmp_path: Path) -> None:
+        from regard.training.preparation.recipe_corpus import read
         from regard.training.score.translation_evaluation import evaluate_translation
-        from regard.training.trainer.recipe_corpus import read
 
         run = fit(recipe_loader.load_recipe(file, ["training.updates=10", "training.average=1"]), tmp_path / "run")
         result, _ = evaluate_translation(
@@ -436,7 +436,7 @@ def test_a_pipe_hears_now_and_then_how_far_training_is(
 def test_a_root_starts_where_the_command_is_run_and_the_error_says_where(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from regard.training.trainer.recipe_corpus import check
+    from regard.training.preparation.recipe_corpus import check
 
     data = recipe_loader.load_recipe(file, ['data.root="."']).data
     (tmp_path / "elsewhere").mkdir()

@@ -25,10 +25,10 @@ from ...data.source_reader import make_reader
 from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData
 from ..run.provenance import Provenance
-from ..trainer.prepared_settings import write_settings
-from ..trainer.recipe_corpus import corpus_files, corpus_parts, read
 from ..trainer.warm_start import WarmStart
 from .preparation_progress import CountedRows, progress_of
+from .prepared_settings import write_settings
+from .recipe_corpus import corpus_files, corpus_parts, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ...data import EncodedCorpus, PairReader
+from ..preparation.recipe_corpus import read, running
 from ..run.run_folder import Run
 from ..tasks.task import recipe_task
-from ..trainer.recipe_corpus import read, running
 from .label_scores import LabelScore, by_label
 from .translation_evaluation import evaluate_translation
 

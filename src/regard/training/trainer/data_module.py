@@ -15,8 +15,8 @@ from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.pair_reader import BadRowError
 from ...data.preparation.bpe_dropout import BpeDropout
 from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
+from ..preparation.prepared_settings import settings_changed
 from .interrupt_signals import ignore_signals
-from .prepared_settings import settings_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

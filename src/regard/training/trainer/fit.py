@@ -18,14 +18,14 @@ from ..distributed.process_launch import (
     lost_process_errors,
     restarted,
 )
+from ..preparation.prepared_settings import write_settings
+from ..preparation.recipe_corpus import check, check_tokenizer
 from ..run.checkpoint_manifest import read_checkpoint
 from ..run.provenance import Provenance
 from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored, holds_run
 from ..tasks.task import recipe_task
 from .metric_loggers import log_recipe, metric_loggers, require_packages
-from .prepared_settings import write_settings
-from .recipe_corpus import check, check_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

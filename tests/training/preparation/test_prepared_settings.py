@@ -6,8 +6,8 @@ import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from regard.training.preparation.prepared_settings import settings_changed, write_settings
 from regard.training.recipe import recipe_loader
-from regard.training.trainer.prepared_settings import settings_changed, write_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
