@@ -1,10 +1,11 @@
-"""python -m benchmarks.prepare_pairs [--pairs 3000000] [--runs 2] [--folder DIR] [--source DIR]
+"""python -m benchmarks.prepare_pairs [--pairs 3000000] [--runs 2] [--folder DIR] [--source DIR] [--stream]
 
 Seconds from the start of `regard train` to its first update, on generated pairs in one TSV file. Each line that the
 command prints is shown with the time since its start. A second run with the same file shows what the cache saves.
 
 The words of the pairs are made up, as frequent and as many as in news text; sentences have 12 words on average, and a
-pair has about 140 bytes. --source names the src/ folder of another version, to compare with.
+pair has about 140 bytes. --source names the src/ folder of another version, to compare with. --stream reads the same
+file with data.kind = "stream", which prepares nothing. The memory is the most that the process had until then.
 """
 
 from __future__ import annotations
@@ -91,12 +92,13 @@ def write_pairs(path: Path, pairs: int, seed: int) -> None:
             file.writelines(f"{source}\t{target}\n" for source, target in zip(*two, strict=True))
 
 
-def time_run(folder: Path, name: str, source: Path) -> None:
+def time_run(folder: Path, name: str, source: Path, *, stream: bool) -> None:
     """Start the command, and end it when metrics.csv has its first update."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     paths = f"{source}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "PYTHONPATH": paths, "REGARD_CACHE": str(folder / "cache")}
     command = [sys.executable, "-m", "regard", "train", "recipe.toml", "--out", name]
+    command += ["data.kind=stream", "data.root=.", 'data.train=["pairs.tsv"]', 'data.valid=["valid.tsv"]'] * stream
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -105,12 +107,21 @@ def time_run(folder: Path, name: str, source: Path) -> None:
     while process.poll() is None and not (metrics.is_file() and len(metrics.read_bytes().splitlines()) > 1):
         time.sleep(0.05)
     wall = time.monotonic() - start
+    memory = _peak_memory(process.pid)
     process.kill()
     process.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(f"{name}: first update after {wall:.1f} s and {cpu:.1f} CPU seconds, imports included", flush=True)
+    print(
+        f"{name}: first update after {wall:.1f} s and {cpu:.1f} CPU seconds, imports included; {memory} MB", flush=True
+    )
     shutil.rmtree(folder / name)
+
+
+def _peak_memory(pid: int) -> int:
+    """In MB, of a process that runs."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1000
 
 
 def _print_lines(stream: IO[str], start: float) -> None:
@@ -124,6 +135,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="where the files stay; else they are temporary")
     parser.add_argument("--source", type=Path, default=Path(__file__).parents[1] / "src")
+    parser.add_argument("--stream", action="store_true")
     choices = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = choices.folder or Path(temporary)
@@ -135,7 +147,7 @@ def main() -> None:
         size = (folder / "pairs.tsv").stat().st_size
         print(f"{choices.pairs:,} pairs, {size / 1e6:.0f} MB, {len(os.sched_getaffinity(0))} cores", flush=True)
         for run in range(1, choices.runs + 1):
-            time_run(folder, f"run-{run}-{time.time_ns()}", choices.source.resolve())
+            time_run(folder, f"run-{run}-{time.time_ns()}", choices.source.resolve(), stream=choices.stream)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from regard.training import Recipe
 
 RECIPE = """
-name = "transformer-base"
-base = ["transformer"]
+base = ["transformer-base"]
 task = "benchmarks.scale_gpu:LossTask"
 [data]
 kind = "files"
@@ -55,22 +54,16 @@ size = 32000
 joint = true
 [encoder]
 width = {width}
-heads = 8
 hidden = {hidden}
 layers = {layers}
-dropout = 0.1
 [decoder]
 width = {width}
-heads = 8
 hidden = {hidden}
 layers = {layers}
-dropout = 0.1
 [training]
 updates = {updates}
 tokens = {tokens}
-rate = 0.0007
 warmup = {warmup}
-smoothing = 0.1
 validate_every = 1000000
 save_every = 1000000
 log_every = {log_every}

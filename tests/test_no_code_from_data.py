@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 CALLS = re.compile(
     r"(?<![.\w])(json\.loads?|tomllib\.loads?|torch\.load|np\.load|np\.memmap|np\.fromfile|load_file|load_model|safe_open|"
-    r"\w+\.from_pretrained|Image\.open|soundfile\.SoundFile|\w+\.ParquetFile|\w+\.load_from_disk|tokenizers\.Tokenizer\.from_str|zipfile\.ZipFile|"
+    r"\w+\.from_pretrained|Image\.open|soundfile\.SoundFile|\w+\.ParquetFile|\w+\.load_from_disk|\w+\.load_dataset|tokenizers\.Tokenizer\.from_str|zipfile\.ZipFile|"
     r"yaml\.\w*load|pickle\.loads?|marshal\.loads?|eval|exec)\("
 )
 """What reads data, or runs code."""
@@ -39,7 +39,9 @@ LOADERS = {
     "data/preparation/bpe_dropout.py": "JSON of a tokenizer",
     "data/preparation/shard.py": "JSON, and arrays of numbers of fixed types as raw bytes",
     "data/preparation/shard_worker.py": "JSON",
-    "data/row_readers.py": "JSON, pyarrow ≥ 17, and `datasets` from a saved folder; import_module of fixed names",
+    "data/row_readers.py": "JSON",
+    "data/streaming/arrow_rows.py": "pyarrow ≥ 17, and `datasets` from a saved folder or from data files of a dataset, "
+    "without trust_remote_code; import_module of fixed names",
     "data/sound_reader.py": "libsndfile",
     "data/source_reader.py": "JSON; the kinds of readers are a fixed list",
     "data/tokenizer.py": "the `tokenizers` library, from JSON",
@@ -61,6 +63,7 @@ LOADERS = {
     "training/run/checkpoints.py": "safetensors",
     "training/run/results_file.py": "JSON",
     "training/run/run_folder.py": "TOML",
+    "training/streaming/stream_positions.py": "JSON",
     "training/trainer/data_module.py": "JSON",
     "training/trainer/fit.py": "TOML",
     "training/trainer/model_task.py": "TOML and safetensors, or `from_pretrained` of the caller's own class",

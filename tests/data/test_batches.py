@@ -207,6 +207,22 @@ def test_fixed_shapes_are_few(lengths: list[tuple[int, int]], seed: int, world: 
     assert all(target == width + 1 for _, width, target in shapes)
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(lengths, lengths, st.integers(1, 3))
+def test_full_shapes_do_not_depend_on_the_pairs(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], world: int
+) -> None:
+    """The buffers of a stream have one shape for each width, all of them together."""
+    rows: dict[int, set[int]] = {}
+    for part in (first, second):
+        ranks = [Batches(made_up(part), tokens=200, rank=rank, world=world, fixed_shapes="full") for rank in range(world)]
+        given_rows = torch.cat([batch.rows for batches in ranks for batch in batches])
+        assert sorted(given_rows[given_rows >= 0].tolist()) == [10 * i for i in range(len(part))]
+        for batch in (batch for batches in ranks for batch in batches):
+            rows.setdefault(batch.source.shape[1], set()).add(batch.source.shape[0])
+    assert rows == {width: {200 // width} for width in rows}
+
+
 def test_widths_up_to_512_make_at_most_16_shapes() -> None:
     assert len([rung for rung in LADDER if rung <= 512]) == 16
     assert all(rung % 8 == 0 for rung in LADDER)

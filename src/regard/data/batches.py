@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +47,9 @@ class Batches(Dataset[Batch]):
 
     With `fixed_shapes`, widths are rounded up to the next W of `LADDER` and all batches of one W have the same number
     of rows B, filled with empty ones (see `Batch`), so that few shapes occur: source [B, W] (sound: [B, W · stride];
-    pictures have one shape) and target [B, W + 1].
+    pictures have one shape) and target [B, W + 1]. The pairs of each width are spread evenly, so that few rows are
+    empty. With fixed_shapes="full", B is `tokens // W` instead, whatever the pairs: the buffers of a stream then have
+    the same shapes.
 
     It is a map-style dataset: `DataLoader(batches, batch_size=None, num_workers=n)` keeps the order. It splits over
     ranks by itself, so no DistributedSampler may split it again.
@@ -63,7 +65,7 @@ class Batches(Dataset[Batch]):
         epoch: int = 0,
         rank: int = 0,
         world: int = 1,
-        fixed_shapes: bool = False,
+        fixed_shapes: bool | Literal["full"] = False,
         start: int = 0,
         weights: Sequence[int] = (),
         dropout: BpeDropout | None = None,
@@ -94,7 +96,7 @@ class Batches(Dataset[Batch]):
                 f"row {long} takes {width[-1]} tokens, tokens={tokens}; raise it or drop such rows (longest=)"
             )
         most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
-        steps = _fixed(width, most, world) if fixed_shapes else _cut(most, world)
+        steps = _fixed(width, most, world, full=fixed_shapes == "full") if fixed_shapes else _cut(most, world)
         if not 0 <= start <= len(steps):
             raise ValueError(f"this epoch has {len(steps)} batches; it cannot start at batch {start}")
         self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
@@ -168,12 +170,14 @@ def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[BatchSlice]:
     return steps
 
 
-def _fixed(width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int) -> list[BatchSlice]:
-    """The pairs of each width over as few steps as can be, evenly, so that few rows are empty."""
+def _fixed(
+    width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int, *, full: bool
+) -> list[BatchSlice]:
+    """The pairs of each width over as few steps as can be; evenly, or with `full` as many in each as fit."""
     steps = []
     for wide in np.unique(width).tolist():
         begin, end = np.searchsorted(width, [wide, wide + 1]).tolist()
         count = -(-(end - begin) // (int(most[begin]) * world))
-        rows = -(-(end - begin) // (count * world))
+        rows = int(most[begin]) if full else -(-(end - begin) // (count * world))
         steps += [BatchSlice(i, min(i + rows * world, end), rows, wide) for i in range(begin, end, rows * world)]
     return steps

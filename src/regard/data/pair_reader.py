@@ -91,6 +91,13 @@ class PairReader:
         else:
             self._parts = [_PairIterable(pairs)]
 
+    @classmethod
+    def from_rows(cls, rows: Callable[[], Rows], on_bad: OnBad = "error") -> PairReader:
+        """Pairs from another place than a file; `rows` is called for each iteration."""
+        reader = cls([], on_bad=on_bad)
+        reader._parts = [rows]
+        return reader
+
     @property
     def skipped(self) -> int:
         return self.reasons.total()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import csv as commas
 import json
-from importlib import import_module
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from .pair import RowProblem
+from .streaming.arrow_rows import datasets_folder, parquet
+from .streaming.named_cells import column_names, row_cells
 from .text_lines import COMPRESSED, LONGEST, lines
 
 if TYPE_CHECKING:
@@ -112,16 +113,6 @@ class _BadLine(Exception):
         self.bad = bad
 
 
-def count_rows(path: Path) -> int | None:
-    """How many rows a Parquet file or a folder of `datasets` says it has; None for text, which does not say."""
-    if path.is_dir():
-        return len(_dataset(path))
-    if path.suffix != ".parquet":
-        return None
-    with _parquet_file(path) as file:
-        return int(file.metadata.num_rows)
-
-
 def _numbered(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
     return enumerate(lines(path), start=1)
 
@@ -200,7 +191,7 @@ def jsonl(path: Path, columns: Columns | None) -> Rows:
 
 def jsonl_rows(path: Path, columns: Columns | None, numbered: Numbered) -> Rows:
     """Some lines of such a file, with their numbers."""
-    names = _names(path, columns)
+    names = column_names(path, columns)
     for number, line in numbered:
         where = f"{path}:{number}"
         if isinstance(line, RowProblem):
@@ -211,90 +202,4 @@ def jsonl_rows(path: Path, columns: Columns | None, numbered: Numbered) -> Rows:
         except (ValueError, RecursionError) as error:
             yield where, RowProblem("not JSON", f"the line is not JSON: {error}")
             continue
-        yield where, _cells(row, names)
-
-
-def parquet(path: Path, columns: Columns | None) -> Rows:
-    """A Parquet file, read a few thousand rows at a time."""
-    names = _names(path, columns)
-    with _parquet_file(path) as file:
-        _known(path, names, file.schema_arrow.names)
-        outer = list(dict.fromkeys(name.split(".")[0] for name in names))
-        batches = file.iter_batches(batch_size=4096, columns=outer)
-        yield from _arrow(path, names, batches)
-
-
-def _parquet_file(path: Path) -> Any:
-    parquet_library = _library(path, "pyarrow.parquet")
-    try:
-        return parquet_library.ParquetFile(path)
-    except _library(path, "pyarrow").ArrowInvalid as error:
-        raise ValueError(f"{path} is not a Parquet file: {error}") from error
-
-
-def datasets_folder(path: Path, columns: Columns | None) -> Rows:
-    """One split as `Dataset.save_to_disk` wrote it; memory-mapped."""
-    names = _names(path, columns)
-    dataset = _dataset(path)
-    _known(path, names, dataset.column_names)
-    tables = dataset.with_format("arrow").iter(batch_size=4096)
-    yield from _arrow(path, names, (batch for table in tables for batch in table.to_batches()))
-
-
-def _dataset(path: Path) -> Any:
-    datasets = _library(path, "datasets")
-    try:
-        dataset = datasets.load_from_disk(str(path))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is not a folder that `save_to_disk` of `datasets` wrote") from error
-    if isinstance(dataset, datasets.DatasetDict):
-        raise ValueError(f"{path} holds several splits; name one: {', '.join(str(path / split) for split in dataset)}")
-    return dataset
-
-
-def _library(path: Path, name: str) -> Any:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as missing:
-        package = name.partition(".")[0]
-        raise ValueError(f"{path}: reading it needs {package}: pip install 'regard[formats]'") from missing
-
-
-def _arrow(path: Path, names: list[str], batches: Iterable[Any]) -> Rows:
-    number = 0
-    for batch in batches:
-        cells = {name: batch.column(name) for name in batch.schema.names}
-        for i in range(batch.num_rows):
-            number += 1
-            try:
-                row = {name: column[i].as_py() for name, column in cells.items()}
-            except UnicodeDecodeError:
-                yield f"{path}:{number}", RowProblem("undecodable bytes", "the row is not UTF-8")
-                continue
-            yield f"{path}:{number}", _cells(row, names)
-
-
-def _names(path: Path, columns: Columns | None) -> list[str]:
-    if columns is None or not all(isinstance(column, str) for column in columns):
-        raise ValueError(
-            f"{path}: say the names of its columns, source first, as in columns=('en', 'fr'); got {columns}"
-        )
-    return [str(column) for column in columns]
-
-
-def _known(path: Path, names: list[str], known: list[str]) -> None:
-    for name in names:
-        if name not in known and name.split(".")[0] not in known:
-            raise ValueError(f"{path} has no column {name!r}; it has {', '.join(known)}")
-
-
-def _cells(row: Any, names: list[str]) -> Cells | RowProblem:
-    cells = []
-    for name in names:
-        value = row
-        for key in [name] if isinstance(row, dict) and name in row else name.split("."):
-            if not isinstance(value, dict) or key not in value:
-                return RowProblem("missing column", f"the row has no {name!r}")
-            value = value[key]
-        cells.append(value)
-    return cells
+        yield where, row_cells(row, names)

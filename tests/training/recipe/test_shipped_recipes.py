@@ -13,6 +13,7 @@ from regard.seeing import watch
 pytest.importorskip("pytorch_lightning")
 
 from regard.decoding import load_model_and_tokenizers
+from regard.models import EncoderDecoder
 from regard.training import fit
 from regard.training.preparation.recipe_corpus import read
 from regard.training.recipe import recipe_loader
@@ -50,7 +51,7 @@ def small(name: str) -> list[str]:
 
 def test_a_table_makes_a_recipe_of_every_system_and_corpus() -> None:
     recipes = shipped_recipes()
-    assert len(recipes) == 88
+    assert len(recipes) == 89
     assert len(shipped_parts()) == 42
     assert not set(recipes) & set(shipped_parts()), "a base is either"
     assert recipes["luong-dot-multi30k"] == {
@@ -90,3 +91,53 @@ def test_it_trains_and_shows_the_weights_it_used(name: str, tmp_path: Path) -> N
     assert any(call.fidelity().faithful for call in seen) == bool(len(seen)), (
         "and what is shown was measured on the output"
     )
+
+
+@pytest.fixture(scope="module")
+def wmt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny corpus as the Hub stores those of WMT: Parquet files with a column `translation`."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    root = tmp_path_factory.mktemp("data")
+    (root / "wmt").mkdir()
+    rows = [
+        {"en": f"the {a} {b}", "de": f"das {b} {a}"} for a in ("red", "old", "big") for b in ("house", "dog", "sea")
+    ]
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
+        parquet.write_table(pyarrow.table({"translation": rows}), root / "wmt" / f"{name}.parquet")
+    return root
+
+
+def test_transformer_base_is_that_of_the_paper() -> None:
+    """Table 3 of Vaswani et al. 2017: N = 6, d_model = 512, d_ff = 2048, h = 8, dropout and smoothing 0.1, 65 · 10⁶."""
+    import torch
+
+    recipe = recipe_loader.load_recipe("transformer-base")
+    for part in (recipe.encoder, recipe.decoder):
+        sizes = [getattr(part, name) for name in ("layers", "width", "hidden", "heads", "dropout")]
+        assert sizes == [6, 512, 2048, 8, 0.1]
+    training = recipe.training
+    assert (recipe.tied, training.smoothing, training.schedule) == ("all", 0.1, "inverse-square-root")
+    assert (training.warmup, training.betas) == (4000, [0.9, 0.98])
+    assert training.rate == pytest.approx((512 * 4000) ** -0.5, rel=0.01)
+    with torch.device("meta"):
+        counts = [
+            sum(parameter.numel() for parameter in EncoderDecoder(recipe.writer(size, size)).parameters())
+            for size in (32000, recipe.tokenizer.size)
+        ]
+    width, hidden = 512, 2048
+    attention, feed_forward = 4 * (width * width + width), 2 * width * hidden + hidden + width
+    encoder, decoder = attention + feed_forward + 2 * 2 * width, 2 * attention + feed_forward + 3 * 2 * width
+    layers = 6 * (encoder + decoder) + 2 * 2 * width  # and a norm at the end of each half
+    assert counts == [layers + size * width for size in (32000, 37000)]
+    assert counts == [60_524_544, 63_084_544]
+
+
+def test_transformer_base_streams_parquet(wmt: Path, tmp_path: Path) -> None:
+    sizes = [f"{part}.{key}" for part in ("encoder", "decoder") for key in ("width=16", "hidden=32", "layers=1")]
+    steps = ["training.updates=4", "training.tokens=128", "training.log_every=1", "training.tensorboard=false"]
+    recipe = recipe_loader.load_recipe("transformer-base", [f"data.root={wmt}", "tokenizer.size=60", *sizes, *steps])
+    run = fit(recipe, tmp_path / "run")
+    with run.metrics.open(encoding="utf-8", newline="") as file:
+        losses = [float(row["nll"]) for row in csv.DictReader(file) if row["nll"]]
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]

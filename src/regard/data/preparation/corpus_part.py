@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..pair_reader import PairReader
-from ..row_readers import aligned_rows, count_rows, jsonl_rows, tsv_places, tsv_rows
+from ..row_readers import aligned_rows, jsonl_rows, tsv_places, tsv_rows
+from ..streaming.arrow_rows import count_rows
 from ..text_lines import BOM, COMPRESSED, read
 from .line_blocks import BLOCK_LINES, line_blocks, read_block, require_unchanged, scan_file
 from .row_chunk import RowChunk

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 from dataclasses import replace
 from importlib import import_module
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -14,12 +15,15 @@ from ...data import Pair, PairReader, TokenizerPair
 from ...data.pair_reader import all_bad_error
 from ...data.preparation.corpus_part import CorpusPart
 from ...data.preparation.hold_out import is_held_out
+from ...data.streaming.arrow_rows import DatasetSplit
+from ...data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
 from ...data.text_lines import text
-from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, TextData
+from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ...data.streaming.pair_stream import PairStream
     from ..recipe.data_section import Data, PhotosData
 
 Split = Literal["train", "valid", "test"]
@@ -29,7 +33,7 @@ class Corpus:
     """The files of a split, one after the other; each iteration reads them again. `row` counts over all files.
 
     `root` is the folder of sources that are names of files. `keeps` says which rows belong to the split. `tags` has a
-    token for each file that begins its sources, "" for none.
+    token for each file that begins its sources, "" for none. With `most`, only the first so many rows are read.
     """
 
     def __init__(
@@ -38,15 +42,16 @@ class Corpus:
         root: Path | None = None,
         keeps: Callable[[int], bool] = lambda row: True,
         tags: Sequence[str] = (),
+        most: int | None = None,
     ) -> None:
-        self.parts, self.root, self.keeps, self.tags = parts, root, keeps, tags
+        self.parts, self.root, self.keeps, self.tags, self.most = parts, root, keeps, tags, most
 
     def __iter__(self) -> Iterator[Pair]:
         row = -1
         tagged = (
             (tag, pair) for part, tag in zip(self.parts, chain(self.tags, repeat("")), strict=False) for pair in part
         )
-        for row, (tag, pair) in enumerate(tagged):
+        for row, (tag, pair) in enumerate(islice(tagged, self.most)):
             if self.keeps(row):
                 source = pair.source if self.root is None else str(self.root / pair.source)
                 yield replace(pair, row=row, source=f"{tag} {source}" if tag else source)
@@ -68,6 +73,8 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
             return Corpus([part.reader for part in corpus_parts(data, split)], root, tags=data.tags)
         readers = [part.reader for part in corpus_parts(data, "train")]
         return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"), data.tags)
+    if isinstance(data, StreamData):
+        return _streamed(data, split)
     if isinstance(data, PluginData):
         return Corpus([PairReader(list(data.pairs(split)))])
     if isinstance(data, GeneratedData):
@@ -79,6 +86,26 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
     if isinstance(data, DigitsData):
         return Corpus([PairReader(list(spoken_digits.pairs(_there(data), split, data.left_out)))])
     return Corpus([PairReader(list(photos.pairs(_there(data), split, data.language)))])
+
+
+def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairStream:
+    """The files or the dataset of a split; of `train`, without the pairs that validate."""
+    held_out = data.valid_pairs if split == "train" and not data.valid else 0
+    if data.dataset:
+        local = folder(data.root) / data.dataset
+        name = str(local) if local.is_dir() else data.dataset
+        of_dataset = DatasetSplit(name, getattr(data, split)[0], data.configuration, data.revision)
+        return DatasetStream(of_dataset, tuple(data.columns), data.on_bad, held_out)
+    return FileStream(tuple(corpus_parts(data, split)), seed, held_out)
+
+
+def _streamed(data: StreamData, split: Split) -> Corpus:
+    """A split as rows: validation and test sets, and the rows that a vocabulary is learned from."""
+    if split == "valid":
+        if not data.valid:
+            return Corpus([PairReader(held_out_pairs(pair_stream(data)))])
+        return Corpus(pair_stream(data, "valid").readers(), most=data.valid_pairs)
+    return Corpus(pair_stream(data, split).readers() if getattr(data, split) else [])
 
 
 def running(file: Path) -> Corpus:
@@ -94,14 +121,19 @@ def check(data: Data) -> None:
     if isinstance(data, GeneratedData | PhrasesData | PluginData):
         return
     for split in get_args(Split):
-        read(data, split)
+        if isinstance(data, StreamData):
+            if getattr(data, split):
+                next(iter(pair_stream(data, split).readers()[0]), None)  # a dataset: can it be reached?
+        else:
+            read(data, split)
 
 
 def corpus_files(data: Data) -> tuple[Path, list[Path]]:
     """`data.root` and the files that a recipe names below it; none where the data is generated or a folder."""
     names: list[str] = []
-    if isinstance(data, FilesData):
-        corpora = [*data.train, *data.valid, *data.test]
+    if isinstance(data, FilesData | StreamData):
+        # A stream is not read whole before training, so that its hash is not known.
+        corpora = [*data.valid, *data.test] if isinstance(data, StreamData) else [*data.train, *data.valid, *data.test]
         names = [name for corpus in corpora for name in ([corpus] if isinstance(corpus, str) else corpus)]
     elif isinstance(data, TextData):
         names = data.files
@@ -121,13 +153,24 @@ def check_tokenizer(load: str) -> None:
         ) from None
 
 
-def corpus_parts(data: FilesData, split: str) -> Iterator[CorpusPart]:
+def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPart]:
     """The corpora of a split, in order."""
     root = folder(data.root)
-    for source, tag in zip(getattr(data, split), chain(data.tags, repeat("")), strict=False):
+    sources, tags = getattr(data, split), getattr(data, "tags", [])
+    if isinstance(data, StreamData):
+        sources = [file for source in sources for file in _matching(root, source)]
+    for source, tag in zip(sources, chain(tags, repeat("")), strict=False):
         names = [source] if isinstance(source, str) else source
         files = tuple(str(_found(root / name, split, data.root)) for name in names)
         yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
+
+
+def _matching(root: Path, source: str | list[str]) -> list[str | list[str]]:
+    """The files that a name with * stands for; where there is none, the name itself, which is then reported."""
+    if isinstance(source, list) or "*" not in source:
+        return [source]
+    files = sorted(glob.glob(source, root_dir=root))
+    return [*files] or [source]
 
 
 def _found(file: Path, split: str, root: str) -> Path:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
+from ...data.preparation.line_blocks import BLOCK_LINES
 from ...plugins import PluginError, load_plugin, plugin_path
 
 if TYPE_CHECKING:
@@ -89,6 +90,56 @@ class FilesData(DataSection):
         for name, corpora in (("valid", self.valid), ("test", self.test)):
             if self.tags and len(corpora) > len(self.tags):
                 raise ValueError(f"{len(self.tags)} tags for {len(corpora)} corpora in `{name}`: at most one for each")
+        return self
+
+
+class StreamData(DataSection):
+    """Pairs that are read and encoded while the model is trained: no preparation, and memory for one buffer.
+
+    From files as in kind "files"; or, with `dataset`, from a dataset on the Hugging Face Hub, whose splits `train`,
+    `valid` and `test` name.
+    """
+
+    kind: Literal["stream"] = "stream"
+    root: str = ROOT
+    dataset: str = Field(
+        default="", description="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
+    )
+    configuration: str = Field(default="", description="of the dataset, such as de-en")
+    revision: str = Field(default="", description="of the dataset: a branch, a tag or a commit")
+    train: Annotated[list[CorpusFile], Field(min_length=1)] = Field(
+        description="files (* stands for any characters), or [source file, target file]; of a dataset, a split"
+    )
+    valid: list[CorpusFile] = Field(default=[])
+    valid_pairs: Annotated[Positive, Field(le=BLOCK_LINES)] = Field(
+        default=5000,
+        description="the first so many pairs of `valid` validate; where it is empty, those of `train`, which are then "
+        "not trained on",
+    )
+    test: list[CorpusFile] = Field(default=[])
+    columns: Annotated[list[int | str], Field(min_length=2, max_length=4)] = Field(
+        default=[0, 1], description="source and target (and gold links): numbers from 0, or names in the header"
+    )
+    buffer: Positive = Field(
+        default=200_000,
+        description="pairs in memory at least; they are shuffled, and batches have pairs of like length",
+    )
+
+    @model_validator(mode="after")
+    def _names(self) -> StreamData:
+        if not self.dataset:
+            if self.configuration or self.revision:
+                raise ValueError("configuration and revision are those of a dataset; name it in `dataset`")
+            return self
+        for key in ("train", "valid", "test"):
+            names = getattr(self, key)
+            if len(names) > 1 or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{key} = {names}: it names one split of the dataset {self.dataset}")
+        if not all(isinstance(column, str) for column in self.columns):
+            raise ValueError(
+                f"columns = {self.columns}: name the columns of the dataset, source first, such as "
+                '["translation.en", "translation.de"]'
+            )
         return self
 
 
@@ -228,6 +279,7 @@ def plugin_data_class(kind: str) -> type[PluginData]:
 
 OwnData = (
     FilesData
+    | StreamData
     | PhrasebookData
     | OpinionsData
     | TonesData

@@ -80,7 +80,7 @@ class TokenizerSection(StrictSection):
     sample: Count = Field(
         default=0,
         description="bpe, unigram: rows of the corpus that the vocabulary is learned from, evenly spread; 0: all. "
-        "Other kinds and classifiers read all rows",
+        "Other kinds and classifiers read all rows. Of a stream: the first rows of its files; 0: 300,000",
     )
     dropout: Share = Field(
         default=0.0,
@@ -289,6 +289,8 @@ class Recipe(StrictSection):
         sizes = [getattr(part, "size", None) for part in (self.source, encoder)]
         if encoder.reads == reads == "picture" and sizes[0] != sizes[1]:
             wrong.append(f"source.size = {sizes[0]}, and encoder.size = {sizes[1]}: pictures have one size")
+        if self.data.kind == "stream" and (task != "translate" or reads != "text"):
+            wrong.append(f'data.kind = "stream" is for task = "translate" and sources that are text; task = "{task}"')
         if (self.data.kind in ("text", "phrases")) != (task == "write"):
             wrong.append(f'task = "{task}" does not go with data.kind = "{self.data.kind}"')
         return wrong

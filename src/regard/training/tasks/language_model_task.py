@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ...data.text_windows import AdjacentWindows, RandomWindows
 from .task import Task
@@ -23,7 +23,14 @@ class LanguageModelTask(Task):
     tag: ClassVar[str] = "text-generation"
 
     def batches(
-        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
+        self,
+        encoded: EncodedCorpus,
+        *,
+        seed: int,
+        epoch: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool | Literal["full"],
     ) -> RandomWindows:
         # All of one shape, with or without `fixed_shapes`.
         return RandomWindows(encoded, **self._sizes, seed=seed, epoch=epoch, rank=rank, world=world)

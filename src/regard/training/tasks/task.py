@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 
@@ -82,9 +82,16 @@ class Task(ABC):
         return model
 
     def batches(
-        self, encoded: EncodedCorpus, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool
+        self,
+        encoded: EncodedCorpus,
+        *,
+        seed: int,
+        epoch: int,
+        rank: int,
+        world: int,
+        fixed_shapes: bool | Literal["full"],
     ) -> EpochBatches:
-        """The batches of one process in one epoch."""
+        """The batches of one process in one epoch; `fixed_shapes` is that of `Batches`."""
         shares = {"epoch": epoch, "rank": rank, "world": world}
         return Batches(
             encoded,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytorch_lightning as lightning
 from torch.utils.data import DataLoader, Dataset
@@ -16,6 +16,11 @@ from ...data.pair_reader import BadRowError
 from ...data.preparation.bpe_dropout import BpeDropout
 from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
 from ..preparation.prepared_settings import settings_changed
+from ..preparation.recipe_corpus import pair_stream
+from ..recipe.data_section import StreamData
+from ..streaming.stream_positions import NAME as STREAM
+from ..streaming.stream_positions import StreamPositions
+from ..streaming.stream_updates import StreamUpdates
 from .interrupt_signals import ignore_signals
 
 if TYPE_CHECKING:
@@ -57,6 +62,9 @@ class UpdateBatches(Dataset[list[Batch]]):
             self._epoch, self._number = self._open(epoch), epoch
         return [batches[step] for batches in self._epoch]
 
+    def epoch_of(self, update: int) -> int:
+        return (update - 1) // self.epoch_length
+
     def _open(self, epoch: int) -> list[EpochBatches]:
         return [self._batches(epoch=epoch, rank=rank) for rank in self._ranks]
 
@@ -68,7 +76,7 @@ class DataModule(lightning.LightningDataModule):
     train: EncodedCorpus
     valid: EncodedCorpus
     valid_pairs: list[Pair]
-    updates: UpdateBatches
+    updates: UpdateBatches | StreamUpdates
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
@@ -92,26 +100,32 @@ class DataModule(lightning.LightningDataModule):
         assert self.trainer is not None
         recipe = self.run.recipe
         self.tokenizers = TokenizerPair.load(self.run.data)
-        self.train = EncodedCorpus.load(self.run.data / "train")
         self.valid = EncodedCorpus.load(self.run.data / "valid")
         with (self.run.data / VALID_PAIRS).open(encoding="utf-8") as file:
             self.valid_pairs = [Pair(source, target, row) for row, source, target in map(json.loads, file)]
         if recipe.tokenizer.dropout:
             self.task.dropout = BpeDropout(self.tokenizers, recipe.tokenizer.dropout, recipe.data.longest)
-        self.updates = UpdateBatches(
-            self.task,
-            self.train,
-            accumulate=recipe.training.accumulate,
-            seed=recipe.seed,
-            rank=self.trainer.global_rank,
-            world=self.trainer.world_size,
-            fixed_shapes=self.fixed_shapes,
-        )
+        shares: dict[str, Any] = {
+            "rank": self.trainer.global_rank,
+            "world": self.trainer.world_size,
+            "fixed_shapes": self.fixed_shapes,
+        }
+        if isinstance(recipe.data, StreamData):
+            self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
+            positions = StreamPositions(self.run.data / STREAM, writes=self.trainer.is_global_zero)
+            stream = pair_stream(recipe.data, seed=recipe.seed)
+            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **shares)
+            return
+        self.train = EncodedCorpus.load(self.run.data / "train")
+        accumulate = recipe.training.accumulate
+        self.updates = UpdateBatches(self.task, self.train, accumulate=accumulate, seed=recipe.seed, **shares)
 
     def train_dataloader(self) -> DataLoader[list[Batch]]:
         """Endless, from the next update on; `max_steps` ends the training."""
         assert self.trainer is not None
         workers = self.run.recipe.training.workers
+        if isinstance(self.updates, StreamUpdates):
+            workers = min(workers, 1)  # each would read the whole stream
         return DataLoader(
             self.updates,
             sampler=itertools.count(self.trainer.global_step),

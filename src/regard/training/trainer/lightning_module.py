@@ -270,7 +270,7 @@ class TrainingModule(lightning.LightningModule):
         now = time.perf_counter()
         line = {
             "update": update,
-            "epoch": (update - 1) // self.corpora.updates.epoch_length,
+            "epoch": self.corpora.updates.epoch_of(update),
             "loss": total / tokens,
             "nll": nll / tokens,
             "rate": rate(self.settings, update, self.standing.cuts),

@@ -7,7 +7,7 @@ import random
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from lightning_fabric.utilities.apply_func import move_data_to_device
@@ -142,7 +142,9 @@ class ModelTask(Task):
         """Load the weights of a finished run into the model."""
         self._model.load_kept(folder)
 
-    def batches(self, encoded: Any, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool) -> Any:
+    def batches(
+        self, encoded: Any, *, seed: int, epoch: int, rank: int, world: int, fixed_shapes: bool | Literal["full"]
+    ) -> Any:
         return ShuffledBatches(encoded, seed, epoch, rank, world)
 
     def checks(self, encoded: Any, *, rank: int = 0, world: int = 1) -> Any:

@@ -1,0 +1,83 @@
+"""What is said about a split that was prepared: its size, and what was left out of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...data.label_set import FIRST, quoted
+from ...data.pair_reader import skipped_rows
+from ..recipe.data_section import FilesData, StreamData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...data import EncodedCorpus
+    from ...data.preparation.prepared_split import PartReport
+    from ..recipe.data_section import Data
+    from ..tasks.task import Task
+
+
+def longest_side(data: Data) -> int | None:
+    """`data.longest`; None for running text, which is cut into windows later."""
+    return None if data.kind in ("text", "phrases") else data.longest
+
+
+def split_remarks(
+    task: Task, name: str, encoded: EncodedCorpus, reports: list[PartReport], every: int
+) -> Iterator[str]:
+    """How large a split is and what was left out of it; then an error where nothing is left.
+
+    `every` is data.hold_out of a validation set that is held out, else 0.
+    """
+    data = task.recipe.data
+    unreadable, longest = encoded.about.unreadable, longest_side(data)
+    skipped = sum(report.reasons.total() for report in reports) + len(unreadable)
+    left_out = f"; {skipped:,} bad rows skipped, {encoded.about.dropped:,} longer than {longest} tokens left out"
+    yield f"{name}: {task.amount(encoded)}{'' if longest is None else left_out}"
+    for problem in unreadable[:5]:
+        yield f"  {problem}"
+    for report in reports:
+        if report.reasons:
+            yield f"  {skipped_rows(report.reasons)}; the first of each kind:"
+            for place in report.first.values():
+                yield f"  {place}"
+    if len(encoded):
+        return
+    if every and not encoded.about.dropped + len(unreadable):
+        raise ValueError(
+            f"data.hold_out = {every} holds out one row of each {every} to validate on, and there are too few "
+            "rows for one: lower it, or name a file in data.valid"
+        )
+    raise ValueError(
+        f"{split_name(data, name)} holds no usable rows: {skipped:,} bad rows were skipped, "
+        f"and {encoded.about.dropped:,} rows are longer than data.longest = {longest}"
+        + (f"; the first: {unreadable[0]}" if unreadable else "")
+    )
+
+
+def rare_label_remarks(data: Data, names: list[str], encoded: EncodedCorpus) -> Iterator[str]:
+    """Labels with a single row: often an error, perhaps the header of the file."""
+    rows = np.bincount(encoded.target, minlength=FIRST + len(names))[FIRST:]
+    rare = [quoted(names[n]) for n in np.flatnonzero(rows == 1)]
+    if not rare:
+        return
+    named = ", ".join(rare[:5]) + (f" and {len(rare) - 5:,} more" if len(rare) > 5 else "")
+    message = f"label {named} has one row" if len(rare) == 1 else f"labels {named} have one row each"
+    if isinstance(data, FilesData) and isinstance(data.columns[0], int):
+        message += '; if the first line is a header, name the columns: data.columns = ["text", "label"], say'
+    yield f"  {message}"
+
+
+def split_name(data: Data, split: str) -> str:
+    """A split and its files, as the recipe names them."""
+    if split == "valid" and isinstance(data, FilesData) and data.hold_out:
+        return f"what data.hold_out = {data.hold_out} holds out of data.train"
+    if split == "valid" and isinstance(data, StreamData) and not data.valid:
+        return f"data.train (its first data.valid_pairs = {data.valid_pairs} pairs)"
+    files = getattr(data, split, None)
+    if not isinstance(files, list):
+        return f"data.{split}"
+    names = [" and ".join([file] if isinstance(file, str) else file) for file in files]
+    return f"data.{split} ({', '.join(names)})"

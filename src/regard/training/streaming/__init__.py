@@ -1,0 +1,1 @@
+"""Training on a stream of pairs: the batches of each update, and the positions from which a run resumes."""

@@ -1,0 +1,212 @@
+"""Training on a stream: from files, Parquet and datasets; resumed to the digit; with one buffer in memory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pytorch_lightning")
+
+from regard.data import Pair, TokenizerPair
+from regard.data.preparation.corpus_part import CheckedRows
+from regard.data.preparation.row_chunk import row_chunks
+from regard.training import fit
+from regard.training.recipe import recipe_loader
+from regard.training.recipe.recipe_errors import RecipeError
+from regard.training.streaming.stream_positions import StreamPositions
+from regard.training.streaming.stream_updates import StreamUpdates
+from regard.training.tasks.task import recipe_task
+from tests.support.command_line import run_command
+from tests.support.tiny_training import corpus, measured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SETTINGS = """
+base = ["bahdanau-phrasebook"]
+[data]
+kind = "stream"
+root = '{folder}'
+{data}
+buffer = 100
+longest = 50
+tokenised = true
+[encoder]
+embedding = 8
+width = 8
+[decoder]
+embedding = 8
+width = 8
+[training]
+updates = 14
+tokens = 300
+rate = 0.01
+schedule = "constant"
+warmup = 0
+log_every = 1
+save_every = 7
+validate_every = 14
+average = 1
+tensorboard = false
+[search]
+beams = 1
+"""
+FILES = 'train = ["train-*.tsv"]\nvalid = ["valid.tsv"]'
+
+
+def recipe_file(folder: Path, data: str = FILES) -> Path:
+    for number in range(3):
+        corpus(folder / f"train-{number}.tsv", 80, seed=number)
+    corpus(folder / "valid.tsv", 6, seed=9)
+    file = folder / "stream.toml"
+    file.write_text(SETTINGS.format(folder=folder, data=data))
+    return file
+
+
+def pairs_of(file: Path) -> list[list[str]]:
+    return [line.split("\t") for line in file.read_text().splitlines()]
+
+
+def test_a_stream_resumes_to_the_digit_and_goes_on_with_other_batches(tmp_path: Path) -> None:
+    file = recipe_file(tmp_path)
+    whole = fit(recipe_loader.load_recipe(file), tmp_path / "whole")
+    assert not (whole.data / "train").exists()
+    fit(recipe_loader.load_recipe(file, ["training.updates=7"]), tmp_path / "parts")
+    parts = fit(recipe_loader.load_recipe(file, ["training.workers=1"]), tmp_path / "parts", resume=True)
+    lines = [line[:4] for line in measured(whole.folder) if line[2]]
+    assert [line[:4] for line in measured(parts.folder) if line[2]] == lines
+    epochs = [int(line[1]) for line in lines]
+    assert epochs == sorted(epochs)
+    assert epochs[-1] >= 1  # the corpus came more than once
+    positions = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
+    assert {each.pairs for each in positions} == {80, 160}  # whole blocks, at least 100 pairs or the rest
+    fewer = fit(
+        recipe_loader.load_recipe(file, ["training.tokens=150", "training.updates=18"]), parts.folder, resume=True
+    )
+    every = StreamPositions(parts.data / "stream.jsonl", writes=False).read()
+    other = next(each for each in every if each.settings != positions[0].settings)
+    before = next(each for each in reversed(positions) if each.update <= 14)
+    assert (other.update, other.epoch, other.block) == (14, before.epoch, before.block)
+    assert len(measured(fewer.folder)) > len(measured(whole.folder))
+
+
+def test_it_trains_from_parquet_without_a_validation_file(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    data = 'train = ["train-*.parquet"]\nvalid_pairs = 6\ncolumns = ["en", "xx"]'
+    file = recipe_file(tmp_path, data)
+    for number in range(3):
+        columns = zip(*pairs_of(tmp_path / f"train-{number}.tsv"), strict=True)
+        table = pyarrow.table(dict(zip(("en", "xx"), map(list, columns), strict=True)))
+        parquet.write_table(table, tmp_path / f"train-{number}.parquet")
+    run = fit(recipe_loader.load_recipe(file, ["training.updates=2"]), tmp_path / "run")
+    valid = [json.loads(line)[1:] for line in (run.data / "valid.jsonl").read_text().splitlines()]
+    assert valid == pairs_of(tmp_path / "train-0.tsv")[:6]
+    with pytest.raises(ValueError, match="valid_pairs = 100 takes all pairs of the first file"):
+        fit(recipe_loader.load_recipe(file, ["data.valid_pairs=100", 'data.train=["train-0.parquet"]']), tmp_path / "b")
+
+
+def test_it_trains_from_a_dataset_as_a_user_types_it(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    data = """dataset = "made-up"
+train = ["train"]
+valid = ["validation"]
+columns = ["translation.en", "translation.xx"]"""
+    file = recipe_file(tmp_path, data)
+    (tmp_path / "made-up").mkdir()
+    for split, name in (("train", "train-0.tsv"), ("validation", "valid.tsv")):
+        rows = [{"translation": {"en": source, "xx": target}} for source, target in pairs_of(tmp_path / name)]
+        datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "made-up" / f"{split}-00000.parquet"))
+    result = run_command("train", str(file), "--out", str(tmp_path / "run"), "training.updates=2")
+    assert result.returncode == 0, result.stderr
+    assert "valid: 6 pairs" in result.stdout
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    with pytest.raises(ValueError, match=r"split test cannot be read: Bad split"):
+        fit(recipe_loader.load_recipe(file, ['data.test=["test"]']), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+class EndlessStream:
+    """Blocks of 50 pairs without an end; it counts them."""
+
+    held_out = 0
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def blocks(self, epoch: int, start: int = 0) -> Iterator[CheckedRows]:
+        while True:
+            self.read += 1
+            rows = [Pair("ba be", "baba bebe", row) for row in range(50)]
+            yield CheckedRows(next(row_chunks(rows)), Counter(), {})
+
+
+def test_no_more_than_a_buffer_is_read_ahead(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path))
+    tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
+    stream: Any = EndlessStream()
+    positions = StreamPositions(tmp_path / "stream.jsonl", writes=True)
+    options: dict[str, Any] = {"rank": 0, "world": 1, "fixed_shapes": False}
+    updates = StreamUpdates(recipe, recipe_task(recipe), stream, tokenizers, positions, **options)
+    done = 0
+    for update in range(40):
+        done += sum(len(batch.rows) for batch in updates[update])
+        assert done <= 50 * stream.read <= done + 100  # data.buffer
+    with (tmp_path / "stream.jsonl").open("a") as file:
+        file.write('{"update": 40, "num')  # cut by a kill
+    again = StreamUpdates(recipe, recipe_task(recipe), EndlessStream(), tokenizers, positions, **options)  # type: ignore[arg-type]
+    assert again[39][0].rows.tolist() == updates[39][0].rows.tolist()
+    assert positions.find(39) == positions.read()[-1]
+
+
+def test_two_processes_share_every_buffer(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ["data.buffer=50"])
+    tokenizers = TokenizerPair.train("word", 20, [Pair("ba be", "baba bebe")], joint=False)
+    positions = StreamPositions(tmp_path / "stream.jsonl", writes=False)
+    ranks = [
+        StreamUpdates(
+            recipe,
+            recipe_task(recipe),
+            EndlessStream(),
+            tokenizers,
+            positions,
+            rank=rank,
+            world=2,
+            fixed_shapes=False,  # type: ignore[arg-type]
+        )
+        for rank in range(2)
+    ]
+    rows = [row for updates in ranks for batch in updates[0] for row in batch.rows.tolist()]
+    assert sorted(rows) == list(range(50))
+    assert not (tmp_path / "stream.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["task=classify"], 'data.kind = "stream" is for task = "translate"'),
+        (["data.configuration=de-en"], "name it in `dataset`"),
+        (["data.dataset=a/b", 'data.train=["x", "y"]'], "it names one split"),
+        (["data.dataset=a/b"], "name the columns of the dataset"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(tmp_path: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe_loader.load_recipe(recipe_file(tmp_path), changes)
+
+
+def test_a_pattern_without_files_names_the_folder(tmp_path: Path) -> None:
+    recipe = recipe_loader.load_recipe(recipe_file(tmp_path), ['data.train=["none-*.tsv"]'])
+    with pytest.raises(ValueError, match=r"data\.train: there is no .*none-\*\.tsv"):
+        fit(recipe, tmp_path / "run")
+
+
+def test_a_bad_row_says_how_it_is_skipped(tmp_path: Path) -> None:
+    file = recipe_file(tmp_path, 'train = ["train-1.tsv"]\nvalid = ["valid.tsv"]')
+    with (tmp_path / "train-1.tsv").open("a") as corpus_file:
+        corpus_file.write("alone\n")
+    with pytest.raises(ValueError, match=r"train-1\.tsv:81: .*data\.on_bad=skip"):
+        fit(recipe_loader.load_recipe(file, ["tokenizer.sample=50"]), tmp_path / "run")
