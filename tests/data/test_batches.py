@@ -215,7 +215,9 @@ def test_full_shapes_do_not_depend_on_the_pairs(
     """The buffers of a stream have one shape for each width, all of them together."""
     rows: dict[int, set[int]] = {}
     for part in (first, second):
-        ranks = [Batches(made_up(part), tokens=200, rank=rank, world=world, fixed_shapes="full") for rank in range(world)]
+        ranks = [
+            Batches(made_up(part), tokens=200, rank=rank, world=world, fixed_shapes="full") for rank in range(world)
+        ]
         given_rows = torch.cat([batch.rows for batches in ranks for batch in batches])
         assert sorted(given_rows[given_rows >= 0].tolist()) == [10 * i for i in range(len(part))]
         for batch in (batch for batches in ranks for batch in batches):

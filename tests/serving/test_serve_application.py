@@ -26,7 +26,7 @@ from regard.serving.served_model import ServedModel, ServeSettings
 from regard.viewer.http.server import AppServer, running
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 MODEL = "phrasebook-bahdanau-en-fr"
 TEXTS = ["the red car", "a small house", "the dog sees the cat", "two birds", "the old woman reads a book"]
@@ -69,21 +69,6 @@ def ask(server: AppServer, path: str, body: Any = None, token: str = "secret") -
     except urllib.error.HTTPError as error:
         status, content, kind = error.code, error.read().decode(), error.headers["Content-Type"]
     return status, json.loads(content) if kind == "application/json" else content
-
-
-def post_in_process(server: AppServer, content: bytes | AsyncIterator[bytes]) -> httpx.Response:
-    """Without a socket: there, the server closes the connection while the client still writes a body that is refused.
-
-    An iterator is sent without Content-Length.
-    """
-
-    async def post() -> httpx.Response:
-        headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
-        transport = httpx.ASGITransport(server.app)
-        async with httpx.AsyncClient(transport=transport, base_url=server.address, headers=headers) as client:
-            return await client.post("/translate", content=content)
-
-    return asyncio.run(post())
 
 
 def metric(server: AppServer, name: str) -> float:
@@ -189,20 +174,37 @@ def test_a_beam_that_is_not_given_is_as_large_as_best(server: AppServer) -> None
     assert len(answer["translations"][0]["hypotheses"]) == 7
 
 
-async def chunks() -> AsyncIterator[bytes]:
+def chunks() -> Iterator[bytes]:
     for _ in range(2 * serve_limits.BODY // 65536):
         yield b" " * 65536
 
 
 def test_a_body_beyond_the_limit_is_refused_with_413(server: AppServer) -> None:
     before = requests(server, "/translate", 413)
-    answer = post_in_process(server, b" " * (serve_limits.BODY + 1))
-    assert answer.status_code == 413
-    assert "at most 1,048,576 are allowed" in answer.json()["error"]
-    answer = post_in_process(server, chunks())
-    assert answer.status_code == 413
-    assert "more than 1,048,576 bytes" in answer.json()["error"]
+    headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+    bodies = {"at most 1,048,576 are allowed": b" " * (8 * serve_limits.BODY), "more than 1,048,576 bytes": chunks()}
+    for message, body in bodies.items():  # an iterator is sent without Content-Length
+        answer = httpx.post(f"{server.address}/translate", content=body, headers=headers, timeout=60)
+        assert answer.status_code == 413
+        assert message in answer.json()["error"]
     assert requests(server, "/translate", 413) == before + 2
+
+
+def test_an_answer_with_too_many_weights_is_refused(server: AppServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = {"texts": TEXTS[:3], "alignment": True}
+    status, answer = ask(server, "/translate", body)
+    assert status == 200
+    alignments = [each["alignment"] for each in answer["translations"]]
+    count = sum(len(each["source"]) * len(each["target"]) for each in alignments)
+    monkeypatch.setattr(serve_limits, "WEIGHTS", count)
+    assert ask(server, "/translate", body) == (status, answer)
+    monkeypatch.setattr(serve_limits, "WEIGHTS", count - 1)
+    status, answer = ask(server, "/translate", body)
+    assert status == 422
+    assert answer["error"].startswith(
+        f"alignment: these texts have {count:,} weights; an answer has at most {count - 1:,}"
+    )
+    assert ask(server, "/translate", {**body, "alignment": False})[0] == 200
 
 
 def test_metrics_count_requests_by_status(server: AppServer) -> None:

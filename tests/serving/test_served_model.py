@@ -7,7 +7,7 @@ import torch
 
 from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
-from regard.serving.served_model import RefusedTextError, ServedModel, ServeSettings
+from regard.serving.served_model import RefusedTextError, ServedModel, ServeSettings, listed_alignment
 
 
 def test_labels_with_weights() -> None:
@@ -23,7 +23,9 @@ def test_labels_with_weights() -> None:
         assert answer["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
         assert expected.weights is not None
         assert len(answer["alignment"]["source"]) == len(answer["alignment"]["weights"]) == len(expected.weights)
-        torch.testing.assert_close(torch.tensor(answer["alignment"]["weights"]), expected.weights, rtol=0, atol=1e-4)
+        torch.testing.assert_close(answer["alignment"]["weights"], expected.weights, rtol=0, atol=1e-4)
+        listed = listed_alignment(answer)["alignment"]["weights"]
+        assert listed == [round(weight, 5) for weight in expected.weights.double().tolist()]
     assert isinstance(answers[2], RefusedTextError)
 
 

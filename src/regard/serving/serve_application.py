@@ -19,7 +19,7 @@ from . import serve_limits
 from .dynamic_batches import DynamicBatches, QueueFullError, TooManyTextsError
 from .prometheus_metrics import CONTENT_TYPE
 from .serve_metrics import RequestCounter, ServeMetrics
-from .served_model import RefusedTextError, ServedModel, ServeSettings
+from .served_model import RefusedTextError, ServedModel, ServeSettings, alignment_size, listed_alignment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -148,12 +148,21 @@ def create_serve_app(
             raise RequestError(
                 503, f"not computed within {serve_limits.SECONDS:.0f} seconds; send fewer texts"
             ) from None
+        computed: list[dict[str, Any]] = []
         for number, result in enumerate(results):
             if isinstance(result, RefusedTextError):
                 raise RequestError(422, f"texts.{number}: the text {result}")
             if isinstance(result, BaseException):
                 raise result
-        return list(results)
+            computed.append(result)
+        count = sum(map(alignment_size, computed))
+        if count > serve_limits.WEIGHTS:
+            raise RequestError(
+                422,
+                f"alignment: these texts have {count:,} weights; an answer has at most {serve_limits.WEIGHTS:,}: send "
+                "fewer or shorter texts in a request, or leave out alignment",
+            )
+        return list(map(listed_alignment, computed))
 
     async def translate(request: Request, body: TranslationRequest) -> Response:
         """Translations of texts, with the attention weights between their words if `alignment` is true."""

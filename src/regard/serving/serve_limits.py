@@ -7,5 +7,7 @@ TEXTS = 256
 CHARACTERS = 5_000
 """Of a text."""
 BEAMS = 16
+WEIGHTS = 1_000_000
+"""Attention weights of an answer, about 8 bytes each: 256 texts of 60 words have as many."""
 SECONDS = 60.0
 """A request that is not answered after so long gets a 503."""

@@ -48,7 +48,7 @@ class ServedModel:
         self.attends = engine == "torch"  # other engines keep no weights
 
     def __call__(self, texts: list[str], settings: ServeSettings) -> list[dict[str, Any] | Exception]:
-        """An answer for each text, or a RefusedTextError."""
+        """An answer for each text, or a RefusedTextError. Weights are tensors, which take less memory than lists."""
         refusals: dict[int, RefusedTextError] = {}
 
         def refused(number: int, reason: str) -> None:
@@ -85,7 +85,7 @@ def _translation_answer(translation: Translation, settings: ServeSettings) -> di
         answer["alignment"] = None
         if translation.weights is not None and len(translation.source_tokens) > 1:
             weights, target, source = translation_word_weights(translation)
-            answer["alignment"] = {"source": source, "target": target, "weights": _rounded(weights)}
+            answer["alignment"] = {"source": source, "target": target, "weights": weights}
     return answer
 
 
@@ -96,9 +96,20 @@ def _label_answer(result: Classification, tokenizers: Any, settings: ServeSettin
         answer["alignment"] = None
         if result.weights is not None:
             pieces = tokenizers.source.pieces([int(number) for number in result.numbers])
-            answer["alignment"] = {"source": pieces, "weights": _rounded(result.weights)}
+            answer["alignment"] = {"source": pieces, "weights": result.weights}
     return answer
 
 
-def _rounded(weights: Any) -> Any:
-    return weights.double().mul(10**DIGITS).round().div(10**DIGITS).tolist()
+def alignment_size(answer: dict[str, Any]) -> int:
+    """How many weights an answer has."""
+    alignment = answer.get("alignment")
+    return 0 if alignment is None else int(alignment["weights"].numel())
+
+
+def listed_alignment(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer whose weights are lists of rounded numbers, as JSON has them."""
+    alignment = answer.get("alignment")
+    if alignment is None:
+        return answer
+    rounded = alignment["weights"].double().mul(10**DIGITS).round().div(10**DIGITS).tolist()
+    return {**answer, "alignment": {**alignment, "weights": rounded}}

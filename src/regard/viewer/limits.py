@@ -8,6 +8,10 @@ BODY = 1 << 17
 """Bytes of a JSON request."""
 UPLOAD = 16 << 20
 """Bytes of an uploaded picture or sound."""
+DRAIN = 64 << 20
+"""Bytes of a refused body that are read and forgotten, so that the client gets the answer …"""
+DRAIN_SECONDS = 10.0
+"""… for so long at most."""
 CELLS = 1 << 22
 """Numbers in one response."""
 SIDE = 512

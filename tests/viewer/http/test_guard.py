@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import tempfile
 import time
 from contextlib import ExitStack
@@ -103,6 +104,33 @@ def test_large_bodies_are_refused(client: httpx.Client, monkeypatch: pytest.Monk
         assert answer.status_code == 413
         assert "more than 131,072 bytes" in answer.json()["error"]
     assert client.get("/api/about").status_code == 200
+
+
+def first_line(client: httpx.Client, framing: str, content: bytes) -> str:
+    """The first line of the answer to a request whose body is sent whole before anything is read."""
+    address = client.base_url
+    sent = client.build_request("POST", "/api/traces", headers={"Content-Type": "application/json"}).headers
+    headers = {name: value for name, value in sent.items() if name not in ("connection", "content-length")}
+    head = "\r\n".join(["POST /api/traces HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), framing])
+    head += "\r\nConnection: close"  # as urllib sends it: the server closes the connection after its answer
+    with socket.create_connection((address.host, address.port or 80), timeout=30) as connection:
+        connection.sendall(f"{head}\r\n\r\n".encode() + content)
+        return connection.recv(1024).split(b"\r\n")[0].decode()
+
+
+def test_a_client_that_sends_all_of_a_refused_body_reads_the_answer(client: httpx.Client) -> None:
+    """A connection that is closed with megabytes unread is reset, and the answer is lost."""
+    body = b" " * (24 << 20)
+    chunk = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    assert first_line(client, f"Content-Length: {len(body)}", body)[:12] == "HTTP/1.1 413"
+    assert first_line(client, "Transfer-Encoding: chunked", chunk)[:12] == "HTTP/1.1 413"
+    with httpx.Client(base_url=client.base_url) as stranger:
+        assert first_line(stranger, f"Content-Length: {len(body)}", body)[:12] == "HTTP/1.1 401"
+
+
+def test_a_client_that_waits_before_it_sends_a_body_is_refused_at_once(client: httpx.Client) -> None:
+    framing = "Content-Length: 99999999\r\nExpect: 100-continue"
+    assert first_line(client, framing, b"")[:12] == "HTTP/1.1 413"
 
 
 def test_others_need_the_token() -> None:

@@ -11,11 +11,13 @@ the texts that were read in another.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import html
 import json
 import re
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
 
@@ -95,6 +97,8 @@ class Guard:
         refusal = self._refusal(scope, headers, cookies)
         if refusal is not None:
             status, reason = refusal
+            if headers.get("expect", "").lower() != "100-continue":  # else the client waits before it sends the body
+                await _drain(receive)
             if status == 401 and scope["path"] == "/" and "text/html" in headers.get("accept", ""):
                 await _respond_page(send, status, NO_TOKEN.format(command=html.escape(self.command)))
             else:
@@ -178,10 +182,26 @@ def _limited(receive: Receive, limit: int) -> Receive:
         message = await receive()
         count += len(message.get("body", b""))
         if count > limit:  # FastAPI turns every other exception into a 400
+            if message.get("more_body", False):
+                await _drain(receive)
             raise HTTPException(413, f"the request has more than {limit:,} bytes, which is the limit")
         return message
 
     return read
+
+
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a body that is refused, up to a limit, and forget it.
+
+    A server that closes a connection with unread data resets it, and the client loses the answer that it was sent.
+    """
+    count, more = 0, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limits.DRAIN_SECONDS):
+            while more and count < limits.DRAIN:
+                message = await receive()
+                count += len(message.get("body", b""))
+                more = message["type"] == "http.request" and message.get("more_body", False)
 
 
 def _with_headers(send: Send, headers: dict[str, str]) -> Send:
