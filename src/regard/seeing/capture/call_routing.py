@@ -45,6 +45,8 @@ class _ThreadState(threading.local):
     """From a product to the softmax after it, and from there to the product with values: what follows them."""
     multihead: nn.Module | None = None
     """The nn.MultiheadAttention whose `forward` runs: no other module is called inside it."""
+    paused_trace: FollowingMode | None = None
+    """Inside an attention: what follows further scores after it."""
     suspended = False
     """Inside a call that is reported as a whole: the functions it is made of are not reported."""
     interface_call: InterfaceCall | None = None

@@ -5,16 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard import watch
+from regard import load_trace, watch
 from regard.seeing.capture.taps import score_trace
 from regard.seeing.capture.taps.function_mode import end_mode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 B, H, T, D = 2, 3, 160, 8
 Scores = Callable[[Tensor, Tensor], Tensor]
@@ -85,6 +88,33 @@ def _einsum(q: Tensor, k: Tensor) -> Tensor:
     return torch.where(PAST, e, torch.tensor(LEAST, dtype=e.dtype))
 
 
+def _distances(q: Tensor, count: int = 2 * T) -> Tensor:
+    """A vector for each distance."""
+    angles = torch.arange(count)[:, None] * torch.logspace(0, -2, D)
+    return angles.sin().to(q.dtype).expand(B, H, count, D)
+
+
+def _shifted(p: Tensor) -> Tensor:
+    """XLNet: row i begins with column T − i."""
+    p = p.reshape(B, H, 2 * T, T)[:, :, 1:, :].reshape(B, H, T, 2 * T - 1)
+    return torch.index_select(p, 3, torch.arange(T))
+
+
+def _padded_shift(p: Tensor) -> Tensor:
+    """Transformer-XL: row i begins with column T − 1 − i."""
+    p = torch.nn.functional.pad(p, (1, 0)).view(B, H, 2 * T, T)
+    return p[:, :, 1:].view(B, H, T, 2 * T - 1)[..., :T]
+
+
+def _far_distances(q: Tensor) -> Tensor:
+    return _distances(q, 3 * T)
+
+
+def _shifted_by_two(p: Tensor) -> Tensor:
+    """Funnel: row i begins with column 2 · T − 2 · i."""
+    return p.reshape(B, H, 3 * T, T)[:, :, 2:, :].reshape(B, H, T, 3 * T - 2)[..., :T]
+
+
 WAYS: dict[str, Scores] = {
     "in place": _in_place,
     "filled": _filled,
@@ -95,6 +125,12 @@ WAYS: dict[str, Scores] = {
     "cast to float": lambda q, k: (q @ k.mT).float().mul(0.2).clamp(min=-1e30) + CAUSAL,
     "zeros": lambda q, k: torch.baddbmm(q.new_zeros(B * H, T, T), q.flatten(0, 1), k.flatten(0, 1).mT) * 0.3 + 0,
     "nothing between": lambda q, k: (q * 0.3) @ k.mT,
+    "two products": lambda q, k: (q @ k.mT) / 3 + (q * 2) @ (k + 1).mT * 0.1 + CAUSAL.to(q.dtype),
+    "three products": lambda q, k: 0 + (q @ k.mT + (q * 0.2) @ (k + 1).mT + k @ q.mT) * 0.3,
+    "relative positions": lambda q, k: (q @ k.mT + _shifted((q + 1) @ _distances(q).mT)) * 0.3,
+    "positions first": lambda q, k: _shifted(q @ _distances(q).mT * 0.5) + q @ k.mT,
+    "padded positions": lambda q, k: q @ k.mT * 0.3 + _padded_shift(q @ _distances(q)[..., 1:, :].mT),
+    "every second position": lambda q, k: q @ k.mT * 0.3 + _shifted_by_two(q @ _far_distances(q).mT),
     "gated": lambda q, k: (q @ k.mT / 3) * PAST.to(q.dtype) + -1e4 * (1 - PAST.to(q.dtype)),
 }
 
@@ -131,9 +167,41 @@ def _without_keys(q: Tensor, k: Tensor) -> Tensor:
     return (q @ k.mT).masked_fill(PAST.mT.tril(-1) | (torch.arange(T) < 5)[:, None], LEAST)
 
 
+def _masked_products(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT).masked_fill(~PAST, LEAST) + (q @ (k + 1).mT).masked_fill(~PAST, LEAST)
+
+
+def _changed_addend(q: Tensor, k: Tensor) -> Tensor:
+    second = q * 0.5
+    e = q @ k.mT + second @ k.mT
+    second.mul_(2)
+    return e
+
+
+def _changed_product(q: Tensor, k: Tensor) -> Tensor:
+    first, second = q @ k.mT, (q * 0.5) @ k.mT
+    second.view(-1)[: T * T] = 0
+    return first + second
+
+
+def _changed_while_moved(q: Tensor, k: Tensor) -> Tensor:
+    p = q @ _distances(q).mT
+    moved = p.reshape(B, H, 2 * T, T)
+    p[..., 1:, :] *= 2
+    return q @ k.mT + moved[:, :, 1:, :].reshape(B, H, T, 2 * T - 1)[..., :T]
+
+
 KEPT: dict[str, tuple[Scores, str]] = {
     "another function": (lambda q, k: (q @ k.mT).tanh(), "pass through tanh"),
-    "two products": (lambda q, k: q @ k.mT + (q * 2) @ (k + 1).mT, "several products"),
+    "two products, one changed": (lambda q, k: q @ k.mT + (q @ (k + 1).mT).tanh(), "several products"),
+    "the difference of products": (lambda q, k: q @ k.mT - (q * 0.5) @ (k + 1).mT, "several products"),
+    "two products with a mask before": (_masked_products, "several products"),
+    "the second queries changed": (_changed_addend, "changed in place"),
+    "the second product changed": (_changed_product, "a bias of their own"),
+    "positions changed while moved": (_changed_while_moved, "a bias of their own"),
+    "positions alone": (lambda q, k: _shifted(q @ _distances(q).mT), "shifted along the keys"),
+    "transposed": (lambda q, k: (q @ k.mT).transpose(-1, -2), "pass through transpose"),
+    "rows moved": (lambda q, k: (q @ k.mT)[..., torch.arange(T - 1, -1, -1), :], "moved along the keys"),
     "a bias": (lambda q, k: q @ k.mT + torch.linspace(-1, 1, B * H * T * T).view(B, H, T, T), "a bias of their own"),
     "queries changed": (_changed, "changed in place"),
     "scores changed": (_changed_view, "no product"),
@@ -364,3 +432,81 @@ def test_a_default_device_is_named_as_the_reason() -> None:
     (call,) = seen
     assert "torch.set_default_device" in call.matrix
     assert seen.faithful is True
+
+
+class TwoSoftmaxes(nn.Module):
+    """Two sums of products are computed before the first softmax, as in LiLT."""
+
+    num_heads = H
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Tensor] = []
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        a, b = q @ k.mT / 3, (q * 0.5) @ (k + 1).mT
+        first, second = a + b, b + a * 0.5
+        w = (second + PADDING.to(q.dtype)).softmax(-1)
+        out = w @ v
+        self.weights.append(w)
+        w = (first + CAUSAL.to(q.dtype)).softmax(-1)
+        self.weights.append(w)
+        return out + w @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_scores_that_were_computed_before_another_softmax_are_followed(dtype: torch.dtype) -> None:
+    model = TwoSoftmaxes()
+    with torch.no_grad(), watch(model) as seen:
+        model(*inputs(dtype))
+    assert [call.matrix for call in seen] == ["", ""]
+    assert seen.faithful is True
+    for call, theirs in zip(seen, model.weights, strict=True):
+        ours = call.weights.tile(slice(None), slice(None))
+        assert (ours - theirs.float()).abs().mean() < (2e-5 if dtype == torch.bfloat16 else 1e-8)
+    assert not torch._C._len_torch_function_stack()
+
+
+@pytest.mark.parametrize("where", ["queries", "distances"])
+def test_a_tensor_of_an_added_product_changed_after_the_call_is_noticed(where: str) -> None:
+    q, k, v = inputs(torch.float32)
+    tensors = {"queries": q * 0.5, "distances": _distances(q).clone()}
+    model = Block(lambda q, k: q @ k.mT + _shifted(tensors["queries"] @ tensors["distances"].mT))
+    with torch.no_grad(), watch(model) as seen:
+        model(q, k, v)
+    assert seen[0].matrix == ""
+    assert seen.faithful is True
+    tensors[where][..., 3, :] += 1
+    assert seen.faithful is not True
+    assert seen[0].fidelity().lost
+
+
+@pytest.mark.parametrize("change", ["the shifted product", "the sum", "the product before"])
+def test_added_products_changed_in_inference_mode_are_found(change: str) -> None:
+    """Nothing tells of changes in place there: all rows are compared."""
+
+    def changed(q: Tensor, k: Tensor) -> Tensor:
+        p = q @ _distances(q).mT
+        if change == "the product before":
+            p.select(-2, 5).zero_()
+        shifted = _shifted(p)
+        if change == "the shifted product":
+            shifted.select(-2, 5).zero_()
+        e = q @ k.mT * 0.1 + shifted
+        if change == "the sum":
+            e.select(-2, 5).zero_()
+        return e
+
+    model = Block(changed)
+    with torch.inference_mode(), watch(model) as seen:
+        model(*inputs(torch.float32))
+    assert "differ by" in seen[0].matrix
+    torch.testing.assert_close(seen[0].weights.dense(), model.weights[0].clone())
+
+
+def test_added_products_are_saved_with_a_trace(tmp_path: Path) -> None:
+    seen, _ = seen_of(WAYS["relative positions"], *inputs(torch.bfloat16))
+    seen.save(tmp_path / "trace")
+    (call,) = load_trace(tmp_path / "trace")
+    torch.testing.assert_close(call.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)
+    assert call.fidelity().faithful

@@ -1,7 +1,8 @@
 """WrittenScores: how a module that writes out its attention computed the input of its softmax.
 
-A product of queries and keys, followed by steps that act on each score alone: a scale, a mask, a cast. From these the
-weights are computed again, rounding included, so that the T_q × T_k matrix need not be kept.
+A product of queries and keys, followed by steps that act on each score alone: a scale, a mask, a cast, the sum with
+another product. From these the weights are computed again, rounding included, so that the T_q × T_k matrix need not be
+kept.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ..call_inputs_and_output import CLOSED, SHORT, Record, Rounded, evenly_spac
 from ..computed_weights import IN_ITS_OWN_CODE
 from ..interval_mask import intervals_of
 from ..tensor_product import einsum_product
+from .added_product import AddedProduct
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -44,7 +46,8 @@ class ScoreStep(NamedTuple):
 
     kind: str
     """ "scale": times `number`; "add": plus `number` · `tensor`; "close": `number` where `tensor` is `closed`; "gate":
-    times `tensor`, of zeros and ones; "floor": at least `number`; "cast": to another type."""
+    times `tensor`, of zeros and ones; "floor": at least `number`; "cast": to another type; "sum": plus `addend`;
+    "shift": row i begins with column `shift` − `stride` · i of the product."""
     shape: tuple[int, ...]
     """That of the scores, [..., T_q, T_k]."""
     dtype: torch.dtype
@@ -54,6 +57,9 @@ class ScoreStep(NamedTuple):
     closed: bool = True
     version: int | None = None
     """How often `tensor` had been changed in place."""
+    addend: WrittenScores | None = None
+    shift: int = 0
+    stride: int = 1
 
 
 class WrittenScores(NamedTuple):
@@ -79,14 +85,34 @@ class WrittenScores(NamedTuple):
         step = ScoreStep(kind, self.shape, result.dtype, version=version, **options)
         return self._replace(steps=(*self.steps, step))
 
+    def products(self) -> list[WrittenScores]:
+        """This and all products that were added to it."""
+        added = [step.addend.products() for step in self.steps if step.addend is not None]
+        return [self, *(x for part in added for x in part)]
+
+    def can_be_added(self) -> bool:
+        """Whether the product can be added to another: only scaled, cast and shifted."""
+        return not self.fused and all(step.kind in ("scale", "cast", "shift") for step in self.steps)
+
+    def is_shifted(self) -> bool:
+        return any(step.kind == "shift" for step in self.steps)
+
+    def contains(self, other: WrittenScores) -> bool:
+        """Whether these scores were computed from those of `other`, or from some that `other` is made of."""
+        return any(
+            x.operands[0] is other.operands[0]
+            and x.operands[1] is other.operands[1]
+            and len(x.steps) >= len(other.steps)
+            and all(a is b for a, b in zip(x.steps, other.steps, strict=False))
+            for x in self.products()
+        )
+
     def leading(self) -> tuple[int, ...]:
         """The leading axes where they are most: those that a reshape merged later are told apart."""
         return max((self.shape[:-2], *(step.shape[:-2] for step in self.steps)), key=len)
 
     def energies(self, batch: tuple[int, ...]) -> EnergyMatrix:
         """The energies with these leading axes; NotRecomputableError if they cannot be made of steps that are known."""
-        if any(version_of(x) != version for x, version in zip(self.operands, self.versions, strict=True)):
-            raise NotRecomputableError("queries or keys were changed in place after their product")
         q, k = self._queries_and_keys(batch)
         scale, dtype, mask, gate = self.scale, self.dtype, None, None
         modifiers = [] if self.fused else _rounding(dtype)
@@ -106,6 +132,11 @@ class WrittenScores(NamedTuple):
                 if added.numel() < SHORT or bool(of_open.any()):
                     modifiers.append(Bias(added if number == 1 else added * number))
                 modifiers += _rounding(step.dtype)
+            elif step.kind == "sum":
+                assert step.addend is not None
+                modifiers += [step.addend.added_product(batch), *_rounding(step.dtype)]
+            elif step.kind == "shift":
+                raise NotRecomputableError("its scores are shifted along the keys")
             elif step.kind == "close":
                 rule = _mask_of(step, batch)
                 mask = rule if mask is None or rule is None else mask & rule
@@ -123,7 +154,30 @@ class WrittenScores(NamedTuple):
                 raise NotRecomputableError(f"its scores are set to {number:g}, which closes no key")
         return EnergyMatrix(q, k, DotForm(scale), batch, tuple(modifiers), mask)
 
+    def added_product(self, batch: tuple[int, ...]) -> AddedProduct:
+        """The product as a part of other scores, with these leading axes."""
+        a, b = self._queries_and_keys(batch)
+        scale, dtype, columns, stride = self.scale, self.dtype, None, 1
+        rounding = _rounding(dtype)
+        for step in self.steps:
+            if step.kind == "scale" and not rounding:
+                scale *= float(step.number)
+            elif step.kind == "scale":
+                rounding = _scaled(rounding, float(step.number), step.dtype)
+            elif step.kind == "shift" and columns is None:
+                first, stride = step.shift - step.stride * (a.shape[-2] - 1), step.stride
+                columns = torch.arange(first, step.shift + self.shape[-1], device=a.device)
+            elif step.kind == "cast":
+                rounding += _rounding(step.dtype) if step.dtype != dtype else []
+            else:
+                raise NotRecomputableError(f"a product that is added to its scores is changed before ({step.kind})")
+            dtype = step.dtype
+        steps = [(x.dtype, x.scale) for x in rounding if isinstance(x, Rounded)]
+        return AddedProduct(a, b, scale, steps, columns, stride)
+
     def _queries_and_keys(self, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        if any(version_of(x) != version for x, version in zip(self.operands, self.versions, strict=True)):
+            raise NotRecomputableError("queries or keys were changed in place after their product")
         a, b = (x.detach().to(self.dtype) for x in self.operands)  # autocast casts them as well
         if self.equation is None:
             q, k = a, b.mT
@@ -173,8 +227,9 @@ def recomputed_record(
     if large is not None:
         raise NotRecomputableError(f"its scores have a bias of their own, {list(large.shape)}")
     recomputed = Weights(record.energies, Softmax())
-    budget = BUDGET[min(weights.dtype, scores.dtype, key=lambda x: torch.finfo(x).bits)]
-    every = any(x.is_inference() for x in (weights, *scores.operands))
+    products = scores.products()
+    budget = BUDGET[min((weights.dtype, *(x.dtype for x in products)), key=lambda x: torch.finfo(x).bits)]
+    every = any(x.is_inference() for x in (weights, *(y for x in products for y in x.operands)))
     some = torch.arange(queries) if every else evenly_spaced(queries, ROWS)
     for rows in some.split(BLOCK):
         ours = recomputed.tile(rows.tolist(), slice(None))

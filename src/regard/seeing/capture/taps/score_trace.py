@@ -17,6 +17,7 @@ from ....attention.tensor_versions import version_of
 from .. import call_routing
 from ..recording.written_scores import WrittenScores
 from .function_mode import FollowingMode, begin_mode, end_mode, other_mode
+from .moved_scores import MOVES, MovedScores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    Origin = WrittenScores | str
+    Origin = WrittenScores | MovedScores | str
     Place = tuple[CodeType, int]
 
 FUNCTIONS = 96
@@ -35,6 +36,9 @@ SHAPE_FROM = {
     **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"), 0),
 }
 """How many arguments give the values of the result. The others give its shape or type."""
+SUMS = frozenset(("add", "iadd", "radd"))
+REST = 32
+"""Functions that may run between an attention and the softmax of scores that were computed before it."""
 without_softmax: set[Place] = set()
 """Places in code whose product was followed by no softmax. They are not followed again."""
 NOT_FOUND = "no product of queries and keys was found before its softmax"
@@ -67,6 +71,22 @@ class ScoreTrace(FollowingMode):
         is_same = reference() is x  # ids are used again
         return origin if is_same and version == version_of(x) else None
 
+    def rest(self, used: Origin) -> ScoreTrace | None:
+        """What is left to follow after the softmax of some scores: sums that are not part of these."""
+        left = {
+            key: entry
+            for key, entry in self._origins.items()
+            if isinstance(entry[2], WrittenScores)
+            and len(entry[2].products()) > 1
+            and not (isinstance(used, WrittenScores) and used.contains(entry[2]))
+            and self.origin(entry[0]()) is not None
+        }
+        if not left:
+            return None
+        trace = ScoreTrace()
+        trace.left, trace._origins = REST, left
+        return trace
+
     def follow(self, function: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if not self.left:
             without_softmax.update(self._places)
@@ -75,7 +95,7 @@ class ScoreTrace(FollowingMode):
         origins = [self.origin(x) for x in values]
         result = function(*args, **options)
         if any(x is not None for x in origins) and type(result) is torch.Tensor:
-            self._add(result, _after(name, args, options, origins, result))
+            self._add(result, _after(name, args, options, values, origins, result))
         elif name == "__setitem__" and args[0].is_inference():
             self._origins.pop(id(args[0]), None)  # it has no version counter that would tell
         return result
@@ -85,18 +105,32 @@ class ScoreTrace(FollowingMode):
 
 
 def _after(
-    name: str, args: tuple[Any, ...], options: dict[str, Any], origins: list[Origin | None], x: Tensor
+    name: str, args: tuple[Any, ...], options: dict[str, Any], values: Any, origins: list[Origin | None], x: Tensor
 ) -> Origin:
-    """What is known of a function's result."""
+    """What is known of a function's result. `values` are the arguments that `origins` belong to."""
     at = next(at for at, origin in enumerate(origins) if origin is not None)
-    scores = origins[at]
+    scores, plain = origins[at], name.strip("_")
     if scores is None or isinstance(scores, str):
         return NOT_FOUND if scores is None else scores
     if sum(origin is not None for origin in origins) > 1:
-        return "its scores are computed from several products"
-    step = _STEPS.get(name.strip("_"))
+        return _sum(plain, options, origins, x)
+    if isinstance(scores, MovedScores):
+        return scores.after(plain, x)
+    step = _STEPS.get(plain)
     after = None if step is None else step(scores, at, args, options, x)
+    if after is None and plain in MOVES and not scores.is_shifted():
+        return MovedScores(scores, values[at], version_of(values[at]))
     return f"its scores pass through {name}" if after is None else after
+
+
+def _sum(name: str, options: dict[str, Any], origins: list[Origin | None], x: Tensor) -> Origin:
+    """The sum of two products. The second is only scaled, cast and shifted before."""
+    pair = [origin for origin in origins[:2] if isinstance(origin, WrittenScores)]
+    if name in SUMS and not options and len(pair) == 2 and all(origin.shape == x.shape for origin in pair):
+        for scores, addend in (pair, pair[::-1]):
+            if addend.can_be_added() and not scores.is_shifted():
+                return scores.then("sum", x, addend=addend)
+    return "its scores are computed from several products"
 
 
 def _added(scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor) -> Origin | None:
@@ -176,8 +210,7 @@ def _reshaped(
 
 
 _STEPS: dict[str, Callable[..., Origin | None]] = {
-    "add": _added,
-    "iadd": _added,
+    **dict.fromkeys(SUMS, _added),
     "sub": _subtracted,
     "isub": _subtracted,
     "mul": _multiplied,
@@ -226,9 +259,23 @@ def begin_trace(
     trace.begin(out, scores, place)
 
 
-def end_trace(x: Tensor) -> Origin:
-    """Stop following, and return how x was computed."""
+def end_trace(x: Tensor) -> WrittenScores | str:
+    """Stop following, and return how x was computed. What is not used by it yet waits for `resume_trace`."""
     trace = call_routing.thread_state.trace
-    origin = trace.origin(x) if isinstance(trace, ScoreTrace) else None
+    origin, rest = None, None
+    if isinstance(trace, ScoreTrace):
+        origin = trace.origin(x)
+        rest = trace.rest(origin or NOT_FOUND)
     end_mode()
+    call_routing.thread_state.paused_trace = rest
+    if isinstance(origin, MovedScores):
+        return "its scores are moved along the keys"
     return origin or other_mode() or NOT_FOUND
+
+
+def resume_trace() -> None:
+    """After the product with values: follow the scores that were computed before the softmax, and are not used yet."""
+    state = call_routing.thread_state
+    trace, state.paused_trace = state.paused_trace, None
+    if trace is not None:
+        begin_mode(trace)

@@ -22,7 +22,7 @@ from ..tensor_product import einsum_product, matmul_product
 from ..written_attention import OpenSoftmax, head_count
 from .function_mode import begin_mode, end_mode, finish_modes, other_mode
 from .patching import Replacement, Tap
-from .score_trace import NOT_FOUND, begin_trace, end_trace, without_softmax
+from .score_trace import NOT_FOUND, begin_trace, end_trace, resume_trace, without_softmax
 from .value_trace import ValueTrace
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
         waiting.remove(softmax)
         end_mode()
         _report(softmax)
+        resume_trace()
     return ablated
 
 
@@ -157,6 +158,7 @@ def _ablated(softmax: OpenSoftmax, out: Tensor) -> Tensor:
 
 def close_softmaxes() -> None:
     """At the end of a watch: no product will follow."""
+    call_routing.thread_state.paused_trace = None
     end_mode()
     forget_masks()
     waiting, call_routing.thread_state.softmaxes = call_routing.thread_state.softmaxes, []
@@ -167,6 +169,7 @@ def close_softmaxes() -> None:
 def _forget() -> None:
     """After the last watch or ablation: what an ablation alone left waiting is nobody's."""
     call_routing.thread_state.softmaxes.clear()
+    call_routing.thread_state.paused_trace = None
     end_mode()
     finish_modes()
     without_softmax.clear()
