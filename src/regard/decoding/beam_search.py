@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 import torch
 
 from ..data.batch import BEGIN, END, PAD, UNKNOWN
+from ..layers import packed_weights
 from ..models.decoders.decoder import Decoder
-from .beam_state import Beam, History, Hypothesis, Ranking, decoder_step
+from .beam_state import Beam, History, Hypothesis, Ranking
+from .beam_step import BeamLoop
 from .constraints.constrained_search import constrained_search
 from .search_graphs import STEPS, graphs_of, recordable
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from ..models import EncoderDecoder
     from ..models.annotations import Annotations
     from ..models.decoders.decoder import State
-    from .beam_state import BeamStep
+    from .beam_step import BeamStep
     from .ensemble import Ensemble
     from .sampling import Sample
 
@@ -108,8 +110,9 @@ def search(
         history = History(steps, len(most), beams, device)
         state = decoder.start(annotations, beams=beams, steps=steps)
         generator = None if sample is None else sample.generator(device)
-        for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
-            history.write(at, alive, advanced)
+        with packed_weights(*(module for module in model.modules() if isinstance(module, Decoder))):
+            for at, alive, advanced in decode_steps(decoder, state, beam, steps, ranking, sample, generator):
+                history.write(at, alive, advanced)
         hypotheses = history.best(best)
     if weights:
         _add_weights(decoder, annotations, hypotheses, first=weights == "first")
@@ -174,28 +177,20 @@ def decode_steps(
     Yields the number of each step, the sentences that the rows of the beam belong to, and the step's result. `unknown`
     allows <unk>.
     """
-    beams, device = beam.tokens.shape[1], beam.tokens.device
-    alive = torch.arange(len(beam.tokens), device=device)
-    # The step, as the device counts it. A tensor without a dimension would be read back when it is used as an index.
-    at = torch.zeros(1, dtype=torch.int64, device=device)
+    loop, device = BeamLoop(decoder, state, beam, ranking, sample, generator, unknown=unknown), beam.tokens.device
     for step in range(steps):
-        advanced, state = decoder_step(decoder, state, beam, at, ranking, sample, generator, unknown=unknown)
-        yield at, alive, advanced
-        beam, parents, at = advanced.beam, advanced.parents, at + 1
-        done = beam.done(ranking, prune=sample is None)
+        at, sentences = loop.at, loop.sentences
+        yield at, sentences, loop.step()
         if device.type == "cpu":
             # A finished sentence costs as much as any other; removing it costs a copy of the state.
+            done = loop.done()
             finished = int(done.sum())
-            if finished == len(alive):
+            if finished == len(sentences):
                 return
-            if finished * 8 >= len(alive):
-                going = (~done).nonzero().squeeze(1)
-                alive, beam, parents, state = alive[going], beam.select(going), parents[going], state.keep(going)
-        elif step % STEPS == STEPS - 1 and bool(done.all()):  # the only synchronisation with the GPU
+            if finished * 8 >= len(sentences):
+                loop.keep((~done).nonzero().squeeze(1))
+        elif step % STEPS == STEPS - 1 and bool(loop.done().all()):  # the only synchronisation with the GPU
             return
-        if beams > 1 and sample is None:
-            first = torch.arange(0, beams * len(alive), beams, device=device)[:, None]
-            state = state.reorder((first + parents).flatten())
 
 
 def _add_weights(

@@ -1,23 +1,21 @@
-"""The beam: the live hypotheses of every sentence of a batch, their extension by one token, and their history."""
+"""The beam: the live hypotheses of every sentence of a batch, and the history they are read from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..data.batch import BEGIN, END, UNKNOWN
+from ..data.batch import BEGIN
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ..models.decoders.decoder import Decoder, State
-    from .sampling import Sample
+    from .beam_step import BeamStep
 
 NEVER = -torch.inf
-GROUP = 16  # entries of a group in `topk`
 
 
 @dataclass
@@ -111,7 +109,7 @@ class Beam:
             coverage=None if places is None else (~places).float()[:, None].repeat(1, beams, 1),
         )
 
-    def select(self, rows: Int[Tensor, "kept"]) -> Beam:
+    def select(self, rows: Int[Tensor, "kept"] | slice) -> Beam:
         return Beam(
             self.tokens[rows],
             self.logprobs[rows],
@@ -130,111 +128,6 @@ class Beam:
         alive = self.logprobs.amax(1)  # [batch]
         over = alive == NEVER
         return over | (self.leaders[:, -1] >= ranking(alive, self.limits + 1)) if prune else over
-
-
-@dataclass
-class BeamStep:
-    """One step: the beam after it, the hypothesis each column came from, and the scores of those that ended."""
-
-    beam: Beam
-    parents: Int[Tensor, "batch beams"]
-    tokens: Int[Tensor, "batch beams"]
-    logprobs: Float[Tensor, "batch beams"]
-    ended: Float[Tensor, "batch beams"]  # −∞ where a hypothesis continues
-
-
-def decoder_step(
-    decoder: Decoder[Any],
-    state: State,
-    beam: Beam,
-    at: Int[Tensor, "1"],
-    ranking: Ranking,
-    sample: Sample | None = None,
-    generator: torch.Generator | None = None,
-    *,
-    unknown: bool = True,
-) -> tuple[BeamStep, State]:
-    """The decoder reads the last token of every hypothesis, and the beam advances by what it says."""
-    features, state, weights = decoder.step(beam.tokens.flatten(), state, weights=beam.coverage is not None)
-    if beam.coverage is not None:
-        if weights is None:
-            raise ValueError("coverage_penalty needs a decoder with attention; this one has none: set it to 0")
-        weights = weights.float().mean(1).unflatten(0, beam.tokens.shape)  # [batch, beams, places]
-    logits = decoder.readout(features).unflatten(0, beam.tokens.shape)  # [batch, beams, vocabulary]
-    return advance(beam, logits, weights, at, ranking, sample, generator, unknown=unknown), state
-
-
-def advance(
-    beam: Beam,
-    logits: Float[Tensor, "batch beams vocabulary"],
-    weights: Float[Tensor, "batch beams places"] | None,
-    at: Int[Tensor, "1"],
-    ranking: Ranking,
-    sample: Sample | None = None,
-    generator: torch.Generator | None = None,
-    *,
-    unknown: bool = True,
-) -> BeamStep:
-    """Every hypothesis by every token; the likeliest stay. `at` counts the tokens before this one, and `unknown` says
-    whether <unk> may follow.
-
-    Tensors of fixed shapes in and out and no number read back, so that a GPU never waits and a graph can hold it.
-    """
-    logprobs = logits.float().log_softmax(-1)
-    logprobs[..., :END] = NEVER  # <pad> and <s> are no words
-    if not unknown:
-        logprobs[..., UNKNOWN] = NEVER
-    if beam.forced is not None:
-        token = beam.forced[:, at, None]  # [batch, 1, 1]
-        other = torch.arange(logprobs.shape[-1], device=token.device) != token
-        logprobs = logprobs.masked_fill(other & (token >= 0), NEVER)
-    if sample is None:
-        values, tokens = topk(logprobs, min(beam.tokens.shape[1], logprobs.shape[-1]))  # [batch, beams, choices]
-    else:
-        tokens = sample.draw(logprobs, generator)[..., None]  # [batch, beams, 1]
-        values = logprobs.gather(-1, tokens)
-    # At its limit a hypothesis can only end: its first choice is </s>, and it has no other.
-    last = (at >= beam.limits)[:, None, None]
-    only = torch.full_like(values, NEVER)
-    only[..., 0] = logprobs[..., END]
-    values, tokens = torch.where(last, only, values), torch.where(last, END, tokens)
-    return _best(beam, values, tokens, weights, at, ranking, apart=sample is not None)
-
-
-def _best(
-    beam: Beam,
-    values: Float[Tensor, "batch beams choices"],
-    tokens: Int[Tensor, "batch beams choices"],
-    weights: Float[Tensor, "batch beams places"] | None,
-    at: Int[Tensor, "1"],
-    ranking: Ranking,
-    *,
-    apart: bool,
-) -> BeamStep:
-    """The likeliest continuations; with `apart` each column goes its own way."""
-    beams, choices = values.shape[1:]
-    columns = torch.arange(beams, device=values.device)
-    totals = beam.logprobs[..., None] + values  # [batch, beams, choices]
-    if apart:
-        logprobs, parents, tokens = totals[..., 0], columns.expand_as(beam.tokens), tokens[..., 0]
-    else:
-        logprobs, order = totals.flatten(1).topk(beams)  # [batch, beams], best first
-        parents, tokens = order // choices, tokens.flatten(1).gather(1, order)
-        logprobs = logprobs.masked_fill(columns >= beam.free[:, None], NEVER)
-    coverage = beam.coverage
-    if coverage is not None and weights is not None:
-        coverage = (coverage + weights).gather(1, parents[..., None].expand_as(coverage))
-    ends = (tokens == END) & (logprobs > NEVER)
-    ended = torch.where(ends, ranking(logprobs, at + 1, coverage), NEVER)
-    after = replace(
-        beam,
-        tokens=tokens,
-        logprobs=logprobs.masked_fill(ends, NEVER),
-        free=beam.free - ends.sum(1),
-        leaders=torch.cat([beam.leaders, ended], 1).topk(beam.leaders.shape[1]).values,
-        coverage=coverage,
-    )
-    return BeamStep(after, parents, tokens, logprobs, ended)
 
 
 class History:
@@ -279,24 +172,3 @@ class History:
             ]
             for sentence in zip(tokens.tolist(), ends.tolist(), scores.tolist(), logprobs, strict=True)
         ]
-
-
-def topk(x: Float[Tensor, "*rows n"], count: int) -> tuple[Float[Tensor, "*rows count"], Int[Tensor, "*rows count"]]:
-    """x.topk(count) and its indices, for rows as long as a vocabulary and a small count.
-
-    Entries j, j + c, j + 2c, … make a group, c = n // 16. The largest `count` entries lie in the groups with the
-    `count` largest maxima, so a row is read once for those, and only what lies in the best groups (and the rest that
-    fills no group) is sorted. On rows of 10,000 a CPU takes less than half as long for it as for `topk`.
-    """
-    n = x.shape[-1]
-    groups = n // GROUP
-    if groups < 4 * count:
-        return torch.topk(x, count)
-    maxima = x[..., : GROUP * groups].unflatten(-1, (GROUP, groups)).amax(-2)
-    best = maxima.topk(count, sorted=False).indices  # [*rows, count]
-    members = torch.arange(0, GROUP * groups, groups, device=x.device)
-    index = (best[..., None] + members).flatten(-2)  # [*rows, count · 16]
-    rest = torch.arange(GROUP * groups, n, device=x.device).expand(*x.shape[:-1], -1)
-    index = torch.cat([index, rest], -1)
-    values, order = x.gather(-1, index).topk(count)
-    return values, index.gather(-1, order)

@@ -21,13 +21,13 @@ from torch.nn.modules import module as torch_modules
 from ..attention.listeners import listeners
 from ..models.annotations import Annotations
 from ..models.decoders.decoder import Decoder
-from .beam_state import Beam, History, decoder_step
+from .beam_state import Beam, History
+from .beam_step import BeamLoop
 
 if TYPE_CHECKING:
     from jaxtyping import Int
     from torch import Tensor
 
-    from ..models.decoders.decoder import State
     from .beam_state import Hypothesis, Ranking
 
 STEPS = 8  # of a graph
@@ -193,9 +193,7 @@ class _Loop:
         self.annotations, self.limits, self.shape = annotations, limits, shape
         self.history = History(shape.steps, len(limits), shape.beams, limits.device)
         self.taken = 0
-        self.beam: Beam | None = None
-        self.state: State | None = None
-        self.at: Tensor | None = None
+        self._loop: BeamLoop | None = None
 
     def run(self, decoder: Decoder[Any]) -> History:
         while not bool(self.advance(decoder)) and self.taken < self.shape.steps:
@@ -204,24 +202,22 @@ class _Loop:
 
     def advance(self, decoder: Decoder[Any]) -> Tensor:
         """The next steps; whether all sentences have ended after them."""
-        shape, device = self.shape, self.limits.device
-        if self.beam is None or self.state is None or self.at is None:
-            places = None
-            if shape.ranking.coverage:
-                width = self.annotations.vectors.shape[1]
-                places = torch.arange(width, device=device) < self.annotations.lengths[:, None]
-            self.history.clear()
-            self.beam = Beam.start(self.limits, shape.beams, shape.best, places, apart=False)
-            self.state = decoder.start(self.annotations, beams=shape.beams, steps=shape.steps)
-            self.at = torch.zeros(1, dtype=torch.int64, device=device)
-        rows = torch.arange(len(self.limits), device=device)
-        for _ in range(min(STEPS, shape.steps - self.taken)):
-            advanced, self.state = decoder_step(decoder, self.state, self.beam, self.at, shape.ranking)
-            self.history.write(self.at, rows, advanced)
-            self.beam, self.at, self.taken = advanced.beam, self.at + 1, self.taken + 1
-            if shape.beams > 1:
-                self.state = self.state.reorder((rows[:, None] * shape.beams + advanced.parents).flatten())
-        return self.beam.done(shape.ranking, prune=True).all()
+        loop = self._loop = self._loop or self._begin(decoder)
+        for _ in range(min(STEPS, self.shape.steps - self.taken)):
+            at = loop.at
+            self.history.write(at, loop.sentences, loop.step())
+            self.taken += 1
+        return loop.done().all()
+
+    def _begin(self, decoder: Decoder[Any]) -> BeamLoop:
+        shape, places = self.shape, None
+        if shape.ranking.coverage:
+            width = self.annotations.vectors.shape[1]
+            places = torch.arange(width, device=self.limits.device) < self.annotations.lengths[:, None]
+        self.history.clear()
+        beam = Beam.start(self.limits, shape.beams, shape.best, places, apart=False)
+        state = decoder.start(self.annotations, beams=shape.beams, steps=shape.steps)
+        return BeamLoop(decoder, state, beam, shape.ranking)
 
 
 class _Recording:

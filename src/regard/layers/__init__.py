@@ -2,6 +2,8 @@
 
 from .fast_dropout import Dropout as Dropout
 from .multihead_attention import MultiHead as MultiHead
+from .packed_linear import Linear as Linear
+from .packed_linear import packed_weights as packed_weights
 from .positions import LearnedPositions as LearnedPositions
 from .positions import RotaryPositions as RotaryPositions
 from .positions import SinusoidalPositions as SinusoidalPositions

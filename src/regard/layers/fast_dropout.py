@@ -50,8 +50,10 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        if not self.training:
+            return x
         chance = round(self.p * _STEPS)
-        if x.device.type != "cpu" or not self.training or not 0 < chance < _STEPS or transformed():
+        if x.device.type != "cpu" or not 0 < chance < _STEPS or transformed():
             return super().forward(x)
         y: Tensor = _Drop.apply(x, chance)
         return y

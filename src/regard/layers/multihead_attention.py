@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import ScaledDot, attend
+from ..attention.listeners import listeners
+from .packed_linear import Linear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -50,9 +54,11 @@ class MultiHead(nn.Module):
         self.heads, self.key_heads, self.head_width = heads, key_heads, width // heads
         self.energy = ScaledDot() if energy is None else energy
         self.rotary, self.dropout = rotary, dropout
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key_value = nn.Linear(width if memory is None else memory, 2 * key_heads * self.head_width, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.query = Linear(width, width, bias=bias)
+        # The keys of a memory are computed once for a search, which does not pay for packing.
+        kind, source = (Linear, width) if memory is None else (nn.Linear, memory)
+        self.key_value = kind(source, 2 * key_heads * self.head_width, bias=bias)
+        self.output = Linear(width, width, bias=bias)
         for linear in (self.query, self.key_value, self.output):
             nn.init.xavier_uniform_(linear.weight)
             if bias:
@@ -88,6 +94,9 @@ class MultiHead(nn.Module):
         dropout, seen = self.dropout if self.training else 0.0, None
         if weights:
             z, seen = attend(q, k, v, energy=how, mask=mask, dropout=dropout, weights=True)
+        elif mask is None and type(how) is ScaledDot and _is_step(q):
+            # What `attend` would do. For the few queries of a step its checks take longer than the kernel.
+            z = scaled_dot_product_attention(q, k, v, scale=how.scale, enable_gqa=self.key_heads < self.heads)
         else:
             z = attend(q, k, v, energy=how, mask=mask, dropout=dropout)
         return self.output(z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
@@ -102,3 +111,8 @@ class MultiHead(nn.Module):
     ) -> tuple[Float[Tensor, "batch queries width"], Weights | None]:
         k, v = self.keys(x if memory is None else memory)
         return self.look(x, k, v, mask=mask, weights=weights)
+
+
+def _is_step(q: Tensor) -> bool:
+    """Whether these are the queries of a step on a CPU, without gradients, and nobody listens."""
+    return q.shape[-2] < 16 and q.device.type == "cpu" and not torch.is_grad_enabled() and not listeners

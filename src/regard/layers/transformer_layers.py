@@ -9,6 +9,7 @@ from torch import nn
 from ..attention import Alibi, Modified, ScaledDot, causal
 from .fast_dropout import Dropout
 from .multihead_attention import MultiHead
+from .packed_linear import Linear
 from .positions import RotaryPositions
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class FeedForward(nn.Sequential):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, section 3.3)."""
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
-        first, second = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        first, second = Linear(width, hidden), Linear(hidden, width)
         for linear in (first, second):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)

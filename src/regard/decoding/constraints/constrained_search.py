@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...data.batch import BEGIN, END
-from ..beam_state import NEVER, Hypothesis, topk
+from ..beam_state import NEVER, Hypothesis
+from ..beam_step import topk
 from .phrase_matcher import PhraseMatcher
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...attention.torch_transforms import exact
+from ...attention.torch_transforms import exact, plain
+from ..packed_linear import pack, product
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -115,9 +116,17 @@ class DeferredLinear:
         self._pairs = GradientPairs()
         learns = torch.is_grad_enabled() and (matrix.requires_grad or (bias is not None and bias.requires_grad))
         self._edge = _Collect.apply(matrix, bias, self._pairs) if learns else None
+        self._packed: Tensor | None = None  # for a loop without gradients, from its second step on
+        self._called = False
 
     def __call__(self, x: Float[Tensor, "*batch rows in"]) -> Float[Tensor, "*batch rows out"]:
         x = x.to(self.matrix.dtype)
+        if not torch.is_grad_enabled() and plain(x):
+            if self._called and self._packed is None:
+                self._packed = pack(self.matrix)
+            self._called = True
+            if self._packed is not None:
+                return product(x, self._packed, self.bias)
         if self._edge is None:
             return _product(x, self.matrix, self.bias)
         y: Tensor = _Product.apply(x, self._edge, self.matrix, self.bias, self._pairs)

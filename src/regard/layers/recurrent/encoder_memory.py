@@ -69,6 +69,13 @@ class EncoderMemory:
         """energy(q, k), −∞ on padding; `closed` (0 or −∞) is added."""
         return self._energies(q) + (self._closed if closed is None else self._closed + closed)
 
+    def weights(
+        self, q: Float[Tensor, "batch queries d"], closed: Float[Tensor, "batch queries places"] | None = None
+    ) -> Float[Tensor, "batch queries places"]:
+        """softmax(energy(q, k)), in float32 at least."""
+        e = self.energies(q, closed)
+        return torch.softmax(e, dim=-1, dtype=torch.promote_types(e.dtype, torch.float32))
+
     def attend(
         self,
         q: Float[Tensor, "batch queries d"],
@@ -77,8 +84,7 @@ class EncoderMemory:
         scale: Float[Tensor, "batch queries places"] | None = None,
     ) -> tuple[Float[Tensor, "batch queries width"], Float[Tensor, "batch queries places"]]:
         """Context and weights. `closed` is added to the energies (0 or −∞), `scale` multiplies the weights."""
-        e = self.energies(q, closed)
-        p = torch.softmax(e, dim=-1, dtype=torch.promote_types(e.dtype, torch.float32))
+        p = self.weights(q, closed)
         if scale is not None:
             p = p * scale
         z = self.mix(p)

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ...attention.kernels import has_triton
 from ...attention.torch_transforms import exact
+from ..fast_tanh import tanh_
 from .deferred_gradient import BackwardPass, collects
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def step_energies(
         from .loop_additive_triton import energies
 
         return energies(q[:, 0], keys, weight)[:, None], None
-    hidden = torch.tanh_(q[:, :, None] + keys[:, None])
+    hidden = tanh_(q[:, :, None] + keys[:, None])
     with exact(q.device):
         return hidden @ weight, hidden
 
@@ -125,7 +126,7 @@ def add_step_gradients(
 
         return add_gradients(g[:, 0], q[:, 0], keys, weight, sum_keys, sum_weight)[:, None]
     if hidden is None:
-        hidden = torch.tanh_(q[:, :, None] + keys[:, None])
+        hidden = tanh_(q[:, :, None] + keys[:, None])
     with exact(g.device):
         sum_weight[:1].add_(g.reshape(1, -1) @ hidden.flatten(0, 2))
     into: Tensor = torch.ops.aten.tanh_backward(g[..., None], hidden)  # [batch, queries, places, d]

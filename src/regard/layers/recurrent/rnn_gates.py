@@ -13,6 +13,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...attention.kernels import has_triton
+from ..fast_tanh import tanh_
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -33,7 +34,7 @@ class _GRU(torch.autograd.Function):
         rz = torch.sigmoid(inputs[..., : 2 * width] + recurrent[..., : 2 * width])
         r, z = rz.chunk(2, dim=-1)
         b = recurrent[..., 2 * width :]
-        n = torch.addcmul(inputs[..., 2 * width :], r, b).tanh_()
+        n = tanh_(torch.addcmul(inputs[..., 2 * width :], r, b))
         new = torch.lerp(n, h, z)  # n + z (h − n)
         ctx.save_for_backward(rz, n, b, h)
         return new

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ...layers import Linear
 from ..config_base import PartConfig
 from ..cross_entropy import cross_entropy
 
@@ -155,6 +156,6 @@ class Decoder(nn.Module, ABC, Generic[S]):
 
 def output_matrix(width: int, vocabulary: int) -> nn.Linear:
     """The matrix from features to logits; its rows have length about 1, as those of an embedding table have."""
-    matrix = nn.Linear(width, vocabulary, bias=False)
+    matrix = Linear(width, vocabulary, bias=False)
     nn.init.normal_(matrix.weight, std=width**-0.5)
     return matrix

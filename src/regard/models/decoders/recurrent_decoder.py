@@ -9,12 +9,15 @@ import torch
 from torch import nn
 
 from ...attention import Additive, Concat, Dot, General
-from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell
+from ...attention.listeners import listeners
+from ...layers import Dropout, EncoderMemory, Linear, LocalAttention, RecurrentCell
 from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config_base import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import drop_words, token_embedding
-from .decoder import Decoder, DecoderConfig, DecoderOutput, State, beam_rows, output_matrix
+from .decoder import Decoder, DecoderConfig, DecoderOutput, output_matrix
+from .recurrent_products import RecurrentProducts
+from .recurrent_state import RecurrentDecoderState, RecurrentLoop, RecurrentStep
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -82,52 +85,6 @@ class RecurrentDecoderConfig(DecoderConfig):
         return RecurrentDecoder(self, vocabulary, memory)
 
 
-@dataclass
-class RecurrentLoop:
-    """What is constant in a loop over the target: cells, matrices, and what the decoder attends to."""
-
-    cells: list[LoopCell]
-    second: LoopCell | None  # the cell of the conditional decoder's second step
-    memory: EncoderMemory | None
-    query: DeferredLinear | None  # Luong's projection of the query, where the energy has one
-    join: DeferredLinear | None  # Luong's h̃
-    summary: Float[Tensor, "sentences width"]
-    context: Float[Tensor, "sentences gates"] | None  # without attention: the summary's part of the gates
-
-    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentLoop:
-        return replace(
-            self,
-            memory=None if self.memory is None else self.memory.select(sentences),
-            summary=self.summary[sentences],
-            context=None if self.context is None else self.context[sentences],
-        )
-
-
-@dataclass
-class RecurrentStep:
-    """The result of a step: `hidden` and `fed` for the next, `context` and `weights` for the output."""
-
-    hidden: list[Hidden]
-    fed: Float[Tensor, "rows width"] | None = None  # Luong's h̃
-    context: Float[Tensor, "rows memory"] | None = None
-    weights: Float[Tensor, "rows places"] | None = None
-
-
-@dataclass
-class RecurrentDecoderState(State):
-    loop: RecurrentLoop
-    last: RecurrentStep
-    position: int
-    beams: int
-
-    def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentDecoderState:
-        hidden = [tuple(x[rows] for x in layer) for layer in self.last.hidden]
-        return replace(self, last=RecurrentStep(hidden, None if self.last.fed is None else self.last.fed[rows]))
-
-    def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentDecoderState:
-        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
-
-
 class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     """A GRU or LSTM over the target.
 
@@ -166,7 +123,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
         else:
             width, twice = config.embedding, 2 if config.readout == "maxout" else 1
-            self.join = nn.Linear(config.width + config.embedding + memory, width * twice)
+            self.join = Linear(config.width + config.embedding + memory, width * twice)
         self.output = output_matrix(width, vocabulary)
 
     def forward(
@@ -185,6 +142,10 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentDecoderState:
         loop, step = self._start(annotations)
+        plain = not (self.training or torch.is_grad_enabled() or listeners or self._luong)
+        if plain and beams > 1 and loop.memory is not None and step.hidden[0][0].dtype == loop.memory.values.dtype:
+            attending = self.cells[0] if self.second is None else self.second
+            loop.products = RecurrentProducts.compute(self.cells[0], attending, self.join, loop.memory.values)
         hidden = [tuple(x.repeat_interleave(beams, 0) for x in layer) for layer in step.hidden]
         fed = None if step.fed is None else step.fed.repeat_interleave(beams, 0)
         return RecurrentDecoderState(loop, RecurrentStep(hidden, fed), 0, beams)
@@ -193,10 +154,42 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         self, tokens: Int[Tensor, "rows"], state: RecurrentDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
         y = self._embed(tokens)
+        if state.loop.products is not None and state.loop.memory is not None and not listeners:
+            return self._step_with_products(state.loop.products, state.loop.memory, y, state, weights=weights)
         after = self._step(state.loop, state.last, self.cells[0].input_gates(y), state.position, state.beams)
         features = self._features(state.loop, y[:, None], [after])[:, 0]
         maps = after.weights[:, None] if weights and after.weights is not None else None
         return features, replace(state, last=after, position=state.position + 1), maps
+
+    def _step_with_products(
+        self,
+        products: RecurrentProducts,
+        memory: EncoderMemory,
+        y: Float[Tensor, "rows embedding"],
+        state: RecurrentDecoderState,
+        *,
+        weights: bool,
+    ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
+        """`_step` and `_features` of one step, with the products that were computed before the search."""
+        loop, last, inputs = state.loop, state.last.hidden, products.token(y)
+        first, second, size = loop.cells[0], loop.second, self.cells[0].size
+        recurrent, q = first.recall(last[0])
+        hidden = last[0] if second is None else first.step(inputs[:, :size], None, recurrent, last[0])
+        if second is not None:
+            recurrent, q = second.recall(hidden)
+        q = q if q.shape[1] else hidden[0]
+        p = memory.weights(q.unflatten(0, (-1, state.beams)))
+        context = products.context(p).flatten(0, 1)
+        read = inputs[:, size:] + context[:, size:]
+        if second is None:
+            layers = [first.step(inputs[:, :size] + context[:, :size], None, recurrent, hidden)]
+        else:
+            layers = [second.step(context[:, :size], None, recurrent, hidden)]
+        for cell, before in zip(loop.cells[1:], last[1:], strict=True):
+            layers.append(cell.step(None, layers[-1][0], cell.recall(before)[0], before))
+        features = self._squash(read.add_(products.state(layers[-1][0])))
+        after = replace(state, last=RecurrentStep(layers), position=state.position + 1)
+        return features, after, p.flatten(0, 1)[:, None] if weights else None
 
     def _embed(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch embedding"]:
         y: Tensor = self.dropout(drop_words(self.embedding(tokens), self.word_dropout))
@@ -273,10 +266,11 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             c = loop.summary.repeat_interleave(len(h) // len(loop.summary), 0)[:, None].expand(-1, len(steps), -1)
         else:
             c = torch.stack([s.context for s in steps if s.context is not None], 1)
-        joined = self.join(torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))
-        maxout = self.config.readout == "maxout"
-        joined = joined.unflatten(-1, (-1, 2)).amax(-1) if maxout else torch.tanh(joined)
-        return self.dropout(joined)  # type: ignore[no-any-return]
+        return self.dropout(self._squash(self.join(torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))))  # type: ignore[no-any-return]
+
+    def _squash(self, joined: Float[Tensor, "*rows join"]) -> Float[Tensor, "*rows width"]:
+        """The nonlinearity of the readout."""
+        return joined.unflatten(-1, (-1, 2)).amax(-1) if self.config.readout == "maxout" else torch.tanh(joined)
 
 
 def _attend(

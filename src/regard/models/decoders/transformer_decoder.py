@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...attention import padding
+from ...attention.torch_transforms import readable
 from ...layers import DecoderLayer, Dropout
 from ...layers.positions import absolute_positions
 from ..encoders.source_embedding import token_embedding
@@ -55,6 +56,7 @@ class TransformerDecoderState(State):
     position: int
     source: list[tuple[Tensor, Tensor] | None]  # per layer, each [sentences, heads, places, d]; None: no annotations
     lengths: Int[Tensor, "sentences"]
+    padded: bool = True  # whether a sentence may have less places than others
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> TransformerDecoderState:
         written = self.cache[..., : self.position, :]
@@ -69,6 +71,7 @@ class TransformerDecoderState(State):
             self.position,
             [None if source is None else (source[0][sentences], source[1][sentences]) for source in self.source],
             self.lengths[sentences],
+            self.padded,
         )
 
 
@@ -110,7 +113,10 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         config, like = self.config, self.output.weight if source[0] is None else source[0][0]
         heads, rows = config.key_heads or config.heads, len(annotations.lengths) * beams
         room = (len(source), 2, rows, heads, steps, config.width // config.heads)
-        return TransformerDecoderState(like.new_empty(room), 0, source, annotations.lengths)
+        lengths, places = annotations.lengths, annotations.vectors.shape[1]
+        # On a GPU reading the lengths would wait for it.
+        padded = lengths.device.type != "cpu" or not readable(lengths) or bool((lengths < places).any())
+        return TransformerDecoderState(like.new_empty(room), 0, source, lengths, padded)
 
     def step(
         self, tokens: Int[Tensor, "rows"], state: TransformerDecoderState, *, weights: bool = False
@@ -133,7 +139,7 @@ class TransformerDecoder(Decoder[TransformerDecoderState]):
         at, end, room = state.position, state.position + tokens.shape[1], state.cache.shape[-2]
         if end > room:
             raise ValueError(f"this state was started for {room} steps, and all are taken; start it with more")
-        x, mask = self._embed(tokens, at), padding(state.lengths)
+        x, mask = self._embed(tokens, at), padding(state.lengths) if state.padded else None
         layer_weights = []
         for number, layer in enumerate(self.layers):
             k_cache, v_cache = state.cache[number]

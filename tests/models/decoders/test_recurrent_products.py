@@ -1,0 +1,76 @@
+"""Products that are computed before a search change none of its steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from regard.attention.listeners import listeners
+from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig
+from regard.models.decoders.recurrent_decoder import RecurrentDecoder
+from tests.support.small_models import ENCODERS, VOCABULARY, WIDTH, batch
+
+BEAMS = 3
+SETTINGS: dict[str, dict[str, Any]] = {
+    "Bahdanau": {},
+    "Bahdanau, dot, maxout": {"energy": "dot", "readout": "maxout"},
+    "Bahdanau, LSTM, 2 layers": {"cell": "lstm", "layers": 2},
+    "conditional": {"attention": "conditional"},
+    "conditional, general, 2 layers": {"attention": "conditional", "energy": "general", "layers": 2},
+}
+
+
+def _steps(decoder: RecurrentDecoder, annotations: Any, tokens: torch.Tensor) -> list[torch.Tensor]:
+    """Features and weights of a few steps, with a change of beams and of sentences between them."""
+    state, results = decoder.start(annotations, beams=BEAMS, steps=4), []
+    for number, row in enumerate(tokens):
+        features, state, weights = decoder.step(row[: len(state.last.hidden[0][0])], state, weights=True)
+        assert weights is not None
+        results += [features, weights]
+        if number == 0:
+            state = state.reorder(torch.tensor([1, 1, 0, 5, 4, 3, 8, 8, 8]))
+        if number == 1:
+            state = state.keep(torch.tensor([0, 2]))
+    return results
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_step_is_the_same_with_and_without_products(name: str) -> None:
+    torch.manual_seed(0)
+    settings = {"embedding": 8, "width": WIDTH, "dropout": 0.0, **SETTINGS[name]}
+    config = EncoderDecoderConfig(
+        VOCABULARY, VOCABULARY, ENCODERS["bidirectional GRU"], RecurrentDecoderConfig(**settings)
+    )
+    model, data = EncoderDecoder(config).double().eval(), batch(3)
+    decoder, annotations = model.decoder, model.encode(data.source, data.source_lengths)
+    assert isinstance(decoder, RecurrentDecoder)
+    tokens = torch.randint(4, VOCABULARY, (4, 3 * BEAMS))
+    expected = _steps(decoder, annotations, tokens)
+    with torch.no_grad():
+        assert decoder.start(annotations, beams=BEAMS).loop.products is not None
+        results = _steps(decoder, annotations, tokens)
+    assert decoder.start(annotations, beams=BEAMS).loop.products is None
+    for result, wanted in zip(results, expected, strict=True):
+        assert torch.allclose(result, wanted, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_a_listener_sees_the_values_and_not_their_products() -> None:
+    decoder = RecurrentDecoderConfig(embedding=8, width=WIDTH)
+    model = EncoderDecoder(EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["bidirectional GRU"], decoder)).eval()
+    data, widths = batch(3), []
+    annotations = model.encode(data.source, data.source_lengths)
+    state = model.decoder.start(annotations, beams=BEAMS)
+
+    def listener(request: Any, output: torch.Tensor, *_: Any) -> torch.Tensor:
+        widths.append(request.v.shape[-1])
+        return output
+
+    listeners.append(listener)
+    try:
+        model.decoder.step(torch.full((3 * BEAMS,), 5), state)
+    finally:
+        listeners.remove(listener)
+    assert widths == [annotations.vectors.shape[-1]]
