@@ -105,7 +105,10 @@ class Part:
         tensors = {name: x for name, x in self.arguments().items() if isinstance(x, Tensor)}
         settings = self.settings()
         for name, x in settings.items():
-            if not _is_plain(x):
+            if isinstance(x, Part):
+                settings[name], inner = x.describe()
+                tensors |= {f"{name}.{key}": tensor for key, tensor in inner.items()}
+            elif not _is_plain(x):
                 raise ValueError(
                     f"{type(self).__name__} has {name} = {x!r}, which is no tensor, number, string or list"
                 )
@@ -129,8 +132,12 @@ class Part:
             )
         if part.trace_key is None:
             prefix = f"{kind}{place}."
-            settings |= {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
-            return part(**settings)  # type: ignore[no-any-return]
+            own = {name[len(prefix) :]: x for name, x in tensors.items() if name.startswith(prefix)}
+            for name, x in settings.items():
+                if isinstance(x, dict):  # a part inside it
+                    inner = {key[len(name) + 1 :]: own.pop(key) for key in list(own) if key.startswith(f"{name}.")}
+                    settings[name] = Part.rebuild(x, inner)
+            return part(**settings, **own)  # type: ignore[no-any-return]
         first = settings.pop(part.trace_key)
         if not _argument_names(part):
             return part()  # type: ignore[no-any-return]

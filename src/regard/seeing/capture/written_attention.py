@@ -106,17 +106,17 @@ class OpenSoftmax:
         lead = self._lead(w)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
+        changed = self._versions.changed()
         try:
-            return recomputed_record(self._scores(), w, v, out, dropout)
+            return recomputed_record(self._scores(), w, v, out, dropout, changed)
         except NotRecomputableError as error:
-            return record_of_weights(w, v, out, dropout=dropout, reason=str(error))
+            reason = "its weights were changed in place after the softmax" if changed else str(error)
+            return record_of_weights(w, v, out, dropout=dropout, reason=reason)
 
     def _scores(self) -> WrittenScores:
         """How the input of the softmax was computed, if one product with values has all keys in its order."""
         if isinstance(self.origin, str):
             raise NotRecomputableError(self.origin)
-        if self._versions.changed():
-            raise NotRecomputableError("its weights were changed in place after the softmax")
         if len(self.pieces) > 1 or not self.complete:
             raise NotRecomputableError("its weights are multiplied with values in parts")
         if self.dim != self.weights.dim() - 1:

@@ -115,6 +115,18 @@ def _shifted_by_two(p: Tensor) -> Tensor:
     return p.reshape(B, H, 3 * T, T)[:, :, 2:, :].reshape(B, H, T, 3 * T - 2)[..., :T]
 
 
+BUCKETS = (torch.arange(T)[:, None] - torch.arange(T)).clamp(-20, 19) + 20
+
+
+def _disentangled(q: Tensor, k: Tensor) -> Tensor:
+    """DeBERTa: from the query to the position of the key, and from the key to the position of the query."""
+    r, score = _distances(q, 40), 0
+    score += torch.gather(q @ r.mT, -1, BUCKETS.expand(B, H, T, T)) * 0.5  # type: ignore[assignment]
+    to_query = torch.gather(k @ (r + 0.5).mT, dim=-1, index=(39 - BUCKETS).expand(B, H, T, T)).transpose(-1, -2)
+    score += to_query / 3
+    return score  # type: ignore[return-value]
+
+
 WAYS: dict[str, Scores] = {
     "in place": _in_place,
     "filled": _filled,
@@ -131,6 +143,8 @@ WAYS: dict[str, Scores] = {
     "positions first": lambda q, k: _shifted(q @ _distances(q).mT * 0.5) + q @ k.mT,
     "padded positions": lambda q, k: q @ k.mT * 0.3 + _padded_shift(q @ _distances(q)[..., 1:, :].mT),
     "every second position": lambda q, k: q @ k.mT * 0.3 + _shifted_by_two(q @ _far_distances(q).mT),
+    "disentangled": lambda q, k: q @ (k / 3).mT + _disentangled(q, k) + CAUSAL.to(q.dtype),
+    "transposed": lambda q, k: q @ k.mT * 0.1 + (k @ (q + 1).mT * 0.1).transpose(-1, -2),
     "gated": lambda q, k: (q @ k.mT / 3) * PAST.to(q.dtype) + -1e4 * (1 - PAST.to(q.dtype)),
 }
 
@@ -191,6 +205,18 @@ def _changed_while_moved(q: Tensor, k: Tensor) -> Tensor:
     return q @ k.mT + moved[:, :, 1:, :].reshape(B, H, T, 2 * T - 1)[..., :T]
 
 
+def _gathered_by_rows(q: Tensor, k: Tensor) -> Tensor:
+    index = (torch.arange(T)[:, None] * 7 + torch.arange(T)) % 40
+    return q @ k.mT + torch.gather(q @ _distances(q, 40).mT, -1, index.expand(B, H, T, T))
+
+
+def _changed_positions(q: Tensor, k: Tensor) -> Tensor:
+    index = BUCKETS.clone()
+    e = q @ k.mT + torch.gather(q @ _distances(q, 40).mT, -1, index.expand(B, H, T, T))
+    index.zero_()
+    return e
+
+
 KEPT: dict[str, tuple[Scores, str]] = {
     "another function": (lambda q, k: (q @ k.mT).tanh(), "pass through tanh"),
     "two products, one changed": (lambda q, k: q @ k.mT + (q @ (k + 1).mT).tanh(), "several products"),
@@ -199,8 +225,10 @@ KEPT: dict[str, tuple[Scores, str]] = {
     "the second queries changed": (_changed_addend, "changed in place"),
     "the second product changed": (_changed_product, "a bias of their own"),
     "positions changed while moved": (_changed_while_moved, "a bias of their own"),
-    "positions alone": (lambda q, k: _shifted(q @ _distances(q).mT), "shifted along the keys"),
-    "transposed": (lambda q, k: (q @ k.mT).transpose(-1, -2), "pass through transpose"),
+    "gathered by no distance": (_gathered_by_rows, "not those of distances"),
+    "positions of a gather changed": (_changed_positions, "changed in place"),
+    "positions alone": (lambda q, k: _shifted(q @ _distances(q).mT), "moved along the keys"),
+    "transposed": (lambda q, k: (q @ k.mT).transpose(-1, -2), "moved along the keys"),
     "rows moved": (lambda q, k: (q @ k.mT)[..., torch.arange(T - 1, -1, -1), :], "moved along the keys"),
     "a bias": (lambda q, k: q @ k.mT + torch.linspace(-1, 1, B * H * T * T).view(B, H, T, T), "a bias of their own"),
     "queries changed": (_changed, "changed in place"),
@@ -357,6 +385,26 @@ def test_weights_changed_in_place_after_the_softmax_are_kept(change: Callable[[T
     torch.testing.assert_close(call.weights.dense() @ v, out.detach())
 
 
+def test_weights_of_closed_keys_set_to_zero_again_are_recomputed() -> None:
+    """SEW-D: the change has no effect, which a comparison of all rows shows."""
+    closed = torch.ones(LONG, LONG, dtype=torch.bool).triu(1)
+
+    class Attention(nn.Module):
+        num_heads = 2
+
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            w = torch.softmax((q @ k.mT / 4).masked_fill(closed, LEAST), -1)
+            return w.masked_fill_(closed, 0) @ v
+
+    q, k, v = inputs(torch.float32, LONG)
+    model = nn.Sequential(Attention()).eval()
+    with torch.no_grad(), watch(model) as seen:
+        out = model[0](q, k, v)
+    (call,) = seen
+    assert call.matrix == ""
+    torch.testing.assert_close(call.weights.dense() @ v, out, rtol=1e-4, atol=1e-5)
+
+
 def test_rows_of_scores_changed_in_inference_mode_are_found() -> None:
     def changed(q: Tensor, k: Tensor) -> Tensor:
         e = q @ k.mT / 4
@@ -504,8 +552,9 @@ def test_added_products_changed_in_inference_mode_are_found(change: str) -> None
     torch.testing.assert_close(seen[0].weights.dense(), model.weights[0].clone())
 
 
-def test_added_products_are_saved_with_a_trace(tmp_path: Path) -> None:
-    seen, _ = seen_of(WAYS["relative positions"], *inputs(torch.bfloat16))
+@pytest.mark.parametrize("way", ["relative positions", "disentangled"])
+def test_added_products_are_saved_with_a_trace(way: str, tmp_path: Path) -> None:
+    seen, _ = seen_of(WAYS[way], *inputs(torch.bfloat16))
     seen.save(tmp_path / "trace")
     (call,) = load_trace(tmp_path / "trace")
     torch.testing.assert_close(call.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class AddedProduct(Modifier):
     """e_ij + a_i · b_c · scale, where c is j, or the entry of `columns` for the distance of j and i.
 
-    c = columns[j − stride · i + stride · (T_q − 1)]. The product is rounded as the model rounded it: `rounding` has the
-    type of each step and the factor of that step.
+    c = columns[j − stride · i + stride · (T_q − 1)]. If it is `transposed`, i and j change places. The product is
+    rounded as the model rounded it: `rounding` has the type of each step and the factor of that step. If another
+    product was added to this one first, that is `plus`, and `rounding_of_sum` has the steps after it.
     """
 
     a: Float[Tensor, "*batch q d"]
@@ -37,12 +38,21 @@ class AddedProduct(Modifier):
     rounding: Sequence[tuple[str, float]] = ()
     columns: Int[Tensor, " distances"] | None = None
     stride: int = 1
+    transposed: bool = False
+    plus: AddedProduct | None = None
+    rounding_of_sum: Sequence[tuple[str, float]] = ()
     opaque = False
 
     def __call__(self, e: Tensor, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
-        p = self._product(e.dtype, batch, i, j) * self.scale
+        rows, columns = (j[:, None], i.squeeze(-1)) if self.transposed else (i, j)
+        p = self._product(e.dtype, batch, rows, columns) * self.scale
+        p = p.mT if self.transposed else p
         for dtype, factor in self.rounding:
             p = Rounded(dtype, factor)(p, batch, i, j)
+        if self.plus is not None:
+            p = self.plus(p, batch, i, j)
+            for dtype, factor in self.rounding_of_sum:
+                p = Rounded(dtype, factor)(p, batch, i, j)
         return e + p
 
     def _product(self, dtype: torch.dtype, batch: Batch, i: Tensor, j: Tensor) -> Tensor:
@@ -54,6 +64,13 @@ class AddedProduct(Modifier):
         whole = a @ _rows(self.b, batch, every[None]).squeeze(-3).to(dtype).mT
         index = self.columns[j - self.stride * i + self.stride * (self.a.shape[-2] - 1)]
         return whole.gather(-1, index.expand(*whole.shape[:-1], index.shape[-1]))
+
+
+def columns_of(index: Int[Tensor, "rows columns"]) -> Int[Tensor, " distances"] | None:
+    """The entry for each distance, if all entries of equal distance are equal; otherwise None."""
+    columns = torch.cat([index[1:, 0].flip(0), index[0]])
+    same = torch.equal(columns.unfold(0, index.shape[1], 1).flip(0), index)
+    return columns if same else None
 
 
 def _rows(x: Tensor, batch: Batch, index: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ..call_inputs_and_output import CLOSED, SHORT, Record, Rounded, evenly_spac
 from ..computed_weights import IN_ITS_OWN_CODE
 from ..interval_mask import intervals_of
 from ..tensor_product import einsum_product
-from .added_product import AddedProduct
+from .added_product import AddedProduct, columns_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ....attention import Mask, Modifier
 
 HALF = (torch.float16, torch.bfloat16)
+MOVES = ("shift", "gather", "transpose")
+"""Steps that move scores to other rows and columns."""
 ROWS = 8
 """Rows of the matrix with which the recomputed weights are compared, if version counters tell of all changes."""
 BLOCK = 256
@@ -47,7 +49,8 @@ class ScoreStep(NamedTuple):
     kind: str
     """ "scale": times `number`; "add": plus `number` · `tensor`; "close": `number` where `tensor` is `closed`; "gate":
     times `tensor`, of zeros and ones; "floor": at least `number`; "cast": to another type; "sum": plus `addend`;
-    "shift": row i begins with column `shift` − `stride` · i of the product."""
+    "shift": column j of row i is column `tensor`[j − `stride` · (i − T_q + 1)]; "gather": it is column `tensor`[i, j];
+    "transpose": rows and columns change places."""
     shape: tuple[int, ...]
     """That of the scores, [..., T_q, T_k]."""
     dtype: torch.dtype
@@ -58,7 +61,6 @@ class ScoreStep(NamedTuple):
     version: int | None = None
     """How often `tensor` had been changed in place."""
     addend: WrittenScores | None = None
-    shift: int = 0
     stride: int = 1
 
 
@@ -91,11 +93,12 @@ class WrittenScores(NamedTuple):
         return [self, *(x for part in added for x in part)]
 
     def can_be_added(self) -> bool:
-        """Whether the product can be added to another: only scaled, cast and shifted."""
-        return not self.fused and all(step.kind in ("scale", "cast", "shift") for step in self.steps)
+        """Whether the product can be added to another: it was only scaled, cast, moved or added to another."""
+        return not self.fused and all(step.kind in ("scale", "cast", "sum", *MOVES) for step in self.steps)
 
-    def is_shifted(self) -> bool:
-        return any(step.kind == "shift" for step in self.steps)
+    def is_moved(self) -> bool:
+        """Whether its rows and columns are no longer those of queries and keys."""
+        return any(step.kind in MOVES for step in self.steps)
 
     def contains(self, other: WrittenScores) -> bool:
         """Whether these scores were computed from those of `other`, or from some that `other` is made of."""
@@ -135,8 +138,8 @@ class WrittenScores(NamedTuple):
             elif step.kind == "sum":
                 assert step.addend is not None
                 modifiers += [step.addend.added_product(batch), *_rounding(step.dtype)]
-            elif step.kind == "shift":
-                raise NotRecomputableError("its scores are shifted along the keys")
+            elif step.kind in MOVES:
+                raise NotRecomputableError("its scores are moved along the keys")
             elif step.kind == "close":
                 rule = _mask_of(step, batch)
                 mask = rule if mask is None or rule is None else mask & rule
@@ -157,23 +160,33 @@ class WrittenScores(NamedTuple):
     def added_product(self, batch: tuple[int, ...]) -> AddedProduct:
         """The product as a part of other scores, with these leading axes."""
         a, b = self._queries_and_keys(batch)
-        scale, dtype, columns, stride = self.scale, self.dtype, None, 1
+        scale, dtype, columns, stride, transposed, plus = self.scale, self.dtype, None, 1, False, None
         rounding = _rounding(dtype)
+        of_product: list[Modifier] = []
         for step in self.steps:
-            if step.kind == "scale" and not rounding:
+            if step.tensor is not None and version_of(step.tensor) != step.version:
+                raise NotRecomputableError("positions were changed in place after their use")
+            if step.kind == "scale" and not rounding and plus is None:
                 scale *= float(step.number)
             elif step.kind == "scale":
                 rounding = _scaled(rounding, float(step.number), step.dtype)
-            elif step.kind == "shift" and columns is None:
-                first, stride = step.shift - step.stride * (a.shape[-2] - 1), step.stride
-                columns = torch.arange(first, step.shift + self.shape[-1], device=a.device)
+            elif step.kind == "shift" and columns is None and not transposed and plus is None:
+                columns, stride = step.tensor, step.stride
+            elif step.kind == "gather" and columns is None and not transposed and plus is None:
+                columns = _columns_of(step)
+            elif step.kind == "transpose" and plus is None:
+                transposed = not transposed
+            elif step.kind == "sum" and plus is None:
+                assert step.addend is not None
+                plus, of_product, rounding = step.addend.added_product(batch), rounding, _rounding(step.dtype)
             elif step.kind == "cast":
                 rounding += _rounding(step.dtype) if step.dtype != dtype else []
             else:
                 raise NotRecomputableError(f"a product that is added to its scores is changed before ({step.kind})")
             dtype = step.dtype
-        steps = [(x.dtype, x.scale) for x in rounding if isinstance(x, Rounded)]
-        return AddedProduct(a, b, scale, steps, columns, stride)
+        first, second = (rounding, of_product) if plus is None else (of_product, rounding)
+        steps, after = ([(x.dtype, x.scale) for x in part if isinstance(x, Rounded)] for part in (first, second))
+        return AddedProduct(a, b, scale, steps, columns, stride, transposed, plus, after)
 
     def _queries_and_keys(self, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         if any(version_of(x) != version for x, version in zip(self.operands, self.versions, strict=True)):
@@ -210,11 +223,12 @@ def recomputed_record(
     v: Float[Tensor, "*batch k d_v"],
     out: Float[Tensor, "*batch q d_v"],
     dropout: float,
+    changed: bool = False,
 ) -> Record:
     """A record of queries and keys that gives these weights, which need not be kept then.
 
     NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist; all rows
-    of inference tensors, whose changes in place nothing tells.
+    of weights that were `changed` in place, and of inference tensors, whose changes nothing tells.
     """
     batch, (queries, keys) = tuple(weights.shape[:-2]), weights.shape[-2:]
     if math.prod(scores.shape) != weights.numel() or scores.shape[-2:] != (queries, keys):
@@ -229,7 +243,7 @@ def recomputed_record(
     recomputed = Weights(record.energies, Softmax())
     products = scores.products()
     budget = BUDGET[min((weights.dtype, *(x.dtype for x in products)), key=lambda x: torch.finfo(x).bits)]
-    every = any(x.is_inference() for x in (weights, *(y for x in products for y in x.operands)))
+    every = changed or any(x.is_inference() for x in (weights, *(y for x in products for y in x.operands)))
     some = torch.arange(queries) if every else evenly_spaced(queries, ROWS)
     for rows in some.split(BLOCK):
         ours = recomputed.tile(rows.tolist(), slice(None))
@@ -275,14 +289,23 @@ def _rounding(dtype: torch.dtype) -> list[Modifier]:
 
 def _scaled(modifiers: list[Modifier], number: float, dtype: torch.dtype) -> list[Modifier]:
     """Times a number, rounded to this type."""
-    last = modifiers[-1]
-    if last == Rounded(_name(dtype)):
+    if modifiers and modifiers[-1] == Rounded(_name(dtype)):
         return [*modifiers[:-1], Rounded(_name(dtype), number)]
     return [*modifiers, Rounded(_name(dtype), number)]
 
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _columns_of(step: ScoreStep) -> Tensor:
+    """The column for each distance of key and query, of a step that gathers columns."""
+    assert step.tensor is not None
+    index = _compact(step.tensor)
+    columns = columns_of(index.flatten(0, -2)) if index.shape[:-2].numel() == 1 and len(index.shape) > 1 else None
+    if columns is None:
+        raise NotRecomputableError(f"positions {list(index.shape)} are not those of distances")
+    return columns
 
 
 def _mask_of(step: ScoreStep, batch: tuple[int, ...]) -> Mask | None:

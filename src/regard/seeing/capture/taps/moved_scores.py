@@ -39,7 +39,9 @@ class MovedScores(NamedTuple):
         if shift is None:
             return self
         first, stride = shift
-        return self.scores.then("shift", x, shift=first, stride=stride)._replace(shape=tuple(x.shape))
+        rows, keys = x.shape[-2:]
+        columns = torch.arange(first - stride * (rows - 1), first + keys, device=x.device)
+        return self.scores.then("shift", x, tensor=columns, stride=stride)._replace(shape=tuple(x.shape))
 
 
 @torch.no_grad()

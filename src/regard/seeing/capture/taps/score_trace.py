@@ -118,17 +118,18 @@ def _after(
         return scores.after(plain, x)
     step = _STEPS.get(plain)
     after = None if step is None else step(scores, at, args, options, x)
-    if after is None and plain in MOVES and not scores.is_shifted():
+    if after is None and plain in MOVES and not scores.is_moved():
         return MovedScores(scores, values[at], version_of(values[at]))
     return f"its scores pass through {name}" if after is None else after
 
 
 def _sum(name: str, options: dict[str, Any], origins: list[Origin | None], x: Tensor) -> Origin:
-    """The sum of two products. The second is only scaled, cast and shifted before."""
+    """The sum of two products, each of which may be a sum. What is masked before is not added to others."""
     pair = [origin for origin in origins[:2] if isinstance(origin, WrittenScores)]
     if name in SUMS and not options and len(pair) == 2 and all(origin.shape == x.shape for origin in pair):
+        pair.sort(key=WrittenScores.is_moved)
         for scores, addend in (pair, pair[::-1]):
-            if addend.can_be_added() and not scores.is_shifted():
+            if addend.can_be_added() and (not scores.is_moved() or scores.can_be_added()):
                 return scores.then("sum", x, addend=addend)
     return "its scores are computed from several products"
 
@@ -209,6 +210,27 @@ def _reshaped(
     return scores._replace(shape=tuple(x.shape))
 
 
+def _gathered(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    if at or options.get("sparse_grad"):
+        return None
+    arguments = dict(zip(("input", "dim", "index"), args, strict=False)) | options
+    dim, index = arguments["dim"], arguments["index"]
+    if dim not in (-1, x.dim() - 1) or x.shape[:-1] != scores.shape[:-1]:
+        return None
+    return scores.then("gather", x, tensor=index)._replace(shape=tuple(x.shape))
+
+
+def _transposed(
+    scores: WrittenScores, at: int, args: tuple[Any, ...], options: dict[str, Any], x: Tensor
+) -> Origin | None:
+    axes = {dim % x.dim() for dim in args[1:] if isinstance(dim, int)}
+    if at or options or len(args) != 3 or axes != {x.dim() - 1, x.dim() - 2}:
+        return None
+    return scores.then("transpose", x)._replace(shape=tuple(x.shape))
+
+
 _STEPS: dict[str, Callable[..., Origin | None]] = {
     **dict.fromkeys(SUMS, _added),
     "sub": _subtracted,
@@ -221,6 +243,8 @@ _STEPS: dict[str, Callable[..., Origin | None]] = {
     "itruediv": _divided,
     "masked_fill": _filled,
     "where": _where,
+    "gather": _gathered,
+    "transpose": _transposed,
     "max": _bounded,
     "maximum": _bounded,
     "clamp": _bounded,
