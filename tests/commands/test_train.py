@@ -1,6 +1,6 @@
 """First runs on one's own data, as a user types them.
 
-Fine-tuning, extending a run and plug-ins: tests/training/trainer/test_warm_start.py,
+Fine-tuning, extending a run and plug-ins: tests/training/fine_tuning/test_warm_start.py,
 tests/training/run/test_run_extension.py, tests/test_plugins.py.
 """
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from ..atomic_write import write_text
 from ..special_tokens import END, SPECIALS, UNKNOWN
 from ..unknown_words import UnknownWords
+from .preparation.tokenizer_parts import (
+    SPACE,
+    Kind,
+    matches_anywhere,
+    text_normalizer,
+    text_splitter,
+    untrained_backend,
+)
 
 if TYPE_CHECKING:
     import os
@@ -17,22 +25,7 @@ if TYPE_CHECKING:
 
     from .preparation.word_cache import FlatIds, WordCache
 
-Kind = Literal["bpe", "unigram", "word", "character"]
-
-SPACE = "▁"  # stands for the space before a word, so that pieces joined give the text back
 PASSAGE = 1 << 16  # characters of a text that are tokenised together
-ALPHABET = 1000  # rarer characters of the training text are <unk>
-
-# Pieces never cross these: a word with the apostrophe that ends it (l', aujourd'), a word, a number, an escape of
-# Moses' tokenizer (&apos;), a run of anything else; each with the space before it.
-_BOUNDS = r"▁?(?:[\p{L}\p{M}]+['’]?|\p{N}+|&(?:[a-z]+|#[0-9]+);|[^\p{L}\p{M}\p{N}▁]+)|▁"
-
-# The words of kind "word" with `punctuation`, in this order: a tag (<2fr>), an elided word (l', qu'), a word with its
-# hyphens and apostrophes (est-ce, aujourd'hui) but without 's, a number, 's, any other character.
-_WORDS = (
-    r"<2\p{L}+>|(?:[cdjlmnst]|qu)['’]|[\p{L}\p{M}]+(?:[-'’](?!s(?![\p{L}\p{M}]))[\p{L}\p{M}]+)*"
-    r"|\p{N}+|['’]s(?![\p{L}\p{M}])|[^\p{L}\p{M}\p{N}]"
-)
 
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
@@ -90,7 +83,7 @@ class Tokenizer:
             raise ValueError(f'punctuation = true is for the tokenizer "word"; "{kind}" splits punctuation anyway')
         if slots and kind != "word":
             raise ValueError(f'slots = {slots} are for the tokenizer "word"; "{kind}" splits unknown words into pieces')
-        backend, trainer = _untrained(kind, size, lowercase, punctuation)
+        backend, trainer = untrained_backend(kind, size, lowercase, punctuation)
         backend.train_from_iterator(_some(texts), trainer)
         if backend.get_vocab_size() > size:
             raise ValueError(
@@ -166,13 +159,13 @@ class Tokenizer:
         plug-in, or a tokenizer.json from elsewhere, may look at the whole text.
         """
         backend = self._backend
-        if self.plugin or not all(map(_matches_anywhere, backend.get_added_tokens_decoder().values())):
+        if self.plugin or not all(map(matches_anywhere, backend.get_added_tokens_decoder().values())):
             return False
         if (backend.truncation, backend.padding, backend.post_processor) != (None, None, None):
             return False
         pairs = [(kind, punctuation) for kind in get_args(Kind) for punctuation in (False, True)]
-        splits = [_pre_tokenizer(kind, punctuation).__getstate__() for kind, punctuation in pairs]
-        normalizers = [_normalizer(lowercase).__getstate__() for lowercase in (False, True)]
+        splits = [text_splitter(kind, punctuation).__getstate__() for kind, punctuation in pairs]
+        normalizers = [text_normalizer(lowercase).__getstate__() for lowercase in (False, True)]
         parts = (backend.pre_tokenizer, splits), (backend.normalizer, normalizers)
         return all(part is not None and part.__getstate__() in known for part, known in parts)
 
@@ -261,63 +254,6 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
         yield text[begin : cut.start()]
         begin = cut.end()
     yield text[begin:]
-
-
-def _untrained(kind: str, size: int, lowercase: bool, punctuation: bool) -> tuple[Any, Any]:
-    """A tokenizer of the library with its parts in place, and what trains it."""
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models
-
-    unknown = SPECIALS[UNKNOWN]
-    backend: Any
-    if kind == "bpe":
-        backend, model = Backend(models.BPE(unk_token=unknown, fuse_unk=True)), "BPE"
-    elif kind == "unigram":
-        backend, model = Backend(models.Unigram()), "Unigram"
-    else:
-        backend, model = Backend(models.WordLevel(unk_token=unknown)), "WordLevel"
-    backend.pre_tokenizer = _pre_tokenizer(kind, punctuation)
-    if kind != "word":
-        backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
-    backend.normalizer = _normalizer(lowercase)
-    return backend, tokenizer_trainer(model, size)
-
-
-def _matches_anywhere(token: Any) -> bool:
-    """Whether an added token is found alike in a text and in a word of it, and takes the space before it along."""
-    return bool(token.special or (token.lstrip and not (token.rstrip or token.single_word or token.normalized)))
-
-
-def _normalizer(lowercase: bool) -> Any:
-    from tokenizers import normalizers
-
-    steps = [normalizers.NFC(), normalizers.Lowercase()] if lowercase else [normalizers.NFC()]
-    return normalizers.Sequence(steps)
-
-
-def _pre_tokenizer(kind: str, punctuation: bool) -> Any:
-    """What cuts a text into parts that pieces do not cross; `punctuation` is for kind "word"."""
-    from tokenizers import Regex, pre_tokenizers
-
-    if kind == "word":
-        spaces = pre_tokenizers.WhitespaceSplit()
-        words = pre_tokenizers.Split(Regex(_WORDS), "isolated")
-        return pre_tokenizers.Sequence([spaces, words]) if punctuation else spaces
-    marked = pre_tokenizers.Metaspace(SPACE, prepend_scheme="always", split=False)
-    bounds = "(?m)." if kind == "character" else _BOUNDS
-    return pre_tokenizers.Sequence([marked, pre_tokenizers.Split(Regex(bounds), "isolated")])
-
-
-def tokenizer_trainer(model: str, size: int) -> Any:
-    """What trains a model of the library, by the name of its type in tokenizer.json."""
-    from tokenizers import trainers
-
-    settings: dict[str, Any] = {"vocab_size": size, "special_tokens": SPECIALS, "show_progress": False}
-    if model == "BPE":
-        return trainers.BpeTrainer(limit_alphabet=ALPHABET, **settings)
-    if model == "Unigram":
-        return trainers.UnigramTrainer(unk_token=SPECIALS[UNKNOWN], **settings)
-    return trainers.WordLevelTrainer(**settings)
 
 
 def _some(texts: Iterable[str]) -> Iterator[str]:

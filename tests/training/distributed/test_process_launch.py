@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pytorch_lightning")
 
 from regard.training.distributed.process_launch import RESTARTS, batch_remark, restarted
-from regard.training.recipe.recipe import TrainingSection
+from regard.training.recipe.recipe_sections import TrainingSection
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,7 @@ def test_another_process_extends_a_run_whose_model_is_not_yet_moved(
 ) -> None:
     """Under torchrun the first process moves it; the others may look before that."""
     from regard.training.trainer import fit as fit_module
+    from regard.training.trainer import run_session
 
     class ReachesTrainer(Exception):
         pass
@@ -173,8 +174,9 @@ def test_another_process_extends_a_run_whose_model_is_not_yet_moved(
         raise ReachesTrainer
 
     shutil.copytree(finished / "run", tmp_path / "run")
-    monkeypatch.setattr(fit_module, "_first", lambda: False)
-    monkeypatch.setattr(fit_module, "_trainer", trainer)
+    monkeypatch.setattr(fit_module, "is_first_process", lambda: False)
+    monkeypatch.setattr(run_session, "is_first_process", lambda: False)
+    monkeypatch.setattr(fit_module, "make_trainer", trainer)
     longer = recipe_loader.load_recipe(tmp_path / "run" / "recipe.toml", ["training.updates=20"])
     assert (tmp_path / "run" / "model").is_dir()
     with pytest.raises(ReachesTrainer):

@@ -18,7 +18,7 @@ from regard.models import Classifier, EncoderDecoder, HeadConfig, RecurrentEncod
 from regard.training import Run, fit
 from regard.training.recipe import recipe_loader
 from regard.training.run.checkpoints import WeightSnapshots
-from regard.training.trainer.fit import one_thread
+from regard.training.trainer.device_settings import one_thread
 from tests.support.tiny_training import measured, recipe_file
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TestFit:
         """Of parameters that FSDP shards, a process has only its piece at the end, which may be empty."""
         from regard.training.trainer import fit as fitting
 
-        finish = fitting._finish
+        finish = fitting.keep_model
 
         def sharded(trained: TrainingModule, device: torch.device) -> None:
             for parameter in trained.model.parameters():
@@ -101,7 +101,7 @@ class TestFit:
 
         recipe = recipe_loader.load_recipe(file, ["training.updates=4"])
         whole = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
-        monkeypatch.setattr(fitting, "_finish", sharded)
+        monkeypatch.setattr(fitting, "keep_model", sharded)
         pieces = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
         for name, tensor in pieces.items():
             assert torch.equal(tensor, whole[name])
@@ -324,16 +324,16 @@ class TestBefore:
         assert not (tmp_path / "run").exists()
 
     def test_sharded_parameters_are_no_graph(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from regard.training.trainer.fit import _graphs
+        from regard.training.trainer.device_settings import uses_graphs
 
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         settings = ["training.accelerator=cuda"]
-        assert _graphs(recipe_loader.load_recipe(file, settings))
-        assert not _graphs(recipe_loader.load_recipe(file, [*settings, "training.strategy=fsdp"]))
+        assert uses_graphs(recipe_loader.load_recipe(file, settings))
+        assert not uses_graphs(recipe_loader.load_recipe(file, [*settings, "training.strategy=fsdp"]))
 
     def test_a_model_that_branches_on_data_is_no_graph(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Several decoders, and a part of a plug-in, which states nothing."""
-        from regard.training.trainer.fit import _graphs
+        from regard.training.trainer.device_settings import uses_graphs
 
         class OwnEncoder(RecurrentEncoderConfig):
             pass
@@ -350,12 +350,12 @@ class TestBefore:
         own = single.model_copy(update={"encoder": OwnEncoder()})
         head = classifier.model_copy(update={"head": OwnHead()})
         for recipe in (several, own, head):
-            assert not _graphs(recipe)
+            assert not uses_graphs(recipe)
             forced = recipe.model_copy(update={"training": recipe.training.model_copy(update={"graphs": True})})
             with pytest.raises(ValueError, match=r"training.graphs = true needs a model that a CUDA graph can record"):
-                _graphs(forced)
+                uses_graphs(forced)
         for recipe in (single, classifier, single.model_copy(update={"encoder": CapturableEncoder()})):
-            assert _graphs(recipe)
+            assert uses_graphs(recipe)
 
     def test_no_gpu(self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -13,7 +13,7 @@ from torch import nn
 pytest.importorskip("pytorch_lightning")
 
 from regard.training import Run
-from regard.training.recipe.recipe import TrainingSection
+from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.interrupt_signals import SIGNALS, InterruptSignals
 from regard.training.trainer.model_task import ModelData, ModelRecipe, ModelTask
 

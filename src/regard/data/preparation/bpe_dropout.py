@@ -11,7 +11,8 @@ import numpy as np
 
 from ..batch import BEGIN, END, UNKNOWN
 from ..encoded_corpus import EncodedCorpus
-from ..tokenizer import SPACE, Tokenizer
+from ..tokenizer import Tokenizer
+from .tokenizer_parts import SPACE
 from .word_cache import MOST_CHARACTERS
 
 if TYPE_CHECKING:

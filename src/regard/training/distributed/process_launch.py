@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pytorch_lightning as lightning
 
-    from ..recipe.recipe import TrainingSection
+    from ..recipe.recipe_sections import TrainingSection
 
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """Environment variables with the number of times that torchrun or Slurm started the same command again."""

@@ -13,8 +13,8 @@ from ...data.picture_reader import PictureReader
 from ...data.preparation.preparation_cache import PreparationCache, cache_key
 from ...data.preparation.vocabulary_sample import SampledPairs
 from ...data.source_reader import make_reader
+from ..fine_tuning.warm_start import WarmStart
 from ..recipe.data_section import StreamData
-from ..trainer.warm_start import WarmStart
 from .preparation_progress import CountedRows
 from .recipe_corpus import read
 from .scanned_splits import ScannedSplits, in_blocks

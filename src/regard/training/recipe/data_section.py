@@ -1,4 +1,4 @@
-"""What a recipe learns from: [data], and how its source side is read, [source]."""
+"""What a recipe learns from: [data]."""
 
 from __future__ import annotations
 
@@ -279,7 +279,6 @@ def plugin_data_class(kind: str) -> type[PluginData]:
 
 OwnData = (
     FilesData
-    | StreamData
     | PhrasebookData
     | OpinionsData
     | TonesData
@@ -288,36 +287,8 @@ OwnData = (
     | PhotosData
     | TextData
     | PhrasesData
+    | StreamData
 )
 OWN_KINDS = frozenset(each.model_fields["kind"].default for each in get_args(OwnData))
 """No entry point of another package can replace these."""
 Data = Annotated[OwnData, Field(discriminator="kind"), WrapValidator(_plugin_data)]
-
-
-class TextSource(StrictSection):
-    """Words, tokenised."""
-
-    kind: Literal["text"] = "text"
-
-
-class PictureSource(StrictSection):
-    """Pictures, each squeezed into a square."""
-
-    kind: Literal["picture"] = "picture"
-    size: Positive = Field(default=64, description="pixels a side")
-
-
-class SoundSource(StrictSection):
-    """Sounds, in one channel at one rate."""
-
-    kind: Literal["sound"] = "sound"
-    rate: Literal[8000] = Field(default=8000, description="samples a second, to which every sound is brought")
-
-
-class NoSource(StrictSection):
-    """No source: a language model."""
-
-    kind: Literal["none"] = "none"
-
-
-SourceSection = Annotated[TextSource | PictureSource | SoundSource | NoSource, Field(discriminator="kind")]

@@ -8,7 +8,7 @@ from ...data.source_reader import READER
 from ...decoding.load_model_and_tokenizers import find
 from ...json_file import read_object
 from ...models.pretrained_model import MODEL_TYPES, read
-from .data_section import NoSource, PictureSource, SoundSource
+from .source_section import NoSource, PictureSource, SoundSource
 
 SOURCE_KEYS = {key for section in (PictureSource, SoundSource, NoSource) for key in section.model_fields}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from .recipe import MODEL_NOTES
+from .model_notes import MODEL_NOTES
 
 if TYPE_CHECKING:
     from .recipe import Recipe

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..recipe.recipe import TrainingSection
+    from ..recipe.recipe_sections import TrainingSection
 
 
 def rate(training: TrainingSection, update: int, cuts: int = 0) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as lightning
@@ -15,22 +14,21 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from ...atomic_write import replacing_file
-from ...decoding.search_graphs import release_graphs
 from ...models import EncoderDecoder
-from ..distributed.activation_checkpointing import checkpoint_activations
-from ..distributed.model_shards import copy_whole, is_sharded, local_tensors, shard_model, whole_weights
+from ..distributed.model_shards import is_sharded, local_tensors
 from ..distributed.sharded_checkpoint import remove_shards
 from ..distributed.sharded_strategy import ShardedStrategy
+from ..fine_tuning.parameter_groups import parameter_groups, rate_share, require_groups
 from ..run.checkpoint_manifest import CheckpointManifest
-from ..run.checkpoints import WeightSnapshots, on_cpu, restore_rng_state, rng_state, size
+from ..run.checkpoints import WeightSnapshots, restore_rng_state, rng_state, size
 from ..run.metrics_file import MetricsFile
 from ..run.provenance import Provenance
 from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
 from .moving_average import MovingAverage
-from .parameter_groups import parameter_groups, rate_share, require_groups
-from .warm_start import WarmStart, in_parts, require_parts
+from .trained_model import DivergedError, TrainedModel
+from .validation import ValidationState, validate
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -46,25 +44,6 @@ if TYPE_CHECKING:
     from .progress_bar import ProgressBar
 
 
-@dataclass
-class ValidationState:
-    """The results of the validations so far."""
-
-    best: float = -math.inf
-    best_update: int = 0
-    poor: int = 0  # validations since the best one
-    cuts: int = 0  # how often schedule = "plateau" has cut the rate
-    since_cut: int = 0  # validations without a better score since the last cut
-
-
-class DivergedError(ValueError):
-    """Training diverged: the loss or the weights are not finite. `reason` says which, without the advice."""
-
-    def __init__(self, reason: str, advice: str) -> None:
-        super().__init__(f"{reason}: {advice}")
-        self.reason = reason
-
-
 class TrainingModule(lightning.LightningModule):
     """Minimises Σ loss / Σ tokens, both over all batches and processes of an update.
 
@@ -73,6 +52,7 @@ class TrainingModule(lightning.LightningModule):
     """
 
     model: Any  # an `EncoderDecoder` or a `Classifier`, from `Task.model`
+    trained: TrainedModel
 
     def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
         super().__init__()
@@ -85,7 +65,6 @@ class TrainingModule(lightning.LightningModule):
         self.manifest = CheckpointManifest(run)
         self.starts = True  # from update 0, and not from a checkpoint
         self._shares = [1.0]  # of the learning rate, one for each group of the optimizer
-        self._average: MovingAverage | None = None
         self._averages: list[Tensor] | None = None  # of a checkpoint
         self.resumed: CheckpointEntry | None = None  # what is known of the checkpoint that training resumes from
         self.signals = InterruptSignals()
@@ -93,7 +72,6 @@ class TrainingModule(lightning.LightningModule):
         self._signalled: Tensor | None = None  # how many processes had received one at the last update
         self._sums: Tensor | None = None  # of [tokens, total, nll] since the last line of metrics
         self._graphs: CudaGraphs | None = None
-        self._copies: list[Any] = []  # of a sharded model, one that is whole; in a list, it is no submodule
         self._chance: list[dict[str, Any]] | None = None  # to be restored before the first update
         self._since = 0.0
         self._figures = ""
@@ -107,26 +85,8 @@ class TrainingModule(lightning.LightningModule):
         torch.manual_seed(recipe.seed)  # the same weights on every process …
         with self.trainer.strategy.root_device:  # … by any strategy: each device has random numbers of its own …
             self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
-        if recipe.training.init and self.starts:
-            WarmStart(recipe).copy_into(self.model)
-        self._freeze()
-        if isinstance(self.trainer.strategy, ShardedStrategy):
-            self._copies.append(copy.deepcopy(self.model))
-        if self.settings.activation_checkpointing:
-            checkpoint_activations(self.model)
-        if isinstance(self.trainer.strategy, ShardedStrategy):
-            shard_model(self.model, self.trainer.strategy.device_mesh["data_parallel"])
+        self.trained = TrainedModel(self.model, self.run, self.trainer.strategy, starts=self.starts)
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and different dropout
-
-    def _freeze(self) -> None:
-        """Parameters of frozen parts get no gradient. A tied table is frozen under any of its names."""
-        require_parts(self.model, self.settings.freeze, "training.freeze")
-        require_parts(self.model, self.settings.part_rates, "training.part_rates")
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            if in_parts(name, self.settings.freeze):
-                parameter.requires_grad_(False)
-        if not any(parameter.requires_grad for parameter in self.model.parameters()):
-            raise ValueError(f"training.freeze = {self.settings.freeze} leaves no parameter to learn")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = parameter_groups(self, self.settings)
@@ -162,7 +122,7 @@ class TrainingModule(lightning.LightningModule):
         elif self._chance is not None:  # there are more processes than before
             lightning.seed_everything(self.run.recipe.seed + self.global_rank + update, verbose=False)
         if self.settings.ema:
-            self._average = MovingAverage(self.model, self.settings.ema, self._averages)
+            self.trained.average = MovingAverage(self.model, self.settings.ema, self._averages)
         self.model.train()
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
@@ -204,8 +164,8 @@ class TrainingModule(lightning.LightningModule):
             group["lr"] = now * share
         optimizer.step()
         optimizer.zero_grad()
-        if self._average is not None:
-            self._average.update(self.trainer.global_step)
+        if self.trained.average is not None:
+            self.trained.average.update(self.trainer.global_step)
         if isinstance(self.model, EncoderDecoder):
             self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
@@ -285,12 +245,7 @@ class TrainingModule(lightning.LightningModule):
     def _require_finite(self, update: int, total: float) -> None:
         """Before anything is saved. `total` is summed over all processes, so all of them stop here."""
         if not math.isfinite(total):
-            raise self._diverged(f"the loss up to update {update} is {total}")
-
-    def _diverged(self, what: str) -> DivergedError:
-        kept = f"; the last checkpoint is from before, in {self.run.checkpoints}" if self.run.last.exists() else ""
-        advice = "a lower training.rate, a longer training.warmup or a training.clip may help"
-        return DivergedError(what, advice + kept)
+            raise DivergedError(f"the loss up to update {update} is {total}", self.run)
 
     def _record(self, line: dict[str, int | float]) -> None:
         if self.global_rank == 0:
@@ -308,8 +263,9 @@ class TrainingModule(lightning.LightningModule):
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
-        with torch.no_grad(), self._averaged():
-            nll, score = self.validated(self._whole_model(), self.global_rank, self.trainer.world_size)
+        with torch.no_grad(), self.trained.averaged():
+            whole = self.trained.whole(self.device)
+            nll, score = validate(self.task, self.corpora, whole, self.global_rank, self.trainer.world_size)
         self.model.train()
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
         self._judge(update, score)
@@ -319,40 +275,16 @@ class TrainingModule(lightning.LightningModule):
         self.bar.say(f"update {update:,}: validation {loss}{shown}")
         self._since += time.perf_counter() - began
 
-    @torch.no_grad()
-    def validated(self, model: Any, rank: int = 0, world: int = 1) -> tuple[float, float]:
-        """A model's loss and score on the validation set; each process evaluates a share."""
-        sums = self.task.loss_sums(model, self.corpora.valid, rank=rank, world=world)
-        pairs = self.corpora.valid_pairs
-        answers = self.task.answers(model, self.corpora.tokenizers, pairs[rank::world])
-        release_graphs(model)  # the next update needs the memory
-        if world > 1:
-            torch.distributed.all_reduce(sums)
-            shares: list[list[str]] = [[]] * world
-            torch.distributed.all_gather_object(shares, answers)
-            answers = [""] * len(pairs)
-            for number, share in enumerate(shares):
-                answers[number::world] = share
-        nll, count = sums.tolist()
-        return nll / count, self.task.score(answers, pairs, nll / count)
-
     def _judge(self, update: int, score: float) -> None:
-        standing = self.standing
-        if score > standing.best:
+        if self.standing.add(update, score, self.settings):
             weights = self._weights()
             if self.global_rank == 0:
                 self.snapshots.take_best(update, weights)
-            standing.best, standing.best_update, standing.poor, standing.since_cut = score, update, 0, 0
-            return
-        standing.poor += 1
-        standing.since_cut += 1
-        if standing.since_cut >= self.settings.hold:
-            standing.cuts, standing.since_cut = standing.cuts + 1, 0
-        if self._patience_is_over():
+        elif self._patience_is_over():
             self.trainer.should_stop = True
 
     def _patience_is_over(self) -> bool:
-        return 0 < self.settings.patience <= self.standing.poor
+        return self.standing.patience_is_over(self.settings)
 
     # State
 
@@ -385,8 +317,8 @@ class TrainingModule(lightning.LightningModule):
         sums = None if self._sums is None else self._sums.cpu()
         groups = list(parameter_groups(self, self.settings))
         checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums, "groups": groups}
-        if self._average is not None:
-            checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self._average.averages]
+        if self.trained.average is not None:
+            checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self.trained.average.averages]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
@@ -401,31 +333,5 @@ class TrainingModule(lightning.LightningModule):
         self._averages = state.get("average")
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
-    def _whole_model(self) -> Any:
-        """The model, or where it is sharded, a whole copy: decoding calls its parts, which FSDP does not expect."""
-        if not is_sharded(self.model):
-            return self.model
-        whole = self._copies[0].to(self.device).eval()
-        copy_whole(self.model, whole)
-        return whole
-
-    def _averaged(self) -> AbstractContextManager[None]:
-        """Context in which the model has the moving average of its parameters, where there is one."""
-        return nullcontext() if self._average is None else self._average.applied()
-
     def _weights(self) -> dict[str, Tensor]:
-        """All weights; of a sharded model, on the first process alone, and every process must call this.
-
-        Checked, since a finite loss may have gradients that are not finite.
-        """
-        if is_sharded(self.model):
-            weights, finite = whole_weights(self.model, keep=self.global_rank == 0)
-        else:
-            with self._averaged():
-                weights = on_cpu(self.model.state_dict())
-                if self._average is not None:  # on a CPU these are the parameters themselves, which change back
-                    weights = copy.deepcopy(weights)
-            finite = all(bool(tensor.isfinite().all()) for tensor in weights.values())
-        if not finite:
-            raise self._diverged(f"the weights after update {self.trainer.global_step} are not finite")
-        return weights
+        return self.trained.weights(self.trainer.global_step, keep=self.global_rank == 0)

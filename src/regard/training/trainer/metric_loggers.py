@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from pytorch_lightning.loggers import Logger
 
-    from ..recipe.recipe import Recipe, TrainingSection
+    from ..recipe.recipe import Recipe
+    from ..recipe.recipe_sections import TrainingSection
     from ..run.run_folder import Run
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from ...atomic_write import write_text
 from ...models import Loss
 from ..recipe.data_section import Count, StrictSection
-from ..recipe.recipe import TrainingSection  # noqa: TC001  pydantic reads it at run time
+from ..recipe.recipe_sections import TrainingSection  # noqa: TC001  pydantic reads it at run time
 from ..recipe.recipe_writer import recipe_toml
 from ..run.run_folder import Run
 from ..tasks.task import Task

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from ..recipe.recipe import TrainingSection
+    from ..recipe.recipe_sections import TrainingSection
 
 REST = ""
 """The name of the group of parameters that `training.part_rates` does not name; it comes first."""

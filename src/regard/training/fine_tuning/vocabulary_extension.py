@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ...data.label_set import LabelSet
-from ...data.tokenizer import Tokenizer, tokenizer_trainer
+from ...data.preparation.tokenizer_parts import tokenizer_trainer
+from ...data.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

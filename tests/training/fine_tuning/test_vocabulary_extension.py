@@ -8,7 +8,7 @@ pytest.importorskip("tokenizers")
 
 from regard.data.label_set import LabelSet
 from regard.data.tokenizer import Tokenizer
-from regard.training.trainer.vocabulary_extension import extended_labels, extended_tokenizer
+from regard.training.fine_tuning.vocabulary_extension import extended_labels, extended_tokenizer
 
 OLD = ["the cat sat on the mat", "the dog sat on the log"] * 5
 NEW = ["a żółw żuł the carrot", "a żółw sat on the carrot"] * 5

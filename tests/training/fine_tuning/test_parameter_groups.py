@@ -11,9 +11,9 @@ from torch import nn
 pytest.importorskip("pytorch_lightning")
 
 from regard.training import fit
-from regard.training.recipe.recipe import TrainingSection
+from regard.training.fine_tuning.parameter_groups import parameter_groups, rate_share
+from regard.training.recipe.recipe_sections import TrainingSection
 from regard.training.trainer.lightning_module import TrainingModule
-from regard.training.trainer.parameter_groups import parameter_groups, rate_share
 
 if TYPE_CHECKING:
     from pathlib import Path

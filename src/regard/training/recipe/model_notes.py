@@ -1,0 +1,33 @@
+"""What the keys of [encoder] and [decoder] mean; the other sections say it where they are defined."""
+
+MODEL_NOTES = {
+    "cell": "gru or lstm",
+    "embedding": "width of the word embeddings",
+    "width": "of the states; of each direction in a bidirectional encoder",
+    "bidirectional": "read the source both ways",
+    "hidden": "width of the feed-forward part, or of an additive energy",
+    "key_heads": "fewer heads for keys and values; 0: as many as heads",
+    "norm": "layer norms before (pre) or after (post) each part; none has none, to see what happens",
+    "positions": "sinusoidal, learned, rotary or alibi; none reads a set of tokens",
+    "residual": "add each part to its input, x + part(x); false leaves out the x, to see what happens",
+    "scaled": "divide energies by √d; false does not, to see what happens",
+    "masked": "a token sees itself and those before it; false lets it see all while training, to see what happens",
+    "idf": "of TF-IDF: smoothed, log((1 + N) / (1 + n)) + 1, or plain, log(N / n)",
+    "attention": "rnn: none, bahdanau (look, then step), luong (step, then look), conditional (step, look, "
+    "step); tell: none, soft, hard",
+    "energy": "additive, dot, general or concat",
+    "scope": "global; local-m: around the diagonal; local-p: around a place it predicts",
+    "window": "D of local attention: it looks at 2D + 1 places",
+    "fusion": "how an encoder's tape enters: none (no encoder), shallow or deep",
+    "input_feeding": "feed what attention found into the next step",
+    "readout": "plain, or maxout over pairs",
+    "recurrent_dropout": "of the state between steps, one mask for all steps of a sentence",
+    "word_dropout": "of whole words at the input",
+    "copy": "copy words of the source that attention points to (pointer-generator)",
+    "size": "of the pictures, in pixels a side",
+    "tuned": "whether weights that others trained learn on",
+    "penalty": "λ of Xu et al. 2015: every place is to be looked at once in all; of soft attention",
+    "reward": "λ_r of Xu et al. 2015: how much hard attention learns from how well its draws did",
+    "entropy": "λ_e of Xu et al. 2015: how much hard attention is kept open",
+    "warmup": "updates in which hard attention goes from soft to drawing",
+}

@@ -1,0 +1,47 @@
+"""The model of a finished run: the average of the last checkpoints, or the best one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...atomic_write import replacing_folder
+from ..run.provenance import Provenance
+from .validation import validate
+
+if TYPE_CHECKING:
+    import pytorch_lightning as lightning
+
+    from .lightning_module import TrainingModule
+
+
+def keep_model(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
+    """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation.
+
+    Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
+    """
+    run, standing, corpora, task = fitting.run, fitting.standing, fitting.corpora, fitting.task
+    trainer.strategy.barrier()  # the first process has written the last snapshots
+    device = trainer.strategy.root_device
+    # A new model, of a recipe: with FSDP the trained one is sharded.
+    model: Any = task.model(corpora.tokenizers, corpora.train)
+    if model is not fitting.model:  # `precision` may have cast the trained one
+        model = model.to(next(fitting.model.parameters()).dtype)
+    model = model.to(device).eval()
+    model.load_state_dict(fitting.snapshots.average())
+    _, averaged = validate(task, corpora, model, trainer.global_rank, trainer.world_size)
+    count = len(fitting.snapshots)
+    kept = f"the average of the last {count} checkpoints" if count > 1 else "the last checkpoint"
+    if averaged < standing.best:
+        model.load_state_dict(fitting.snapshots.best())
+        kept = f"the checkpoint of update {standing.best_update:,}"
+    best = max(averaged, standing.best)
+    model.cpu()
+    trainer.strategy.barrier()  # the others have read the snapshots, and `resume` may remove them
+    if not trainer.is_global_zero:
+        return
+    with replacing_folder(run.model) as unfinished:
+        model.save_pretrained(unfinished, card=task.model_card(kept, best, Provenance(run.folder).card()))
+        corpora.tokenizers.save(unfinished)
+    fitting.bar.say(
+        f"averaged: {task.shown(averaged)}; best single: {task.shown(standing.best)}. Kept {kept}, in {run.model}"
+    )

@@ -1,0 +1,78 @@
+"""A start of the command: the run's folder, locked, with a record of the start in it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
+
+from ...atomic_write import make_folder
+from ...json_file import DamagedFileError
+from ..preparation.prepared_settings import write_settings
+from ..run.checkpoint_manifest import read_checkpoint
+from ..run.provenance import Provenance
+from ..run.run_folder import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..recipe.recipe import Recipe
+
+
+@contextmanager
+def run_session(
+    run: Run, recipe: Recipe, changed: dict[str, list[Any]], *, resume: bool, force: bool
+) -> Iterator[None]:
+    """The run's folder, made, locked and with this start recorded by the first of all processes."""
+    first, folder = is_first_process(), run.folder
+    if first and not folder.exists():
+        make_folder(folder)
+    with Run.alone(folder) if first and folder.is_dir() else nullcontext():
+        if first and not resume:
+            Run.create(recipe, folder, force=force)
+        update = _last_update(run)
+        if first:
+            _begin_session(run, recipe, update, changed)
+        yield
+
+
+def is_first_process() -> bool:
+    """Whether this is the first of all processes, which makes the folder."""
+    from lightning_utilities.core.rank_zero import rank_zero_only
+
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
+def _last_checkpoint(run: Run) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; whether it is whole is checked before training resumes."""
+    for file in (run.last, run.previous):
+        with suppress(DamagedFileError):
+            if file.is_file():
+                return read_checkpoint(file)
+    return None
+
+
+def _last_update(run: Run) -> int:
+    checkpoint = _last_checkpoint(run)
+    return 0 if checkpoint is None else int(checkpoint["global_step"])
+
+
+def _begin_session(run: Run, recipe: Recipe, update: int, changed: dict[str, list[Any]]) -> None:
+    """Record the session, unless the run is finished; then write the recipe if it changed.
+
+    In this order: killed between the two, the changes are recorded twice. In the other order, they would not be.
+    """
+    settings = recipe.training
+    if changed and settings.updates < update:
+        raise ValueError(
+            f"the run is at update {update:,}, and training.updates = {settings.updates:,} is less: raise it"
+        )
+    if changed and (checkpoint := _last_checkpoint(run)) is not None:
+        from ..fine_tuning.parameter_groups import require_part_groups
+
+        rate, _ = changed.get("training.rate", (settings.rate, settings.rate))
+        require_part_groups(checkpoint, settings, rate, run.folder)
+    if changed or not run.model.exists():
+        Provenance(run.folder).begin_session(update, changed)
+    if changed:
+        write_settings(run)  # a run of an earlier version has not written them
+        run.extend(recipe, update)
