@@ -19,6 +19,7 @@ _default_device = importlib.import_module("torch.utils._device")
 _length = getattr(torch._C, "_len_torch_function_stack", None)
 _push = getattr(torch._C, "_push_on_torch_function_stack", None)
 _pop = getattr(torch._C, "_pop_torch_function_stack", None)
+_mode_at = getattr(torch._C, "_get_function_stack_at", None)
 """The stack of function modes, private to PyTorch. Without these functions nothing is followed."""
 
 
@@ -60,13 +61,17 @@ _lock = threading.Lock()
 def other_mode() -> str:
     """Why nothing can be followed now: a mode of the model's own would be closed in place of ours; "" if there is none.
 
-    `torch.set_default_device` is such a mode, which is off the stack while one of its functions runs.
+    That of `torch.set_default_device` is none of these: it is the first of the stack, and is taken from there whatever
+    was opened after it. It is off the stack while one of its functions runs.
     """
     trace = call_routing.thread_state.trace
-    own = 0 if trace is None or trace.inside else 1
+    others = 0 if _length is None else _length() - (0 if trace is None or trace.inside else 1)
     if getattr(_default_device, "CURRENT_DEVICE", None) is not None:
-        return "a default device is set (torch.set_default_device), which hides what is between products and softmax"
-    if _length is not None and _length() > own:
+        context = getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
+        if others == 1 and context is not None and _mode_at is not None and _mode_at(0) is context:
+            return ""
+        return "a device is set (torch.device, torch.set_default_device), which hides what is before the softmax"
+    if others:
         return "a function mode of PyTorch is open, which hides what is between products and softmax"
     return ""
 

@@ -38,17 +38,23 @@ MOST = 8
 """Softmaxes of one thread that may wait for their product at a time."""
 
 
+def _untapped(original: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """The result of a function. A mode of PyTorch may call the replaced one again inside it, and functions others."""
+    state = call_routing.thread_state
+    before, state.suspended = state.suspended, True
+    try:
+        return original(*args, **kwargs)
+    finally:
+        state.suspended = before
+
+
 def _softmax(
     original: Callable[..., Tensor], input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     state = call_routing.thread_state
     interface_call = state.interface_call
     origin = end_trace(input) if interface_call is None else NOT_FOUND
-    before, state.suspended = state.suspended, True  # F.softmax may call the others
-    try:
-        weights = original(input, dim, *args, **kwargs)
-    finally:
-        state.suspended = before
+    weights = _untapped(original, input, dim, *args, **kwargs)  # F.softmax may call the others
     if sys._getframe(2).f_globals.get("__name__", "").startswith("regard."):  # attend reports its own calls
         return weights
     if interface_call is not None:
@@ -72,7 +78,7 @@ def _softmax(
 
 
 def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    out = original(input, other, *args, **kwargs)
+    out = _untapped(original, input, other, *args, **kwargs)
     if isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor):
         found = _find_softmax(lambda: matmul_product(input, other, out), out, input, other)
         if found is not None:
@@ -83,7 +89,7 @@ def _matmul(original: Callable[..., Tensor], input: Tensor, other: Tensor, *args
 
 
 def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) -> Tensor:
-    out = original(input, other)
+    out = _untapped(original, input, other)
     found = None
     if isinstance(other, torch.Tensor):
         found = _find_softmax(lambda: matmul_product(other, input, out), out, other, input)
@@ -91,7 +97,7 @@ def _reflected(original: Callable[..., Tensor], input: Tensor, other: Tensor) ->
 
 
 def _einsum(original: Callable[..., Tensor], *args: Any) -> Tensor:
-    out = original(*args)
+    out = _untapped(original, *args)
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     if isinstance(args[0], str) and len(operands) == 2:
         a, b = operands
@@ -106,7 +112,7 @@ def _baddbmm(
     original: Callable[..., Tensor], input: Tensor, batch1: Tensor, batch2: Tensor, *args: Any, **kwargs: Any
 ) -> Tensor:
     """input + q·k: a bias and scores in one function. Values are not multiplied by it."""
-    out = original(input, batch1, batch2, *args, **kwargs)
+    out = _untapped(original, input, batch1, batch2, *args, **kwargs)
     beta, scale = kwargs.get("beta", 1), kwargs.get("alpha", 1)
     if not args and beta in (0, 1) and isinstance(scale, int | float):
         begin_trace(out, batch1, batch2, None, scale, input if beta else None)
