@@ -5,19 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard import load_trace, watch
+from regard import watch
 from regard.seeing.capture.taps import score_trace
 from regard.seeing.capture.taps.function_mode import end_mode
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 B, H, T, D = 2, 3, 160, 8
 Scores = Callable[[Tensor, Tensor], Tensor]
