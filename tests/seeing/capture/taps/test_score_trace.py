@@ -5,16 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from regard import watch
+from regard import load_trace, watch
 from regard.seeing.capture.taps import score_trace
 from regard.seeing.capture.taps.function_mode import end_mode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 B, H, T, D = 2, 3, 160, 8
 Scores = Callable[[Tensor, Tensor], Tensor]
@@ -520,3 +523,82 @@ def test_a_default_device_is_unset_while_a_product_is_followed() -> None:
     finally:
         torch.set_default_device(None)
     assert not torch._C._len_torch_function_stack()
+
+
+class TwoSoftmaxes(nn.Module):
+    """Two sums of products are computed before the first softmax, as in LiLT."""
+
+    num_heads = H
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights: list[Tensor] = []
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        a, b = q @ k.mT / 3, (q * 0.5) @ (k + 1).mT
+        first, second = a + b, b + a * 0.5
+        w = (second + PADDING.to(q.dtype)).softmax(-1)
+        out = w @ v
+        self.weights.append(w)
+        w = (first + CAUSAL.to(q.dtype)).softmax(-1)
+        self.weights.append(w)
+        return out + w @ v
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_scores_that_were_computed_before_another_softmax_are_followed(dtype: torch.dtype) -> None:
+    model = TwoSoftmaxes()
+    with torch.no_grad(), watch(model) as seen:
+        model(*inputs(dtype))
+    assert [call.matrix for call in seen] == ["", ""]
+    assert seen.faithful is True
+    for call, theirs in zip(seen, model.weights, strict=True):
+        ours = call.weights.tile(slice(None), slice(None))
+        assert (ours - theirs.float()).abs().mean() < (2e-5 if dtype == torch.bfloat16 else 1e-8)
+    assert not torch._C._len_torch_function_stack()
+
+
+@pytest.mark.parametrize("where", ["queries", "distances"])
+def test_a_tensor_of_an_added_product_changed_after_the_call_is_noticed(where: str) -> None:
+    q, k, v = inputs(torch.float32)
+    tensors = {"queries": q * 0.5, "distances": _distances(q).clone()}
+    model = Block(lambda q, k: q @ k.mT + _shifted(tensors["queries"] @ tensors["distances"].mT))
+    with torch.no_grad(), watch(model) as seen:
+        model(q, k, v)
+    assert seen[0].matrix == ""
+    assert seen.faithful is True
+    tensors[where][..., 3, :] += 1
+    assert seen.faithful is not True
+    assert seen[0].fidelity().lost
+
+
+@pytest.mark.parametrize("change", ["the shifted product", "the sum", "the product before"])
+def test_added_products_changed_in_inference_mode_are_found(change: str) -> None:
+    """Nothing tells of changes in place there: all rows are compared."""
+
+    def changed(q: Tensor, k: Tensor) -> Tensor:
+        p = q @ _distances(q).mT
+        if change == "the product before":
+            p.select(-2, 5).zero_()
+        shifted = _shifted(p)
+        if change == "the shifted product":
+            shifted.select(-2, 5).zero_()
+        e = q @ k.mT * 0.1 + shifted
+        if change == "the sum":
+            e.select(-2, 5).zero_()
+        return e
+
+    model = Block(changed)
+    with torch.inference_mode(), watch(model) as seen:
+        model(*inputs(torch.float32))
+    assert "differ by" in seen[0].matrix
+    torch.testing.assert_close(seen[0].weights.dense(), model.weights[0].clone())
+
+
+@pytest.mark.parametrize("way", ["relative positions", "disentangled"])
+def test_added_products_are_saved_with_a_trace(way: str, tmp_path: Path) -> None:
+    seen, _ = seen_of(WAYS[way], *inputs(torch.bfloat16))
+    seen.save(tmp_path / "trace")
+    (call,) = load_trace(tmp_path / "trace")
+    torch.testing.assert_close(call.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)
+    assert call.fidelity().faithful
