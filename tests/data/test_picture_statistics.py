@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 
 from regard.commands import app
 from regard.data import source_reader
+from regard.data.corpora import scenes
 from regard.data.picture_reader import PictureReader
 from regard.data.picture_statistics import PictureStatistics
+from regard.decoding.load_model_and_tokenizers import SHIPPED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +45,38 @@ def test_unseen_scenes_are_like_the_training_scenes_and_other_pictures_are_not(s
     reader = PictureReader(32)
     assert not [i for i in range(60) if statistics.unlike(reader.encode(f"scene:test:0:{i}"))]
     assert [name for name, pixels in _odd().items() if statistics.unlike(pixels)] == ["noise", "gradient", "screenshot"]
+
+
+def test_scenes_of_another_size_are_like_the_training_scenes(tmp_path: Path) -> None:
+    """Grain of single pixels is lost where a large scene is made smaller; that is no other kind of picture."""
+    reader = PictureReader(64)
+    statistics = PictureStatistics.of(reader.encode(f"scene:train:0:{i}") for i in range(120))
+    path = tmp_path / "scene.png"
+    for side, i in itertools.product((24, 64, 128, 256, 512), range(8)):
+        Image.fromarray(scenes.picture(f"scene:test:0:{i}", side)).save(path)
+        assert not statistics.unlike(reader.encode(str(path))), (side, i)
+
+
+def test_the_captioner_that_ships_knows_its_own_scenes(tmp_path: Path) -> None:
+    reader = source_reader.load(SHIPPED / "scenes-soft")
+    for i in range(6):
+        path = tmp_path / f"{i}.png"
+        Image.fromarray(scenes.picture(f"scene:test:0:{i}", 256)).save(path)
+        assert reader.remarks(str(path)) == []
+    Image.fromarray(_odd()["screenshot"]).save(tmp_path / "screenshot.png")
+    (remark,) = reader.remarks(str(tmp_path / "screenshot.png"))
+    assert "unlike the pictures this model was trained on" in remark
+
+
+def test_statistics_of_earlier_versions_are_read_as_they_were_made() -> None:
+    pictures = [PictureReader(32).encode(f"scene:train:0:{i}") for i in range(20)]
+    values = PictureStatistics.of(pictures, tolerance=0).to_dict()
+    del values["tolerance"]
+    earlier = PictureStatistics.from_dict(values)
+    assert earlier == PictureStatistics.of(pictures, tolerance=0)
+    assert not any(map(earlier.unlike, pictures))
+    with pytest.raises(ValueError, match="damaged"):
+        PictureStatistics.from_dict({**values, "tolerance": -1})
 
 
 def test_a_reader_keeps_them_in_its_file(statistics: PictureStatistics, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +15,24 @@ if TYPE_CHECKING:
 COARSE = 16  # a picture is averaged to so many cells a side, so that fine noise does not count
 MARGIN = 1.25
 """A picture is unlike the training pictures if it is farther from their mean than this times the farthest of them."""
+TOLERANCE = 12
+"""Levels of 255 by which neighbouring pixels of a plain area may differ. Fine grain is lost where a picture is made
+smaller, so that a picture with it must not count as less plain."""
 LEAST = 0.015  # standard deviation that is added to every feature, so that one that hardly varies does not decide alone
 
 
-def picture_features(pixels: UInt8[np.ndarray, "size size 3"]) -> Float64[np.ndarray, "features"]:
-    """What a picture looks like in ten numbers: plain areas, brightness, colourfulness and edges."""
-    plain = (np.diff(pixels.astype(int).sum(-1), axis=0) == 0).mean()
+def picture_features(
+    pixels: UInt8[np.ndarray, "size size 3"], tolerance: float = TOLERANCE
+) -> Float64[np.ndarray, "features"]:
+    """What a picture looks like in ten numbers: plain areas, brightness, colourfulness and edges.
+
+    `tolerance`: the difference up to which neighbours count as equal; of averaged cells a third of it.
+    """
+    plain = (np.abs(np.diff(pixels.astype(int).sum(-1), axis=0)) <= 3 * tolerance).mean()
     cells = np.stack([_means(pixels[..., channel] / 255) for channel in range(3)], -1)  # [COARSE, COARSE, 3]
     grey, colour = cells.mean(-1), cells.max(-1) - cells.min(-1)
     edges = np.abs(np.diff(grey, axis=0))
-    sizes = [(edges == 0).mean(), np.median(edges), edges.mean(), np.quantile(edges, 0.9)]
+    sizes = [(edges <= tolerance / 3 / 255).mean(), np.median(edges), edges.mean(), np.quantile(edges, 0.9)]
     shares = [plain, grey.mean(), grey.std(), colour.mean(), colour.std(), (colour > 0.25).mean()]
     return np.array([*shares, *np.log(np.array(sizes) + 1e-3)])
 
@@ -40,23 +48,29 @@ def _means(channel: Float64[np.ndarray, "size size"]) -> Float64[np.ndarray, "co
 
 @dataclass(frozen=True)
 class PictureStatistics:
-    """Mean and covariance of the features of training pictures, and the distance of the farthest of them."""
+    """Mean and covariance of the features of training pictures, and the distance of the farthest of them.
+
+    `tolerance` is that of their features; files of earlier versions name none, which is 0.
+    """
 
     mean: list[float]
     covariance: list[list[float]]
     farthest: float
+    tolerance: float = 0.0
 
     @classmethod
-    def of(cls, pictures: Iterable[UInt8[np.ndarray, "size size 3"]]) -> PictureStatistics:
-        features = np.stack([picture_features(pixels) for pixels in pictures])
+    def of(
+        cls, pictures: Iterable[UInt8[np.ndarray, "size size 3"]], tolerance: float = TOLERANCE
+    ) -> PictureStatistics:
+        features = np.stack([picture_features(pixels, tolerance) for pixels in pictures])
         mean = features.mean(0)
         covariance = np.cov(features.T, bias=True) + LEAST**2 * np.eye(len(mean))
-        statistics = cls(mean.round(6).tolist(), covariance.round(9).tolist(), 0.0)
+        statistics = cls(mean.round(6).tolist(), covariance.round(9).tolist(), 0.0, tolerance)
         farthest = max(statistics._distance(row) for row in features)
-        return cls(statistics.mean, statistics.covariance, round(farthest, 6))
+        return replace(statistics, farthest=round(farthest, 6))
 
     def unlike(self, pixels: UInt8[np.ndarray, "size size 3"]) -> bool:
-        return self._distance(picture_features(pixels)) > MARGIN * self.farthest
+        return self._distance(picture_features(pixels, self.tolerance)) > MARGIN * self.farthest
 
     def _distance(self, features: Float64[np.ndarray, "features"]) -> float:
         """Mahalanobis 1936: √((x − μ)ᵀ Σ⁻¹ (x − μ))."""
@@ -71,7 +85,7 @@ class PictureStatistics:
         try:
             statistics = cls(**values)
             sizes = np.array(statistics.mean, float).shape, np.array(statistics.covariance, float).shape
-            valid = sizes == ((10,), (10, 10)) and statistics.farthest >= 0
+            valid = sizes == ((10,), (10, 10)) and statistics.farthest >= 0 and statistics.tolerance >= 0
         except (TypeError, ValueError):
             valid = False
         if not valid:
