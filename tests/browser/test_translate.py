@@ -11,6 +11,8 @@ from regard.decoding import load_model_and_tokenizers, translate
 from tests.support.browser_page import drawn, look, settle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from playwright.sync_api import Page
 
     from regard.decoding import Translation
@@ -120,3 +122,42 @@ def test_export(page: Page, server: Server) -> None:
     svg = page.evaluate("regard.picture()")
     assert card["translation"] in svg
     assert svg.count("<rect") >= len(card["rows"]) * len(card["columns"])
+
+
+@pytest.fixture(scope="module")
+def pointer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A translator that always copies: it has learned nothing else."""
+    from regard.data import Tokenizer, TokenizerPair
+    from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
+    from regard.viewer.data.library import Library, model_at
+    from regard.viewer.http.server import serving
+
+    folder = tmp_path_factory.mktemp("models") / "pointer"
+    tokenizer = Tokenizer.train("word", 20, ["the cat sat on the mat"], slots=5)
+    torch.manual_seed(0)
+    parts = RecurrentEncoderConfig(embedding=8, width=4), RecurrentDecoderConfig(embedding=8, width=8, copy=True)
+    model = EncoderDecoder(EncoderDecoderConfig(len(tokenizer), len(tokenizer), *parts, slots=5)).eval()
+    with torch.no_grad():
+        model.decoder.gate.weight.zero_()
+        model.decoder.gate.bias.fill_(-3)
+    model.save_pretrained(folder)
+    TokenizerPair(tokenizer, tokenizer).save(folder)
+    with serving(Library([], [model_at(str(folder))])) as server:
+        yield server
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_a_model_that_copies_says_which_words(page: Page, pointer: Server, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    (card,) = look(page, pointer, "drawn.length === 1", view="translate", translate={"text": "zork 4711", "beams": 1})
+    copied = 1 - torch.sigmoid(torch.tensor(-3.0)).item()
+    said = page.locator(".copying").inner_text()
+    weights = torch.tensor(card["weights"])
+    for row, label in enumerate(card["rows"]):
+        origin = card["columns"][int(weights[row].argmax())]
+        assert f"“{label}” copied from “{origin}” with {copied:.2f}" in said
+    assert page.locator(".word.copied").count() == len(card["rows"])
+    assert page.locator(".steps").get_by_text("(p_gen)").inner_text() == (
+        f"From the vocabulary with {1 - copied:.2f} (p_gen), copied from the source with {copied:.2f}."
+    )
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0

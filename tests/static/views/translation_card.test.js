@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { copyNote, copySummary } from "../../../src/regard/viewer/static/views/translate/copied_words.js";
 import { gathered } from "../../../src/regard/viewer/static/views/translate/translation_card.js";
 import { close } from "../expected.js";
 
@@ -30,4 +31,13 @@ test("pieces are gathered into words: to a word the sum, from a word the mean", 
 
 test("by token nothing is gathered", () => {
   assert.deepEqual(gathered(answer, "token").weights, answer.weights);
+});
+
+test("words that are copied: the mean over their pieces, and where they come from", () => {
+  const table = gathered({ ...answer, generation: [0.9, 0.2, 0.1] }, "word");
+  close(table.copies, [0.1, 0.85]);
+  assert.equal(copyNote(table, 0), "");
+  assert.equal(copyNote(table, 1), "copied from “sister” with 0.85");
+  assert.equal(gathered(answer, "word").copies, null);
+  assert.equal(copySummary(gathered(answer, "word")), null);
 });

@@ -2,12 +2,14 @@
 //
 // POST /api/translate answers {translations: [{model, title, translation, source: pieces, source_words: the word of
 // each, target, target_words, weights: [target][source] or null, the mean of `maps`, fidelity, steps: [{prefix,
-// alternatives: [{piece, logprob}], beam: [{text, score}]}]}]}; the last piece of either side ends the sentence.
+// alternatives: [{piece, logprob}], beam: [{text, score}]}], generation: p_gen of each piece or null}]}; the last piece of
+// either side ends the sentence.
 
 import { plain } from "../../data/tokens.js";
 import { Alignment } from "../../draw/alignment_matrix.js";
 import { el, slider } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
+import { copyNote, copySentence, copyShares, copySummary } from "./copied_words.js";
 
 /** Pieces gathered into words: to a word the sum, from a word the mean (Clark et al. 2019). */
 export function gathered(answer, level) {
@@ -25,6 +27,7 @@ export function gathered(answer, level) {
   return {
     rows: rows.map(label(answer.target)),
     columns: columns.map(label(answer.source)),
+    copies: copyShares(answer.generation, rows),
     weights: answer.weights ? rows.map((row) => columns.map((column) => mean(row, column))) : null,
     rowOf: (piece) => rows.findIndex((row) => row.includes(piece)),
   };
@@ -46,9 +49,19 @@ export class TranslationCard {
     this.stepped = stepped;
     this.title = el("h2");
     this.lines = { source: el("p.sentence"), target: el("p.sentence.target") };
+    this.copying = el("div");
     this.stage = el("div.alignment");
     this.steps = el("div.steps");
-    this.root = el("section.translation", {}, this.title, this.lines.source, this.lines.target, this.stage, this.steps);
+    this.root = el(
+      "section.translation",
+      {},
+      this.title,
+      this.lines.source,
+      this.lines.target,
+      this.copying,
+      this.stage,
+      this.steps,
+    );
   }
 
   /** After `root` is on the page. */
@@ -62,6 +75,8 @@ export class TranslationCard {
     this.title.replaceChildren(answer.title, el("span.quietly", {}, remark || " "));
     this.words("source", columns);
     this.words("target", rows);
+    const summary = copySummary(this.table);
+    this.copying.replaceChildren(...(summary ? [summary] : []));
     this.stage.hidden = !weights;
     if (weights) {
       this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
@@ -89,11 +104,14 @@ export class TranslationCard {
   }
 
   words(side, labels) {
+    const copied = labels.map((_, at) => (side === "target" ? copyNote(this.table, at) : ""));
     const buttons = labels.map((text, at) =>
       el(
-        "button.word",
+        copied[at] ? "button.word.copied" : "button.word",
         {
           type: "button",
+          title: copied[at],
+          "data-copied": copied[at] || null,
           onpointerenter: () => this.pointed(side, [at]),
           onpointerleave: () => this.pointed(null),
           onfocus: () => this.pointed(side, [at]),
@@ -124,7 +142,8 @@ export class TranslationCard {
         const part = Math.min(1, share[side](at));
         button.style.backgroundColor =
           !mine && part > 0.005 ? `color-mix(in srgb, var(--accent) ${Math.round(60 * part)}%, transparent)` : "";
-        button.title = chosen && !mine && own.length && chosen.side !== side ? number(part) : "";
+        const other = chosen && !mine && own.length && chosen.side !== side;
+        button.title = other ? number(part) : (button.dataset.copied ?? "");
       });
     }
     const [single, several] = chosen?.side === "source" ? ["column", "columns"] : ["row", "rows"];
@@ -176,7 +195,12 @@ export class TranslationCard {
       { "aria-label": "the beam" },
       ...(beam ?? []).map(({ text, score }) => el("li", {}, el("span.figure", {}, number(score)), " ", text || "…")),
     );
-    this.scrubber.body.replaceChildren(el("p.prefix", {}, prefix || "…"), el("div.step-sides", {}, next, others));
+    const { generation } = this.answer;
+    this.scrubber.body.replaceChildren(
+      el("p.prefix", {}, prefix || "…"),
+      ...(generation ? [copySentence(generation[at])] : []),
+      el("div.step-sides", {}, next, others),
+    );
   }
 
   close() {
