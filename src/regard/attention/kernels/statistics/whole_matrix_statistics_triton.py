@@ -29,7 +29,6 @@ from .weight_functions_triton import (
     matrix,
     ordered,
     relative,
-    size_code,
     weigh,
 )
 
@@ -91,9 +90,19 @@ def pooled(
 
 
 @triton.jit
+def map_code(x):
+    """Unsigned numbers in the order of |x|, of two with one size the negative last: the bits of x, its sign the lowest.
+
+    One instruction. Contributions are negated, so that of two with one size the positive is last.
+    """
+    bits = x.to(tl.uint32, bitcast=True)
+    return (bits << 1) | (bits >> 31)
+
+
+@triton.jit
 def join_cells(
     pool, col, col_exists, row_cells, first, queries, cells, map_cols,
-    BM: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr, LEAST: tl.constexpr,
+    BM: tl.constexpr, GROUP: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Raise the cells [map_rows, map_cols] to the codes `pool` [BM, columns] of rows from `first` on, GROUP at a time.
 
@@ -109,10 +118,10 @@ def join_cells(
         i = first + tl.arange(0, BM)
         own = tl.load(row_cells + i, mask=i < queries, other=0)
         down = own > tl.load(row_cells + i // GROUP * GROUP, mask=i < queries, other=0)
-        rest = tl.max(tl.reshape(tl.where(down[:, None], pool, LEAST), (groups, GROUP, columns)), axis=1)
+        rest = tl.max(tl.reshape(tl.where(down[:, None], pool, 0), (groups, GROUP, columns)), axis=1)
         below = cells + lower[:, None] * map_cols + col[None, :]
         tl.atomic_max(below, rest, mask=exists & (lower > upper)[:, None], sem="relaxed")
-        pool = tl.where(down[:, None], LEAST, pool)
+        pool = tl.where(down[:, None], 0, pool)
     pool = tl.max(tl.reshape(pool, (groups, GROUP, columns)), axis=1)
     at = cells + upper[:, None] * map_cols + col[None, :]
     tl.atomic_max(at, pool, mask=exists, sem="relaxed")
@@ -161,9 +170,7 @@ def walk(
     QUADS: tl.constexpr = q.dtype.element_ty != tl.float32  # whose products are not the tensor core's
     order = key_group(tl.arange(0, BN), BN, 1, QUADS)
     groups: tl.constexpr = BN // CANDIDATES
-    # What a map starts from: less than every code, and 0 for weights.
-    least: tl.constexpr = -0x80000000 if DIRECTED else 0
-    none: tl.constexpr = -0x80000000 if DIRECTED else float("-inf")
+    none: tl.constexpr = 0 if DIRECTED else float("-inf")
     for turn in range(turns):
         # Every second turn the strips go in reverse: under a causal mask later keys are seen by fewer queries.
         column = tl.where((turn % 2 == 1) & (by_turn == strips), strips - 1 - strip, strip)
@@ -174,7 +181,8 @@ def walk(
             keys_t = tl.trans(matrix(k, from_k, j, k_row, keys, D, BD, ALIGN))  # [BD, BN]
             picked = tl.load(chosen + j, mask=j < last, other=0.0) if ON else 0.0
             if DIRECTED:
-                values_t = tl.trans(matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN))  # [BDV, BN]
+                # Negated, and with them the contributions: see `map_code`.
+                values_t = tl.trans(-matrix(v, from_v, j, v_row, keys, DV, BDV, PRODUCT_ALIGN))  # [BDV, BN]
             taken = tl.zeros((BM // 16 // SLABS, 8, BN), tl.float32)
             taken_size = tl.zeros((BM // 16 // SLABS, 8, BN), tl.float32)
             if MAP:
@@ -249,7 +257,7 @@ def walk(
                         w = weigh(e, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED)
                         x = contribution(w, product, FINITE)
                         if MAP:
-                            existing = size_code(x)
+                            existing = map_code(x)
                     if BEST:
                         # The best of every CANDIDATES keys; which of them it is, is asked later.
                         few = group_max(existing, BM, BN, CANDIDATES, QUADS)
@@ -263,7 +271,7 @@ def walk(
                             join_cells(
                                 pooled(right, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED),
                                 col + 1, col_exists & (col + 1 < map_cols), row_cells, rows * BM, queries, cells,
-                                map_cols, BM, ROW_GROUP, SPLIT, least,
+                                map_cols, BM, ROW_GROUP, SPLIT,
                             )  # fmt: skip
                             left = group_max(tl.where(beyond, none, existing), BM, BN, COL_GROUP, QUADS)
                         elif BEST and COL_GROUP > CANDIDATES and CANDIDATES > 1 and QUADS:
@@ -273,7 +281,7 @@ def walk(
                             left = group_max(existing, BM, BN, COL_GROUP, QUADS)  # [BM, groups]
                         join_cells(
                             pooled(left, own_anchor, own_state[:, None], c, KIND, POWER, ANCHORED, DIRECTED), col,
-                            col_exists, row_cells, rows * BM, queries, cells, map_cols, BM, ROW_GROUP, SPLIT, least,
+                            col_exists, row_cells, rows * BM, queries, cells, map_cols, BM, ROW_GROUP, SPLIT,
                         )  # fmt: skip
                     if not DIRECTED and (ENTROPY or ON or MASS or RECEIVED):
                         if KIND == SOFTMAX:
@@ -290,7 +298,7 @@ def walk(
                             tl.store(on + i, old_on + tl.sum(x * picked[None, :], axis=1), mask=real)
                     if SUMS:
                         size = tl.abs(x)
-                        tl.store(sums + i, old_total + tl.sum(x, axis=1), mask=real)
+                        tl.store(sums + i, old_total - tl.sum(x, axis=1), mask=real)
                         if SIZES:
                             tl.store(sums + plane + i, old_sizes + tl.sum(size, axis=1), mask=real)
                         if ENTROPY:
@@ -298,9 +306,10 @@ def walk(
                             tl.store(sums + 2 * plane + i, old_logs + logs, mask=real)
                         if ON:
                             of_chosen = tl.sum(x * picked[None, :], axis=1)
-                            tl.store(sums + CHOSEN * plane + i, old_chosen + of_chosen, mask=real)
+                            tl.store(sums + CHOSEN * plane + i, old_chosen - of_chosen, mask=real)
                     if MASS:
-                        tl.store(mass + i, old_mass + tl.sum(x, axis=1), mask=real)
+                        row_mass = tl.sum(x, axis=1)
+                        tl.store(mass + i, old_mass + (-row_mass if DIRECTED else row_mass), mask=real)
                     if RECEIVED:
                         # A thread of the tensor core's layout holds rows r and r + 8: this sum moves nothing.
                         pairs = tl.sum(tl.reshape(x, (SLABS, BM // 16 // SLABS, 2, 8, BN)), axis=2)
@@ -311,6 +320,7 @@ def walk(
             if ENTROPY or ON or MASS or SUMS:
                 tl.debug_barrier()  # other threads may read for the next block what these have written
             if RECEIVED:
-                tl.store(received + j, tl.sum(tl.sum(taken, axis=0), axis=0), mask=j < last)
+                of_keys = tl.sum(tl.sum(taken, axis=0), axis=0)
+                tl.store(received + j, -of_keys if DIRECTED else of_keys, mask=j < last)
             if RECEIVED_SIZE:
                 tl.store(received_size + j, tl.sum(tl.sum(taken_size, axis=0), axis=0), mask=j < last)
