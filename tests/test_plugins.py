@@ -219,3 +219,13 @@ def test_errors_name_the_key(package: Path, setting: str, message: str) -> None:
     plugins.allow_plugins("my_parts")
     with pytest.raises(ValueError, match=message):
         recipe_loader.load_recipe(package / "mine.toml", [setting])
+
+
+def test_a_package_in_the_working_directory_is_named(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside_me").mkdir()
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder])  # "" is the working directory
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"the working directory holds beside_me, so PYTHONPATH=\. is enough"):
+        recipe_loader.load_recipe(package / "mine.toml", ["encoder.kind=beside_me.parts:Conformer"])

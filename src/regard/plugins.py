@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -48,6 +49,11 @@ def plugin_path(name: str, part: str) -> str | None:
     return next((point.value for point in entry_points(group=GROUPS[part]) if point.name == name), None)
 
 
+def _in_reach(package: str) -> bool:
+    """Whether the working directory, in which the command `regard` looks for no packages, has it."""
+    return Path(package).is_dir() or Path(f"{package}.py").is_file()
+
+
 def load_plugin(name: str, part: str, base: type[T], key: str) -> type[T]:
     """The class that `name` names, a subclass of `base`. `key` is where the name stands, for errors."""
     path = plugin_path(name, part)
@@ -57,7 +63,11 @@ def load_plugin(name: str, part: str, base: type[T], key: str) -> type[T]:
     package = module_name.split(".")[0]
     if module_name not in sys.modules:
         if find_spec(package) is None:
-            raise PluginError(f"{key} is {name!r}, a plug-in of the package {package}, which is not installed here")
+            raise PluginError(
+                f"{key} is {name!r}, a plug-in of the package {package}, which is not installed here: install it with "
+                "pip (pip install -e FOLDER for your own), or add the folder that holds it to PYTHONPATH"
+                + (f"; the working directory holds {package}, so PYTHONPATH=. is enough" if _in_reach(package) else "")
+            )
         if package not in _allowed | _names(os.environ.get(VARIABLE, "")):
             raise PluginError(
                 f"{key} is {name!r}, code of the package {package}. It runs only if you allow it: "
