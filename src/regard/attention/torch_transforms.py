@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from torch._guards import detect_fake_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 
 def transformed() -> bool:
@@ -98,8 +100,10 @@ def plain(*tensors: torch.Tensor) -> bool:
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
-def exact(device: torch.device) -> torch.autocast:
+def exact(device: torch.device) -> AbstractContextManager[object]:
     """Autocast switched off: inputs were cast on the way in, and energies are held in float32 at least."""
+    if not torch.compiler.is_compiling() and device.type in AUTOCAST and not torch.is_autocast_enabled(device.type):
+        return nullcontext()
     return torch.autocast(device.type if device.type in AUTOCAST else "cpu", enabled=False)
 
 

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-_WIDE = frozenset({torch.float32, torch.float64})
+
+def is_wide(x: Tensor) -> bool:
+    """Whether a number has digits enough for 2 σ(2x) − 1."""
+    return x.dtype in (torch.float32, torch.float64)
 
 
 def tanh_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -18,6 +21,6 @@ def tanh_(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
     The error is about that of one rounding of a number between 1 and 2. In half precision that would be too much.
     """
-    if x.device.type != "cpu" or x.dtype not in _WIDE:
+    if x.device.type != "cpu" or not is_wide(x):
         return x.tanh_()
     return x.mul_(2).sigmoid_().mul_(2).sub_(1)

@@ -122,7 +122,7 @@ class DeferredLinear:
     def __call__(self, x: Float[Tensor, "*batch rows in"]) -> Float[Tensor, "*batch rows out"]:
         x = x.to(self.matrix.dtype)
         if not torch.is_grad_enabled() and plain(x):
-            if self._called and self._packed is None:
+            if self._called and self._packed is None and x.dim() == 2 and len(x) > 1:  # one row gains nothing
                 self._packed = pack(self.matrix)
             self._called = True
             if self._packed is not None:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ...attention.kernels import has_triton
 from ...attention.torch_transforms import exact
-from ..fast_tanh import tanh_
+from ..fast_tanh import is_wide, tanh_
 from .deferred_gradient import BackwardPass, collects
 
 if TYPE_CHECKING:
@@ -88,9 +88,17 @@ class LoopAdditive:
         self._gradients = AdditiveGradients(self.keys)
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
         self._edge = _Collect.apply(keys, weight, self._gradients) if learns else None
+        self._twice = None
+        if not torch.is_grad_enabled() and keys.device.type == "cpu" and is_wide(keys):
+            self._twice = (2 * self.keys, 2 * self.weight, self.weight.sum())
 
     def __call__(self, q: Float[Tensor, "batch queries d"]) -> Float[Tensor, "batch queries places"]:
         q = q.to(self.keys.dtype)
+        if self._twice is not None and not torch.is_grad_enabled():
+            # As `tanh_` does it, with the factors and the sum taken out: w · tanh(x) = 2w · σ(2x) − Σ w.
+            keys, weight, total = self._twice
+            with exact(q.device):
+                return torch.sigmoid_((2 * q)[:, :, None] + keys[:, None]) @ weight - total
         if self._edge is None:
             return step_energies(q, self.keys, self.weight)[0]
         e: Tensor = _Energies.apply(q, self._edge, self.keys, self.weight, self._gradients)
