@@ -4,6 +4,8 @@
 
 JoeyNMT's models are built by its own `build_model`, trained with its own loss, and searched by its own `search`. On a
 GPU it runs in float32 and in its own mixed precision (float16 with a gradient scaler), and the faster of both counts.
+Both libraries take turns, and the median of the ratios is printed. On a CPU it is CPU seconds, which other work on the
+machine changes less.
 Sentences are random ids with the lengths of ordinary ones: what is timed does not depend on which words they are.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -149,19 +152,55 @@ def trainer(model: torch.nn.Module, loss: Callable[[Any], torch.Tensor], half: b
     return step
 
 
-def timed(work: Callable[[Any], object], inputs: list[Any], device: torch.device, rounds: int = 3) -> float:
-    """Seconds for all inputs, the median of several rounds after one that does not count."""
-    took = []
-    for _ in range(rounds + 1):
-        if device.type == "cuda":
+@dataclass
+class Work:
+    """What is timed: a function and the inputs that it is called with, one after the other."""
+
+    run: Callable[[Any], object]
+    inputs: list[Any]
+
+    def seconds(self, device: torch.device) -> float:
+        """For all inputs, CPU seconds on a CPU."""
+        on_gpu = device.type == "cuda"
+        clock = time.perf_counter if on_gpu else time.process_time
+        if on_gpu:
             torch.cuda.synchronize()
-        start = time.perf_counter()
-        for one in inputs:
-            work(one)
-        if device.type == "cuda":
+        start = clock()
+        for x in self.inputs:
+            self.run(x)
+        if on_gpu:
             torch.cuda.synchronize()
-        took.append(time.perf_counter() - start)
-    return statistics.median(took[1:])
+        return clock() - start
+
+
+def seconds_in_turns(works: dict[str, Work], device: torch.device, rounds: int) -> dict[str, list[float]]:
+    """The seconds of each, round by round, after some rounds that do not count: a GPU records graphs in them."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds + (3 if device.type == "cuda" else 1)):
+        for name in list(seconds):
+            try:
+                seconds[name].append(works[name].seconds(device))
+            except RuntimeError as error:  # JoeyNMT's recurrent decoder fails in float16
+                print(f"{name}: {error}".splitlines()[0], flush=True)
+                del seconds[name]
+    return {name: each[-rounds:] for name, each in seconds.items()}
+
+
+def their_works(work: Callable[[bool], Callable[[Any], object]], inputs: list[Any]) -> dict[str, Work]:
+    """JoeyNMT's part, by precision; float16 on a GPU only."""
+    works = {"JoeyNMT in float32": Work(work(False), inputs)}
+    if inputs[0].src.is_cuda:
+        works["JoeyNMT in float16"] = Work(work(True), inputs)
+    return works
+
+
+def speeds(tokens: int, seconds: dict[str, list[float]]) -> str:
+    """Tokens per second of each, and the median of the ratios of the faster JoeyNMT and regard."""
+    middle = {name: statistics.median(each) for name, each in seconds.items()}
+    fastest = min((name for name in seconds if name != "regard"), key=lambda name: middle[name])
+    ratios = [other / own for other, own in zip(seconds[fastest], seconds["regard"], strict=True)]
+    each = ", ".join(f"{name} {tokens / middle[name]:,.0f}" for name in seconds)
+    return f"{each} tokens/s: {statistics.median(ratios):.2f} × ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def our_search(model: EncoderDecoder, batch: Batch, longest: int) -> list[list[Hypothesis]]:
@@ -189,6 +228,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--longest", type=int, default=30, help="tokens of each translation")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 32, 256], help="sentences translated at once")
+    parser.add_argument("--search-only", action="store_true", help="no training")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--models", nargs="+", default=["bahdanau", "transformer"])
     given = parser.parse_args()
@@ -210,46 +250,26 @@ def main() -> None:
             loss = loss_of(batch)
             return loss.total / loss.tokens
 
-        mine = timed(trainer(model, our_loss), [b.to(device) for b in data], device, given.rounds)
         joey = theirs(model.config).to(device).train()
 
         def their_loss(batch: Any, joey: Any = joey) -> torch.Tensor:
             total: torch.Tensor = joey(return_type="loss", **vars(batch))[0]
             return total / batch.ntokens
 
-        inputs = [their_batch(b, device) for b in data]
-        other = fastest(partial(trainer, joey, their_loss), inputs, device, given.rounds)
-        print(f"{kind} training: {_speeds(tokens, mine, other)}", flush=True)
+        works = {"regard": Work(trainer(model, our_loss), [b.to(device) for b in data])}
+        works |= their_works(partial(trainer, joey, their_loss), [their_batch(b, device) for b in data])
+        if not given.search_only:
+            print(f"{kind} training: {speeds(tokens, seconds_in_turns(works, device, given.rounds))}", flush=True)
         # Models as they are made: trained for a few steps, they would end their sentences anywhere. These never do.
         model = ours(kind).to(device).eval()
         joey = theirs(model.config).to(device).eval()
         for size in given.sizes:
             texts = sentences(size)
             count = size * len(texts) * given.longest
-            mine = timed(
-                partial(our_search, model, longest=given.longest), [b.to(device) for b in texts], device, given.rounds
-            )
-            inputs = [their_batch(b, device) for b in texts]
-            other = fastest(partial(searcher, joey, given.longest), inputs, device, given.rounds)
-            print(f"{kind} beam 5, {size} sentences: {_speeds(count, mine, other)}", flush=True)
-
-
-def fastest(
-    work: Callable[[bool], Callable[[Any], object]], inputs: list[Any], device: torch.device, rounds: int
-) -> dict[str, float]:
-    """Seconds by precision; JoeyNMT's recurrent decoder fails in float16."""
-    seconds = {"float32": timed(work(False), inputs, device, rounds)}
-    if device.type == "cuda":
-        try:
-            seconds["float16"] = timed(work(True), inputs, device, rounds)
-        except RuntimeError as error:
-            print(f"JoeyNMT in float16: {error}".splitlines()[0], flush=True)
-    return seconds
-
-
-def _speeds(tokens: int, mine: float, other: dict[str, float]) -> str:
-    theirs = ", ".join(f"JoeyNMT {tokens / seconds:,.0f} in {by}" for by, seconds in other.items())
-    return f"regard {tokens / mine:,.0f} tokens/s, {theirs}: {min(other.values()) / mine:.2f} ×"
+            works = {"regard": Work(partial(our_search, model, longest=given.longest), [b.to(device) for b in texts])}
+            works |= their_works(partial(searcher, joey, given.longest), [their_batch(b, device) for b in texts])
+            line = speeds(count, seconds_in_turns(works, device, given.rounds))
+            print(f"{kind} beam 5, {size} sentences: {line}", flush=True)
 
 
 if __name__ == "__main__":
