@@ -9,6 +9,7 @@ import torch
 
 from regard.attention.listeners import listeners
 from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig
+from regard.models.decoders import recurrent_products
 from regard.models.decoders.recurrent_decoder import RecurrentDecoder
 from tests.support.small_models import ENCODERS, VOCABULARY, WIDTH, batch
 
@@ -36,8 +37,10 @@ def _steps(decoder: RecurrentDecoder, annotations: Any, tokens: torch.Tensor) ->
     return results
 
 
+@pytest.mark.parametrize("rows", [1, 64])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_step_is_the_same_with_and_without_products(name: str) -> None:
+def test_a_step_is_the_same_with_and_without_products(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent_products, "ROWS", rows)  # equal rows are multiplied once from this number of rows on
     torch.manual_seed(0)
     settings = {"embedding": 8, "width": WIDTH, "dropout": 0.0, **SETTINGS[name]}
     config = EncoderDecoderConfig(

@@ -16,7 +16,7 @@ from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config_base import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import drop_words, token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, output_matrix
-from .recurrent_products import RecurrentProducts
+from .recurrent_products import RecurrentProducts, pays
 from .recurrent_state import RecurrentDecoderState, RecurrentLoop, RecurrentStep
 
 if TYPE_CHECKING:
@@ -153,9 +153,9 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     def step(
         self, tokens: Int[Tensor, "rows"], state: RecurrentDecoderState, *, weights: bool = False
     ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
-        y = self._embed(tokens)
         if state.loop.products is not None and state.loop.memory is not None and not listeners:
-            return self._step_with_products(state.loop.products, state.loop.memory, y, state, weights=weights)
+            return self._step_with_products(state.loop.products, state.loop.memory, tokens, state, weights=weights)
+        y, state = self._embed(tokens), state.in_order()
         after = self._step(state.loop, state.last, self.cells[0].input_gates(y), state.position, state.beams)
         features = self._features(state.loop, y[:, None], [after])[:, 0]
         maps = after.weights[:, None] if weights and after.weights is not None else None
@@ -165,15 +165,26 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         self,
         products: RecurrentProducts,
         memory: EncoderMemory,
-        y: Float[Tensor, "rows embedding"],
+        tokens: Int[Tensor, "rows"],
         state: RecurrentDecoderState,
         *,
         weights: bool,
     ) -> tuple[Float[Tensor, "rows width"], RecurrentDecoderState, Float[Tensor, "rows maps places"] | None]:
         """`_step` and `_features` of one step, with the products that were computed before the search."""
-        loop, last, inputs = state.loop, state.last.hidden, products.token(y)
+        loop = state.loop
         first, second, size = loop.cells[0], loop.second, self.cells[0].size
-        recurrent, q = first.recall(last[0])
+        if pays(tokens):
+            words, place = torch.unique(tokens, return_inverse=True)
+            inputs = products.token(self._embed(words))[place]
+        else:
+            inputs = products.token(self._embed(tokens))
+        if state.rows is None:
+            recurrent, q = first.recall(state.last.hidden[0])
+        else:
+            continued, place = torch.unique(state.rows, return_inverse=True)
+            recurrent, q = (x[place] for x in first.recall((state.last.hidden[0][0][continued],)))
+            state = state.in_order()
+        last = state.last.hidden
         hidden = last[0] if second is None else first.step(inputs[:, :size], None, recurrent, last[0])
         if second is not None:
             recurrent, q = second.recall(hidden)

@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from ...layers import RecurrentCell
 
 
+ROWS = 64  # for less, finding the equal ones takes longer than their products
+
+
+def pays(rows: Int[Tensor, "rows"]) -> bool:
+    """Whether equal rows are to be multiplied only once: beams continue the same hypothesis, or have the same token.
+
+    A GPU would have to wait for their number.
+    """
+    return rows.device.type == "cpu" and len(rows) >= ROWS
+
+
 @dataclass
 class RecurrentProducts:
     """The maps of one search. Each result has the gates first and the readout after them."""

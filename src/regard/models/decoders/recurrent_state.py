@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .decoder import State, beam_rows
+from .recurrent_products import pays
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -56,10 +57,23 @@ class RecurrentDecoderState(State):
     last: RecurrentStep
     position: int
     beams: int
+    rows: Int[Tensor, "rows"] | None = None  # of `last`, that the next step continues; None: all, in their order
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentDecoderState:
+        """Where `pays` says so, the next step does it: it multiplies a row that several beams continue only once."""
+        state = self.in_order()
+        if state.loop.products is not None and pays(rows):
+            return replace(state, rows=rows)
+        return replace(state, rows=rows).in_order()
+
+    def in_order(self) -> RecurrentDecoderState:
+        if self.rows is None:
+            return self
+        rows = self.rows
         hidden = [tuple(x[rows] for x in layer) for layer in self.last.hidden]
-        return replace(self, last=RecurrentStep(hidden, None if self.last.fed is None else self.last.fed[rows]))
+        last = RecurrentStep(hidden, None if self.last.fed is None else self.last.fed[rows])
+        return replace(self, last=last, rows=None)
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentDecoderState:
-        return replace(self.reorder(beam_rows(sentences, self.beams)), loop=self.loop.keep(sentences))
+        state = replace(self.in_order(), rows=beam_rows(sentences, self.beams)).in_order()
+        return replace(state, loop=self.loop.keep(sentences))
