@@ -17,7 +17,7 @@ import torch
 from ....attention import Softmax, mask_mod
 from .. import call_routing
 from ..attention_call import BUDGET, Call
-from ..call_inputs_and_output import ROWS, Record, causal_window, dot_energies, placed
+from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
 from .function_mode import end_mode
@@ -73,14 +73,24 @@ def _attention(
     waiting = state.softmaxes
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
-    interface_call, before = call_routing.InterfaceCall(module, key, value), state.interface_call
-    state.interface_call = interface_call
-    try:
-        result = function(module, query, key, value, attention_mask, *args, **kwargs)
-    finally:
-        state.interface_call = before
-    if not interface_call.reported:
-        _report(function, implementation, interface_call, query, attention_mask, result, kwargs)
+    options = _options(kwargs) if verified else {}
+    how = verified.get((id(module), function, *options)) if verified else None
+    if how is not None:  # nothing inside needs to be seen
+        before, state.suspended = state.suspended, True
+        try:
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            state.suspended = before
+        _capture(how, implementation, module, query, key, value, attention_mask, result[0], options, kwargs)
+    else:
+        interface_call, outer = call_routing.InterfaceCall(module, key, value), state.interface_call
+        state.interface_call = interface_call
+        try:
+            result = function(module, query, key, value, attention_mask, *args, **kwargs)
+        finally:
+            state.interface_call = outer
+        if not interface_call.reported:
+            _report(function, implementation, interface_call, query, attention_mask, result, kwargs)
     for ablation, name in ablations:
         result = (ablation.output(name, result[0], dim=2), *result[1:])
     return result
@@ -117,36 +127,54 @@ def _report(
     result: Any,
     arguments: dict[str, Any],
 ) -> None:
-    """Report a call that no tap inside the interface has seen. Of a verified module only references are collected."""
-    module = call.module
-    options = {name: arguments[name] for name in OPTIONS if name in arguments and arguments[name] is not None}
-    dropout = float(arguments.get("dropout", 0.0)) if module.training else 0.0
-    key = (id(module), function, *options)
+    """Report a call that no tap inside the interface has seen, and verify its weights if it has some."""
+    module, options, dropout = call.module, _options(arguments), _dropout(call.module, arguments)
+    key, output = (id(module), function, *options), GraphOutput(result[0], _transposed)
+    try:
+        record = _record(key, implementation, call, query, mask, result, options, dropout)
+    except Exception as error:
+        call_routing.report_missed(call_routing.failure(error), module)
+        return
     how = verified.get(key)
     if how is None:
-        output = GraphOutput(result[0], _transposed)
-        try:
-            record = _record(key, implementation, call, query, mask, result, options, dropout)
-        except Exception as error:
-            call_routing.report_missed(call_routing.failure(error), module)
-            return
-        how = verified.get(key)
-        if how is None:
-            call_routing.report(record, module, output=output)
-            return
-    (rounded, has_sinks), out = how, result[0]
+        call_routing.report(record, module, output=output)
+    else:
+        _capture(how, implementation, module, query, call.key, call.value, mask, result[0], options, arguments)
+
+
+def _capture(
+    how: tuple[bool, bool],
+    implementation: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any,
+    out: Tensor,
+    options: dict[str, Any],
+    arguments: dict[str, Any],
+) -> None:
+    """Collect references to the tensors of a verified module."""
+    rounded, has_sinks = how
     learned: tuple[Tensor, ...] = ()
-    # A view takes time: of a short call all rows are kept, and transposed when somebody asks.
-    rows_last = out if out.size(1) <= ROWS else out.transpose(1, 2)
     settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
     if has_sinks or "position_bias" in options:
         bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
         learned = tuple([x for x in (bias, sinks) if x is not None])
         settings = None if bias is not None else settings
+    dropout = _dropout(module, arguments) if module.training else 0.0
     call_routing.try_capture(
-        _captured_record, query, call.key, call.value, rows_last, module, mask, None, learned, settings,
+        _captured_record, query, key, value, out.transpose(1, 2), module, mask, None, learned, settings,
         (implementation, module, options, dropout, rounded), (out, _transposed),
     )  # fmt: skip
+
+
+def _options(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {name: arguments[name] for name in OPTIONS if name in arguments and arguments[name] is not None}
+
+
+def _dropout(module: nn.Module, arguments: dict[str, Any]) -> float:
+    return float(arguments.get("dropout", 0.0)) if module.training else 0.0
 
 
 def _transposed(x: Tensor) -> Tensor:
@@ -165,8 +193,8 @@ def _captured_record(call: CapturedCall) -> Record:
     energies = _energies(implementation, module, call.q, call.k, call.mask, options, rounded)
     sinks = _sinks(module, options)
     normalize = Softmax() if sinks is None else Softmax(sink=sinks.detach().flatten())
-    cross, out = call_routing.is_cross(module), call.out.transpose(1, 2) if call.rows is None else call.out
-    return Record(energies, call.v, out, implementation, normalize, None, dropout, cross, call.rows)
+    cross = call_routing.is_cross(module)
+    return Record(energies, call.v, call.out, implementation, normalize, None, dropout, cross, call.rows)
 
 
 def _record(

@@ -213,7 +213,9 @@ def _report(softmax: OpenSoftmax) -> None:
 def _follows_products() -> bool:
     """Whether a product may be one of attention. Inside an interface its arguments are known."""
     state = call_routing.thread_state
-    return (state.interface_call is None or bool(state.softmaxes)) and call_routing.is_active()
+    if state.suspended or (state.interface_call is not None and not state.softmaxes):
+        return False
+    return call_routing.is_active()
 
 
 def _replacements() -> Iterable[Replacement]:
