@@ -51,6 +51,3 @@ class LanguageModelTask(Task):
 
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return -nll
-
-    def shown(self, score: float) -> str:
-        return f"{self.measure} {-score:.4f}"

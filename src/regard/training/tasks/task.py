@@ -131,6 +131,8 @@ class Task(ABC):
         return f"{len(encoded):,} pairs, {len(encoded.target):,} target tokens"
 
     def shown(self, score: float) -> str:
+        if self.measure == "loss":  # as a score it is negative: higher is better
+            return f"loss {-score:.4f}"
         return f"{self.measure} {score:.2f}"
 
     def figures(

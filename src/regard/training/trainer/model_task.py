@@ -165,9 +165,6 @@ class ModelTask(Task):
     def score(self, answers: list[str], pairs: Sequence[Pair], nll: float) -> float:
         return -nll
 
-    def shown(self, score: float) -> str:
-        return f"{self.measure} {-score:.4f}"
-
     def model_card(self, kept: str, score: float, provenance: str = "") -> str:
         settings = recipe_toml(self.recipe)
         head = f"# {self.recipe.name}\n\nValidation {self.shown(score)}. The weights are {kept}.\n"
