@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -118,3 +118,27 @@ def test_float16_with_a_scaled_loss_learns_what_float32_learns(tmp_path: Path) -
     assert losses["16-mixed"][-1] == pytest.approx(losses["32-true"][-1], rel=3e-2)
     for precision, values in losses.items():  # float32: from 2.96 to 2.56 in these updates
         assert values[-1] < 0.93 * values[0], (precision, values)
+
+
+def test_a_stream_is_trained_with_cuda_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every buffer has the shapes of the first one: a graph is recorded once for each width."""
+    from regard.training import fit
+    from regard.training.recipe import recipe_loader
+    from regard.training.trainer import cuda_graphs
+    from tests.support.tiny_training import measured, recipe_file
+
+    file = recipe_file(tmp_path)
+    settings = ["data.kind=stream", f"data.root={tmp_path}", 'data.train=["train.tsv"]', 'data.valid=["valid.tsv"]']
+    settings += ["data.longest=50", "data.tokenised=true", "training.accelerator=cuda", "training.graphs=true"]
+    recorded: list[cuda_graphs.CudaGraphs] = []
+    init = cuda_graphs.CudaGraphs.__init__
+
+    def record(self: cuda_graphs.CudaGraphs, *arguments: Any, **options: Any) -> None:
+        recorded.append(self)
+        init(self, *arguments, **options)
+
+    monkeypatch.setattr(cuda_graphs.CudaGraphs, "__init__", record)
+    run = fit(recipe_loader.load_recipe(file, settings), tmp_path / "run")
+    losses = [float(line[2]) for line in measured(run.folder) if line[2]]
+    assert losses[-1] < losses[0]
+    assert recorded[0].shapes == 1  # sentences of up to 6 words: one width
