@@ -91,12 +91,18 @@ class suspend_reports:
 
 def is_active() -> bool:
     """Whether a call made now is recorded or ablated. Recomputation during a backward pass is not a call."""
+    state = thread_state
     return (
-        (bool(watches) or bool(ablations) or thread_state.captured is not None)
-        and not thread_state.suspended
+        not state.suspended
+        and (bool(watches) or bool(ablations) or state.captured is not None)
         and not torch.compiler.is_compiling()
         and (_graph_task_id is None or _graph_task_id() == -1)
     )
+
+
+def keeps_gradients() -> bool:
+    """Whether an open watch keeps the gradients of outputs."""
+    return any(watch.recorder.gradients for watch in watches)
 
 
 def report(

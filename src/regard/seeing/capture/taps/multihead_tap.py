@@ -65,8 +65,12 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     if call_routing.ablations and call_routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
-    with call_routing.suspend_reports():
+    state = call_routing.thread_state
+    before, state.suspended = state.suspended, True
+    try:
         result = original(*args, **kwargs)
+    finally:
+        state.suspended = before
     # Every line here runs once for each call of a watched model, and is written for speed.
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     if [x for x in tensors if x.grad_fn is not None]:  # parameters have no graph, and are kept as they are
@@ -79,7 +83,9 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     else:
         rows, kept = some_rows(_batch_first(out))
     make = functools.partial(_record, original, args, kwargs, rows, kept, TensorVersions(tensors))
-    output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
+    output = None
+    if call_routing.keeps_gradients():
+        output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
     call_routing.report(make, tensors=(*tensors[:3], kept), output=output)
     return result
 
