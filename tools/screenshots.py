@@ -169,6 +169,7 @@ def views(traces: dict[str, str], place: Path) -> list[tuple[str, dict[str, Any]
         ("lookup", {"view": "lookup", "lookup": POINTS}, wait),
         ("translate", {"view": "translate"}, translated),
         ("heads", {"view": "heads", "trace": short, "call": "4", "pins": ["q9"]}, wait),
+        ("heads-two", {"view": "heads", "trace": short, "call": "4", "other": "2", "pins": ["q9"]}, wait),
         ("model", {"view": "model", "trace": short}, wait),
         ("neuron", {"view": "neuron", "trace": short, "call": "2", "query": 8}, wait),
         ("map", {"view": "map", "trace": long, "call": "17", "head": 3}, tiles),  # it looks for what came before

@@ -96,8 +96,13 @@ VIEWS = {
 }
 
 WRITING = "view=generation&trace=new&model=shakespeare-transformer&sentence=My%20lord%2C%20the%20night%20is&generate=32"
-LINKS = {"heads": "", "generation": f"#{html.escape(WRITING)}"}
-"""What is opened where the name of a view is not enough: the page's own first view, and a text that a model writes."""
+LINKS = {
+    "heads": f"{LIVE}/index.html",
+    "generation": f"{LIVE}/index.html#{html.escape(WRITING)}",
+    "effects": "viewer/#effects",
+}
+"""Where a tile leads if the name of its view is not enough: the page's own first view, a text that a model writes, and
+the documentation of a view that needs a backward pass, which no browser computes."""
 TILES, TILE_WIDTH = "assets/tiles", 560
 """The folder of the small pictures on the front page, and their pixels across."""
 VIEWER_LINK = re.compile(r"^\[([^\]]+)\]\(" + re.escape(HOMEPAGE + LIVE) + r"/index\.html#(\S+)\)$", re.MULTILINE)
@@ -217,7 +222,7 @@ def _write_tiles(folder: Path) -> None:
 
 
 def tiles(up: str) -> str:
-    """A link into the viewer for each view, with its picture."""
+    """A link for each view, most of them into the viewer, with its picture."""
     parts = []
     for name, words in VIEWS.items():
         pictures = "".join(
@@ -225,7 +230,7 @@ def tiles(up: str) -> str:
             for scheme in ("light", "dark")
         )
         title = {"lookup": "Look-up", "read": "Classify"}.get(name, name.capitalize())
-        link = f"{up}{LIVE}/index.html{LINKS.get(name, f'#view={name}')}"
+        link = up + LINKS.get(name, f"{LIVE}/index.html#view={name}")
         parts.append(f'<a href="{link}">{pictures}<span><b>{title}</b> {words}</span></a>')
     return "\n".join(parts)
 

@@ -152,10 +152,9 @@ def test_a_model_that_copies_says_which_words(page: Page, pointer: Server, width
     (card,) = look(page, pointer, "drawn.length === 1", view="translate", translate={"text": "zork 4711", "beams": 1})
     copied = 1 - torch.sigmoid(torch.tensor(-3.0)).item()
     said = page.locator(".copying").inner_text()
-    weights = torch.tensor(card["weights"])
-    for row, label in enumerate(card["rows"]):
-        origin = card["columns"][int(weights[row].argmax())]
-        assert f"“{label}” copied from “{origin}” with {copied:.2f}" in said
+    assert set(card["rows"]) <= set(card["columns"])
+    for label in card["rows"]:
+        assert f"“{label}” copied with probability {copied:.2f}" in said
     assert page.locator(".word.copied").count() == len(card["rows"])
     assert page.locator(".steps").get_by_text("(p_gen)").inner_text() == (
         f"From the vocabulary with {1 - copied:.2f} (p_gen), copied from the source with {copied:.2f}."

@@ -33,11 +33,12 @@ test("by token nothing is gathered", () => {
   assert.deepEqual(gathered(answer, "token").weights, answer.weights);
 });
 
-test("words that are copied: the mean over their pieces, and where they come from", () => {
+test("words that are copied: the mean over their pieces, and the source has them", () => {
   const table = gathered({ ...answer, generation: [0.9, 0.2, 0.1] }, "word");
   close(table.copies, [0.1, 0.85]);
-  assert.equal(copyNote(table, 0), "");
-  assert.equal(copyNote(table, 1), "copied from “sister” with 0.85");
+  assert.deepEqual([copyNote(table, 0), copyNote(table, 1)], ["", ""]); // the source has neither word
+  assert.equal(copyNote({ ...table, rows: ["my", "sister"] }, 0), "");
+  assert.equal(copyNote({ ...table, rows: ["my", "sister"] }, 1), "copied with probability 0.85");
   assert.equal(gathered(answer, "word").copies, null);
   assert.equal(copySummary(gathered(answer, "word")), null);
 });

@@ -16,16 +16,12 @@ export function copyShares(generation, groups) {
   return groups.map((group) => group.reduce((sum, piece) => sum + 1 - generation[piece], 0) / group.length);
 }
 
-/** The label of the source that the weights of a row point to. */
-function sourceOf({ weights, columns }, row) {
-  return columns[weights[row].indexOf(Math.max(...weights[row]))];
-}
-
-/** What is said of one word: "copied from “Oslo” with 0.97". Empty where it was written from the vocabulary. */
-export function copyNote(table, row) {
-  const share = table.copies?.[row] ?? 0;
-  if (share < MOSTLY) return "";
-  return `copied ${table.weights ? `from “${sourceOf(table, row)}” ` : ""}with ${share.toFixed(2)}`;
+/** What is said of one word: "copied with probability 0.97". Empty where it comes from the vocabulary: where that is more
+ * likely, or where the source does not have the word.
+ */
+export function copyNote({ copies, rows, columns }, row) {
+  const share = copies?.[row] ?? 0;
+  return share >= MOSTLY && columns.includes(rows[row]) ? `copied with probability ${share.toFixed(2)}` : "";
 }
 
 /** The sentence below a translation; null for a decoder that does not copy. */
