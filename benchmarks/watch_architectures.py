@@ -284,7 +284,8 @@ def memory_section(rows: list[dict[str, str]]) -> list[str]:
         f"What a watch keeps alive, at two lengths of the input (text of {LENGTHS[0].text} and {LENGTHS[1].text} "
         f"tokens, pictures of {LENGTHS[0].picture} and {LENGTHS[1].picture} pixels). It grows linearly with queries "
         f"and keys in {linear} of {len(measured)} architectures; {fixed} have inputs of one length; {len(square)} hold "
-        f"matrices (an exponent of 2 is a square), and {len(other) - len(square)} did not run at these lengths or have no weights.",
+        f"matrices (an exponent of 2 is a square), and {len(other) - len(square)} did not run at these lengths or "
+        "have no weights.",
         "",
         "| architecture | memory |",
         "|---|---|",
