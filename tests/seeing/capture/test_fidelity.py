@@ -352,3 +352,26 @@ def test_a_softmax_over_words_is_not_attention() -> None:
             for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:
                 part(x)
         assert len(seen) == calls, seen
+
+
+class MaskedAttention(nn.Module):
+    """Attention whose mask is a buffer that its owner may fill anew."""
+
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=self.mask)
+
+
+@pytest.mark.parametrize("period", [2, 4, 8])
+@pytest.mark.parametrize("length", [66, 100, 128, 256, 512])
+def test_rows_that_are_wrong_at_regular_distances_are_noticed(length: int, period: int) -> None:
+    with torch.inference_mode():  # where no version counter tells that the mask was changed
+        x, mask = torch.randn(1, 2, length, 8), torch.ones(length, length, dtype=torch.bool)
+        model = MaskedAttention(mask)
+        with watch(model) as seen:
+            model(x)
+        mask[::period, length // 2 :] = False
+        assert seen.faithful is False

@@ -81,7 +81,7 @@ def _walk(
     cut, device = sizes(r, "contributions"), r.a.device
     plan = equal_blocks(r.keys, cut.keys)
     planes = {"total": True, "size": size or spread, "logs": spread, "on": columns is not None}
-    kinds = [name for name, needed in planes.items() if needed]
+    kinds = [name for name, flag in planes.items() if flag]
     sums = total or len(kinds) > 1
     most = SUMS_ROOM // (4 * len(kinds) * r.count * r.queries) if sums else plan.blocks
     strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
@@ -91,9 +91,9 @@ def _walk(
         own["sums"] = torch.zeros(len(kinds), r.count, strips, r.queries, device=device)
     if columns is not None:
         own |= {"chosen": columns.float().contiguous(), "chosen_n": 0 if columns.shape[0] == 1 else r.keys}
-    for name, asked in (("received", received), ("received_size", received_size)):
-        if asked:
-            own[name] = torch.empty(r.count, parts, r.keys, device=device)
+    by_key = [name for name, flag in (("received", received), ("received_size", received_size)) if flag]
+    for name in by_key:
+        own[name] = torch.empty(r.count, parts, r.keys, device=device)
     if cells is not None:
         own |= cell_arguments(r, cells, cut, plan)
         own["cells"] = torch.zeros(r.count, *cells, dtype=torch.int32, device=device).view(torch.uint32)
@@ -114,11 +114,10 @@ def _walk(
         row = dict(zip(kinds, own["sums"].sum(2).unbind(0), strict=True))
         if spread:
             row["spread"] = _entropy(row["size"], row["logs"])
-        wanted = {"total": total, "size": size, "spread": spread, "on": columns is not None}
-        results |= {name: row[name] for name, asked in wanted.items() if asked}
-    for name, asked in (("received", received), ("received_size", received_size)):
-        if asked:
-            results[name] = own[name].sum(1)
+        by_row = {"total": total, "size": size, "spread": spread, "on": columns is not None}
+        results |= {name: row[name] for name, flag in by_row.items() if flag}
+    for name in by_key:
+        results[name] = own[name].sum(1)
     if cells is not None:
         results["map"] = number_of_code(own["cells"])
     return results
