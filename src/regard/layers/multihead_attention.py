@@ -94,9 +94,9 @@ class MultiHead(nn.Module):
         dropout, seen = self.dropout if self.training else 0.0, None
         if weights:
             z, seen = attend(q, k, v, energy=how, mask=mask, dropout=dropout, weights=True)
-        elif mask is None and type(how) is ScaledDot and _is_step(q):
+        elif mask is None and not dropout and type(how) is ScaledDot and _is_step(q, k, v):
             # What `attend` would do. For the few queries of a step its checks take longer than the kernel.
-            z = scaled_dot_product_attention(q, k, v, scale=how.scale, enable_gqa=self.key_heads < self.heads)
+            z = scaled_dot_product_attention(q, k, v, scale=how.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
             z = attend(q, k, v, energy=how, mask=mask, dropout=dropout)
         return self.output(z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
@@ -113,6 +113,14 @@ class MultiHead(nn.Module):
         return self.look(x, k, v, mask=mask, weights=weights)
 
 
-def _is_step(q: Tensor) -> bool:
-    """Whether these are the queries of a step on a CPU, without gradients, and nobody listens."""
-    return q.shape[-2] < 16 and q.device.type == "cpu" and not torch.is_grad_enabled() and not listeners
+def _is_step(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether these are the queries of a step on a CPU, without gradients, and nobody listens.
+
+    Keys and values of other shapes or dtypes are left to `attend`, which broadcasts them or raises its own error.
+    """
+    if q.shape[-2] >= 16 or q.device.type != "cpu" or torch.is_grad_enabled() or listeners:
+        return False
+    if not q.dtype == k.dtype == v.dtype or k.dim() != 4 or k.shape != v.shape:
+        return False
+    (batch, heads, _, width), (key_batch, key_heads, _, key_width) = q.shape, k.shape
+    return batch == key_batch and width == key_width and key_heads > 0 and heads % key_heads == 0
