@@ -108,7 +108,7 @@ class OpenSoftmax:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
         changed = self._versions.changed()
         try:
-            return recomputed_record(self._scores(), w, v, out, dropout, changed)
+            return recomputed_record(self._scores(), w, v, out, dropout, every=changed)
         except NotRecomputableError as error:
             reason = "its weights were changed in place after the softmax" if changed else str(error)
             return record_of_weights(w, v, out, dropout=dropout, reason=reason)

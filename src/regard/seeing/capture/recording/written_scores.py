@@ -8,7 +8,6 @@ kept.
 from __future__ import annotations
 
 import math
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -18,11 +17,12 @@ from ....attention.energies.energy_forms import DotForm
 from ....attention.energies.lazy_energy_matrix import EnergyMatrix
 from ....attention.tensor_versions import version_of
 from ..attention_call import BUDGET
-from ..call_inputs_and_output import CLOSED, SHORT, Record, Rounded, evenly_spaced, with_short_masks
+from ..call_inputs_and_output import CLOSED, SHORT, Record, Rounded, evenly_spaced
 from ..computed_weights import IN_ITS_OWN_CODE
 from ..interval_mask import intervals_of
 from ..tensor_product import einsum_product
 from .added_product import AddedProduct, columns_of
+from .recent_masks import shorten_masks
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from ....attention import Mask, Modifier
 
 HALF = (torch.float16, torch.bfloat16)
-MOVES = ("shift", "gather", "transpose")
+MOVE_KINDS = ("shift", "gather", "transpose")
 """Steps that move scores to other rows and columns."""
 ROWS = 8
-"""Rows of the matrix with which the recomputed weights are compared, if version counters tell of all changes."""
+"""Rows of the matrix with which the recomputed weights are compared, where nothing can be wrong in one row alone."""
 BLOCK = 256
-"""Rows that are compared at a time where all are: inference tensors have no version counter."""
+"""Rows that are compared at a time where all are."""
 
 
 class NotRecomputableError(ValueError):
@@ -62,6 +62,13 @@ class ScoreStep(NamedTuple):
     """How often `tensor` had been changed in place."""
     addend: WrittenScores | None = None
     stride: int = 1
+
+    def closes_keys(self) -> bool:
+        """Whether some scores are so low after it that their keys get no weight."""
+        if self.kind == "add" and self.tensor is not None and self.tensor.numel():
+            least, most = (float(x) * float(self.number) for x in self.tensor.detach().aminmax())
+            return min(least, most) <= CLOSED
+        return self.kind == "close"
 
 
 class WrittenScores(NamedTuple):
@@ -94,11 +101,11 @@ class WrittenScores(NamedTuple):
 
     def can_be_added(self) -> bool:
         """Whether the product can be added to another: it was only scaled, cast, moved or added to another."""
-        return not self.fused and all(step.kind in ("scale", "cast", "sum", *MOVES) for step in self.steps)
+        return not self.fused and all(step.kind in ("scale", "cast", "sum", *MOVE_KINDS) for step in self.steps)
 
     def is_moved(self) -> bool:
         """Whether its rows and columns are no longer those of queries and keys."""
-        return any(step.kind in MOVES for step in self.steps)
+        return any(step.kind in MOVE_KINDS for step in self.steps)
 
     def contains(self, other: WrittenScores) -> bool:
         """Whether these scores were computed from those of `other`, or from some that `other` is made of."""
@@ -109,6 +116,19 @@ class WrittenScores(NamedTuple):
             and all(a is b for a, b in zip(x.steps, other.steps, strict=False))
             for x in self.products()
         )
+
+    def has_steps_on_closed_keys(self) -> bool:
+        """Whether steps act on keys that an earlier one closed.
+
+        Two masks can close all keys of a query together, and a scale or a floor can open keys again. A gate sets scores
+        to zero, which closes no key unless a bias is added. What is then computed again is right or wrong row by row.
+        """
+        closed = False
+        for step in self.steps:
+            if step.kind in ("gate", "floor") or (closed and step.kind != "cast"):
+                return True
+            closed = closed or step.closes_keys()
+        return False
 
     def leading(self) -> tuple[int, ...]:
         """The leading axes where they are most: those that a reshape merged later are told apart."""
@@ -138,18 +158,16 @@ class WrittenScores(NamedTuple):
             elif step.kind == "sum":
                 assert step.addend is not None
                 modifiers += [step.addend.added_product(batch), *_rounding(step.dtype)]
-            elif step.kind in MOVES:
+            elif step.kind in MOVE_KINDS:
                 raise NotRecomputableError("its scores are moved along the keys")
             elif step.kind == "close":
-                rule = _mask_of(step, batch)
-                mask = rule if mask is None or rule is None else mask & rule
+                mask = _joined(mask, _mask_of(step, batch))
             elif step.kind == "gate":
                 assert step.tensor is not None
                 gate = _aligned(step.tensor, step.shape, batch)
                 if not bool(((gate == 0) | (gate == 1)).all()):
                     raise NotRecomputableError("its scores are multiplied by a matrix")
-                rule = _mask_of(step._replace(tensor=step.tensor == 0), batch)
-                mask = rule if mask is None or rule is None else mask & rule
+                mask = _joined(mask, _mask_of(step._replace(tensor=step.tensor == 0), batch))
             elif step.dtype != dtype:
                 modifiers += _rounding(step.dtype)
             dtype = step.dtype
@@ -223,19 +241,19 @@ def recomputed_record(
     v: Float[Tensor, "*batch k d_v"],
     out: Float[Tensor, "*batch q d_v"],
     dropout: float,
-    changed: bool = False,
+    every: bool = False,
 ) -> Record:
     """A record of queries and keys that gives these weights, which need not be kept then.
 
-    NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist; all rows
-    of weights that were `changed` in place, and of inference tensors, whose changes nothing tells.
+    NotRecomputableError says why there is none. Some rows are compared with the weights, which still exist. All rows
+    are with `every`, of inference tensors, which have no version counter, and where steps act on keys that are closed.
     """
     batch, (queries, keys) = tuple(weights.shape[:-2]), weights.shape[-2:]
     if math.prod(scores.shape) != weights.numel() or scores.shape[-2:] != (queries, keys):
         raise NotRecomputableError(f"its scores {list(scores.shape)} are multiplied as {list(weights.shape)}")
     energies = scores.energies(batch)
     record = Record(energies, v.detach(), out.detach(), IN_ITS_OWN_CODE, dropout=dropout)
-    record = _recent_masks.shorten(record)
+    record = shorten_masks(record)
     biases = [x.added for x in record.energies.modifiers if x.added is not None]
     large = next((x for x in biases if x.numel() >= max(weights.numel(), SHORT)), None)
     if large is not None:
@@ -243,7 +261,8 @@ def recomputed_record(
     recomputed = Weights(record.energies, Softmax())
     products = scores.products()
     budget = BUDGET[min((weights.dtype, *(x.dtype for x in products)), key=lambda x: torch.finfo(x).bits)]
-    every = changed or any(x.is_inference() for x in (weights, *(y for x in products for y in x.operands)))
+    every = every or any(x.is_inference() for x in (weights, *(y for x in products for y in x.operands)))
+    every = every or scores.has_steps_on_closed_keys()
     some = torch.arange(queries) if every else evenly_spaced(queries, ROWS)
     for rows in some.split(BLOCK):
         ours = recomputed.tile(rows.tolist(), slice(None))
@@ -253,34 +272,6 @@ def recomputed_record(
             worst = float((error / whole).nan_to_num(torch.inf).max())
             raise NotRecomputableError(f"weights recomputed from its queries and keys differ by {worst:.1e}")
     return record
-
-
-class _RecentMasks(threading.local):
-    """The intervals of the masks that this thread saw last: all layers of a model usually share one mask."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Mask | None]] = {}
-        self._versions: dict[int, int | None] = {}
-
-    def shorten(self, record: Record) -> Record:
-        """The record with masks of T_q × T_k numbers as two numbers per query, where these are equal."""
-        valid = {
-            key: entry
-            for key, entry in self._known.items()
-            if version_of(entry[0]) == self._versions[key] is not None  # an inference tensor may have changed
-        }
-        record = with_short_masks(record, valid)
-        self._known = dict(list(valid.items())[-4:])
-        self._versions = {key: version_of(x) for key, (x, _) in self._known.items()}
-        return record
-
-    def clear(self) -> None:
-        self._known.clear()
-        self._versions.clear()
-
-
-_recent_masks = _RecentMasks()
-forget_masks = _recent_masks.clear
 
 
 def _rounding(dtype: torch.dtype) -> list[Modifier]:
@@ -301,7 +292,7 @@ def _name(dtype: torch.dtype) -> str:
 def _columns_of(step: ScoreStep) -> Tensor:
     """The column for each distance of key and query, of a step that gathers columns."""
     assert step.tensor is not None
-    index = _compact(step.tensor)
+    index = _compact(step.tensor, axes=step.tensor.dim() - 2)
     columns = columns_of(index.flatten(0, -2)) if index.shape[:-2].numel() == 1 and len(index.shape) > 1 else None
     if columns is None:
         raise NotRecomputableError(f"positions {list(index.shape)} are not those of distances")
@@ -321,9 +312,16 @@ def _mask_of(step: ScoreStep, batch: tuple[int, ...]) -> Mask | None:
     return dense(seen) if interval is None else interval
 
 
-def _compact(x: Bool[Tensor, "..."]) -> Tensor:
-    """Without the copies along axes that were expanded."""
-    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride())]
+def _joined(first: Mask | None, second: Mask | None) -> Mask | None:
+    """The keys that both leave open; None is a mask that closes none."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def _compact(x: Bool[Tensor, "..."], axes: int | None = None) -> Tensor:
+    """Without the copies along axes that were expanded: all of them, or the first `axes`."""
+    return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride()[:axes])]
 
 
 def _aligned(x: Tensor, shape: tuple[int, ...], batch: tuple[int, ...]) -> Tensor:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ....attention.tensor_versions import ChangedInPlaceError
 from .. import call_routing
 from ..computed_weights import record_of_weights
-from ..recording.written_scores import forget_masks
+from ..recording.recent_masks import forget_masks
 from ..tensor_product import einsum_product, matmul_product
 from ..written_attention import OpenSoftmax, head_count
 from .function_mode import begin_mode, end_mode, finish_modes, other_mode
