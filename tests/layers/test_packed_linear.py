@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from threading import Thread
+
 import pytest
 import torch
+from torch import nn
 
-from regard.layers import Linear, packed_linear, packed_weights
+from regard.decoding import search
+from regard.layers import linear, packed_linear, packed_weights
 from regard.layers.packed_linear import pack
+from regard.models import EncoderDecoder, EncoderDecoderConfig
+from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 
 @pytest.fixture
-def layer() -> Linear:
+def layer() -> nn.Linear:
     torch.manual_seed(0)
-    return Linear(24, 40)
+    return nn.Linear(24, 40)
 
 
 @pytest.fixture
@@ -28,10 +36,10 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def _error(layer: Linear, x: torch.Tensor) -> float:
+def _error(layer: nn.Linear, x: torch.Tensor) -> float:
     """The largest difference to the formula in float64."""
     exact = x.double() @ layer.weight.detach().double().mT + layer.bias.detach().double()
-    return float((layer(x).double() - exact).abs().max())
+    return float((linear(layer, x).double() - exact).abs().max())
 
 
 needs_onednn = pytest.mark.skipif(pack(torch.ones(2, 2)) is None, reason="this PyTorch has no oneDNN")
@@ -40,7 +48,7 @@ needs_onednn = pytest.mark.skipif(pack(torch.ones(2, 2)) is None, reason="this P
 @needs_onednn
 @torch.no_grad()
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (3, 7, 24), (200, 24)])
-def test_products_are_those_of_the_formula(layer: Linear, products: list[int], shape: tuple[int, ...]) -> None:
+def test_products_are_those_of_the_formula(layer: nn.Linear, products: list[int], shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     with packed_weights(layer):
         assert _error(layer, x) < 24 * 2**-22
@@ -49,7 +57,7 @@ def test_products_are_those_of_the_formula(layer: Linear, products: list[int], s
 
 @needs_onednn
 @torch.no_grad()
-def test_each_block_has_the_weights_of_its_beginning(layer: Linear, products: list[int]) -> None:
+def test_each_block_has_the_weights_of_its_beginning(layer: nn.Linear, products: list[int]) -> None:
     x = torch.randn(5, 24)
     for _ in range(3):
         with packed_weights(layer), packed_weights(layer):
@@ -59,14 +67,99 @@ def test_each_block_has_the_weights_of_its_beginning(layer: Linear, products: li
     assert products == [3]
 
 
-def test_gradients_float64_and_autocast_use_the_matrix_itself(layer: Linear, products: list[int]) -> None:
+def test_gradients_float64_and_autocast_use_the_matrix_itself(layer: nn.Linear, products: list[int]) -> None:
     x = torch.randn(5, 24, requires_grad=True)
     with packed_weights(layer):
-        (gradient,) = torch.autograd.grad(layer(x).sum(), x)
+        (gradient,) = torch.autograd.grad(linear(layer, x).sum(), x)
         assert torch.allclose(gradient, layer.weight.sum(0).expand(5, 24))
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            assert layer(x).dtype == torch.bfloat16
+            assert linear(layer, x).dtype == torch.bfloat16
     layer.double()
     with torch.no_grad(), packed_weights(layer):
         assert _error(layer, x.double()) < 1e-13
     assert products == [0]
+
+
+@needs_onednn
+@torch.no_grad()
+def test_another_thread_does_not_leave_its_copy_to_the_next_block(layer: nn.Linear, products: list[int]) -> None:
+    x, results = torch.randn(5, 24), []
+
+    def other() -> None:
+        with torch.no_grad():
+            results.append(linear(layer, x))
+
+    with packed_weights(layer):
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+        linear(layer, x)
+    assert products == [1]  # only the thread that has entered the block
+    torch.testing.assert_close(results[0], layer(x))
+    layer.weight.data.zero_()
+    with packed_weights(layer):
+        assert torch.equal(linear(layer, x), layer.bias.expand(5, 40))
+
+
+@needs_onednn
+@torch.no_grad()
+def test_a_layer_is_copied_and_pickled_inside_a_block(layer: nn.Linear, products: list[int]) -> None:
+    x = torch.randn(5, 24)
+    with packed_weights(layer):
+        expected = linear(layer, x)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            torch.testing.assert_close(linear(other, x), expected)
+            assert vars(other).keys() == vars(nn.Linear(24, 40)).keys()
+    assert products == [1]
+
+
+@needs_onednn
+@torch.no_grad()
+def test_changed_weights_change_the_products(layer: nn.Linear, products: list[int]) -> None:
+    x = torch.randn(5, 24)
+    with packed_weights(layer):
+        linear(layer, x)
+        layer.weight.mul_(2)
+        assert _error(layer, x) < 24 * 2**-20
+        layer.load_state_dict(nn.Linear(24, 40).state_dict())
+        assert _error(layer, x) < 24 * 2**-22
+        layer.weight.data = torch.zeros(40, 24)
+        assert torch.equal(linear(layer, x), layer.bias.expand(5, 40))
+        assert products == [4]
+        layer.double()
+        assert _error(layer, x.double()) < 1e-13
+    assert products == [4]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("x", [torch.ones(3, 24, dtype=torch.float64), torch.ones(3, 23), torch.ones(3, 48)])
+def test_errors_are_those_of_the_layer(layer: nn.Linear, x: torch.Tensor) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        layer(x)
+    with packed_weights(layer):
+        linear(layer, torch.ones(2, 24))
+        with pytest.raises(RuntimeError) as error:
+            linear(layer, x)
+    assert str(error.value) == str(expected.value)
+
+
+@torch.no_grad()
+def test_hooks_are_called_inside_a_block(layer: nn.Linear, products: list[int]) -> None:
+    layer.register_forward_hook(lambda _layer, _inputs, y: y * 0)
+    with packed_weights(layer):
+        assert not linear(layer, torch.randn(5, 24)).any()
+    assert products == [0]
+
+
+@pytest.mark.skipif(torch.backends.quantized.engine == "none", reason="this PyTorch has no quantized products")
+@pytest.mark.filterwarnings("ignore")  # PyTorch moves its quantization to a package of its own
+@pytest.mark.parametrize("decoder", ["Transformer", "Bahdanau, dot"])
+@torch.no_grad()
+def test_pytorch_quantizes_every_linear_layer_of_a_model(decoder: str) -> None:
+    """It replaces layers whose type is exactly `nn.Linear`."""
+    config = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
+    model = torch.ao.quantization.quantize_dynamic(EncoderDecoder(config).eval(), {nn.Linear})
+    assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    sentences = batch(2, places=4)
+    hypotheses = search(model, model.encode(sentences.source, sentences.source_lengths), beams=3, longest=3)
+    assert len(hypotheses) == 2

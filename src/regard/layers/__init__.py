@@ -2,7 +2,7 @@
 
 from .fast_dropout import Dropout as Dropout
 from .multihead_attention import MultiHead as MultiHead
-from .packed_linear import Linear as Linear
+from .packed_linear import linear as linear
 from .packed_linear import packed_weights as packed_weights
 from .positions import LearnedPositions as LearnedPositions
 from .positions import RotaryPositions as RotaryPositions

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..attention import ScaledDot, attend
 from ..attention.listeners import listeners
-from .packed_linear import Linear
+from .packed_linear import linear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -54,21 +54,19 @@ class MultiHead(nn.Module):
         self.heads, self.key_heads, self.head_width = heads, key_heads, width // heads
         self.energy = ScaledDot() if energy is None else energy
         self.rotary, self.dropout = rotary, dropout
-        self.query = Linear(width, width, bias=bias)
-        # The keys of a memory are computed once for a search, which does not pay for packing.
-        kind, source = (Linear, width) if memory is None else (nn.Linear, memory)
-        self.key_value = kind(source, 2 * key_heads * self.head_width, bias=bias)
-        self.output = Linear(width, width, bias=bias)
-        for linear in (self.query, self.key_value, self.output):
-            nn.init.xavier_uniform_(linear.weight)
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key_value = nn.Linear(width if memory is None else memory, 2 * key_heads * self.head_width, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
+        for layer in (self.query, self.key_value, self.output):
+            nn.init.xavier_uniform_(layer.weight)
             if bias:
-                nn.init.zeros_(linear.bias)
+                nn.init.zeros_(layer.bias)
 
     def keys(
         self, memory: Float[Tensor, "batch keys memory"], first: int = 0
     ) -> tuple[Float[Tensor, "batch key_heads keys d"], Float[Tensor, "batch key_heads keys d"]]:
         """Keys and values of a memory, for `look`; `first` is the position of its first vector."""
-        both = self.key_value(memory).unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
+        both = linear(self.key_value, memory).unflatten(-1, (2, self.key_heads, self.head_width))  # [B, K, 2, heads, d]
         k, v = both.movedim(1, 3).unbind(1)  # each [B, heads, K, d]
         return (k if self.rotary is None else self.rotary(k, first)), v
 
@@ -87,7 +85,7 @@ class MultiHead(nn.Module):
 
         `energy` stands in for the layer's own where that depends on the position, as ALiBi's does in a cache.
         """
-        q = self.query(x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
+        q = linear(self.query, x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
         if self.rotary is not None:
             q = self.rotary(q, first)
         how = self.energy if energy is None else energy
@@ -99,7 +97,7 @@ class MultiHead(nn.Module):
             z = scaled_dot_product_attention(q, k, v, scale=how.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
             z = attend(q, k, v, energy=how, mask=mask, dropout=dropout)
-        return self.output(z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
+        return linear(self.output, z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
 
     def forward(
         self,

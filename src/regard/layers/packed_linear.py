@@ -7,19 +7,19 @@ than half as long, one with 160 rows about a tenth less. Packing a matrix takes 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
-from ..attention.torch_transforms import plain, traced
+from ..attention.torch_transforms import plain, traced, transformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jaxtyping import Float
-    from torch import Tensor
 
 # PyTorch's compiler uses these operators. A build of PyTorch without oneDNN lacks them.
 _pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
@@ -46,40 +46,64 @@ def product(
     return y
 
 
-class Linear(nn.Linear):
-    """`nn.Linear`, which multiplies with a packed copy of its matrix inside `packed_weights`."""
+class _PackedMatrix:
+    """The packed copy of a layer's matrix, made at the first use, and again after the matrix was changed."""
 
-    _packed: Tensor | None = None
-    _users = 0  # blocks of `packed_weights` that run now, in all threads
+    def __init__(self) -> None:
+        self._source: Tensor | None = None
+        self._version = 0
+        self._packed: Tensor | None = None
 
-    def forward(self, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-        if self._users and not torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and plain(x):
-            packed = self._packed
-            if packed is None:
-                packed = self._packed = pack(self.weight)
-            if packed is not None:
-                return product(x, packed, self.bias)
-        return super().forward(x)
+    def update(self, matrix: Float[Tensor, "out in"]) -> Tensor | None:
+        """The copy of this matrix; None where it cannot be packed."""
+        if matrix.is_inference():  # changes of it are not counted
+            return None
+        source = self._source
+        if source is None or source.data_ptr() != matrix.data_ptr() or self._version != matrix._version:
+            # The source is held: no other matrix gets its address.
+            self._source, self._version, self._packed = matrix.detach(), matrix._version, pack(matrix)
+        return self._packed
 
 
-_lock = Lock()
+_blocks: ContextVar[dict[nn.Linear, _PackedMatrix] | None] = ContextVar("packed_weights", default=None)
 
 
 @contextmanager
 def packed_weights(*modules: nn.Module) -> Iterator[None]:
-    """While the block runs, every `Linear` of these modules uses a packed copy of its matrix.
+    """While the block runs, `linear` multiplies with packed copies of the matrices of these modules, in this thread.
 
-    A copy is made at the first use and dropped at the end of the block; the weights must not change meanwhile.
+    The copies belong to the block, and the modules do not refer to them. Changes of a matrix that PyTorch's version
+    counter counts are noticed; in a block a matrix must not be changed through its `.data`.
     """
-    layers = [layer for module in modules for layer in module.modules() if isinstance(layer, Linear)]
-    with _lock:
-        for layer in layers:
-            layer._users += 1
+    outer = _blocks.get() or {}
+    layers = (layer for module in modules for layer in module.modules() if type(layer) is nn.Linear)
+    token = _blocks.set(outer | {layer: _PackedMatrix() for layer in layers if layer not in outer})
     try:
         yield
     finally:
-        with _lock:
-            for layer in layers:
-                layer._users -= 1
-                if layer._users == 0:
-                    layer._packed = None
+        _blocks.reset(token)
+
+
+def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
+    """layer(x), by the packed copy of its matrix where a block of `packed_weights` has one.
+
+    A layer with hooks, gradients, autocast and other dtypes or widths than the matrix has are left to the layer itself.
+    """
+    packed = None if torch.compiler.is_compiling() else _packed_matrix(layer, x)
+    y: Tensor = layer(x) if packed is None else product(x, packed, layer.bias)
+    return y
+
+
+def _packed_matrix(layer: nn.Linear, x: Tensor) -> Tensor | None:
+    block = _blocks.get()
+    matrix = None if block is None else block.get(layer)
+    if matrix is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or transformed():
+        return None
+    if layer._forward_hooks or layer._forward_pre_hooks or _has_any_global_hook() or "forward" in vars(layer):
+        return None
+    weight = layer.weight
+    if torch._C._len_torch_function_stack() or not plain(x, weight):
+        return None
+    if x.dtype != torch.float32 or x.device != weight.device or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
+        return None
+    return matrix.update(weight)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from torch import nn
 
 from ..attention import Alibi, Modified, ScaledDot, causal
 from .fast_dropout import Dropout
 from .multihead_attention import MultiHead
-from .packed_linear import Linear
+from .packed_linear import linear
 from .positions import RotaryPositions
 
 if TYPE_CHECKING:
@@ -25,11 +25,15 @@ class FeedForward(nn.Sequential):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, section 3.3)."""
 
     def __init__(self, width: int, hidden: int, dropout: float) -> None:
-        first, second = Linear(width, hidden), Linear(hidden, width)
-        for linear in (first, second):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+        first, second = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        for layer in (first, second):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
         super().__init__(first, nn.ReLU(), Dropout(dropout), second)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        first, relu, dropout, second = cast("tuple[nn.Linear, nn.ReLU, Dropout, nn.Linear]", tuple(self))
+        return linear(second, dropout(relu(linear(first, x))))
 
 
 class Residual(nn.Module):

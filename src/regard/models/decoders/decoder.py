@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ...layers import Linear
+from ...layers import linear
 from ..config_base import PartConfig
 from ..cross_entropy import cross_entropy
 
@@ -150,12 +150,11 @@ class Decoder(nn.Module, ABC, Generic[S]):
 
     def readout(self, features: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits over the target vocabulary."""
-        logits: Tensor = self.output(features)
-        return logits
+        return linear(self.output, features)
 
 
 def output_matrix(width: int, vocabulary: int) -> nn.Linear:
     """The matrix from features to logits; its rows have length about 1, as those of an embedding table have."""
-    matrix = Linear(width, vocabulary, bias=False)
+    matrix = nn.Linear(width, vocabulary, bias=False)
     nn.init.normal_(matrix.weight, std=width**-0.5)
     return matrix

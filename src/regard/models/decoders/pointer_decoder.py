@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ...layers import linear
 from ...special_tokens import UNKNOWN
 from ..cross_entropy import Loss
 from .decoder import Decoder, DecoderOutput, State
@@ -123,7 +124,7 @@ class PointerDecoder(Decoder[PointerState]):
     ) -> tuple[Float[Tensor, "*batch vocabulary"], Float[Tensor, "*batch"]]:
         """log p(w) and p_gen, in float32 at least."""
         wide = torch.promote_types(features.dtype, torch.float32)
-        logits = self.output(features).to(wide)
+        logits = linear(self.output, features).to(wide)
         if self.slots:
             logits[..., self.first_slot :] = -torch.inf
         gate = torch.sigmoid(self.gate(features).to(wide))  # [*batch, 1]

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...attention import Additive, Concat, Dot, General
 from ...attention.listeners import listeners
-from ...layers import Dropout, EncoderMemory, Linear, LocalAttention, RecurrentCell
+from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell, linear
 from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config_base import CellKind  # noqa: TC001  read at run time
@@ -123,7 +123,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
         else:
             width, twice = config.embedding, 2 if config.readout == "maxout" else 1
-            self.join = Linear(config.width + config.embedding + memory, width * twice)
+            self.join = nn.Linear(config.width + config.embedding + memory, width * twice)
         self.output = output_matrix(width, vocabulary)
 
     def forward(
@@ -143,6 +143,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> RecurrentDecoderState:
         loop, step = self._start(annotations)
         plain = not (self.training or torch.is_grad_enabled() or listeners or self._luong)
+        plain = plain and isinstance(self.join.weight, torch.Tensor)  # not a quantized layer, whose weight is a method
         if plain and beams > 1 and loop.memory is not None and step.hidden[0][0].dtype == loop.memory.values.dtype:
             attending = self.cells[0] if self.second is None else self.second
             loop.products = RecurrentProducts.compute(self.cells[0], attending, self.join, loop.memory.values)
@@ -277,7 +278,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
             c = loop.summary.repeat_interleave(len(h) // len(loop.summary), 0)[:, None].expand(-1, len(steps), -1)
         else:
             c = torch.stack([s.context for s in steps if s.context is not None], 1)
-        return self.dropout(self._squash(self.join(torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))))  # type: ignore[no-any-return]
+        return self.dropout(self._squash(linear(self.join, torch.cat([h.to(y.dtype), y, c.to(y.dtype)], -1))))  # type: ignore[no-any-return]
 
     def _squash(self, joined: Float[Tensor, "*rows join"]) -> Float[Tensor, "*rows width"]:
         """The nonlinearity of the readout."""
