@@ -72,6 +72,14 @@ class DatasetSplit:
         except (OSError, ValueError, RuntimeError) as error:  # no such name, no network; no such split; its own code
             raise ValueError(f"{self} cannot be read: {error}") from error
 
+    def commit(self) -> str:
+        """The commit of the Hub that `revision` stands for now; "" where the Hub does not answer."""
+        hub = _library(self, "huggingface_hub")
+        try:
+            return str(hub.HfApi().dataset_info(self.name, revision=self.revision or None).sha or "")
+        except Exception:  # offline: the library's own errors, or those of its HTTP client, which depend on the version
+            return ""
+
     def rows(self, columns: Columns | None, start: int = 0) -> Rows:
         """The rows from number `start` on."""
         names = column_names(self, columns)

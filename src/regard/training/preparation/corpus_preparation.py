@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,9 +18,11 @@ from ...data.preparation.prepared_split import PartReport, prepare_split
 from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData, StreamData
 from ..run.provenance import Provenance
+from ..streaming.stream_files import NAME as STREAM_FILES
+from ..streaming.stream_positions import NAME as STREAM
 from .preparation_progress import CountedRows, progress_of
 from .preparation_remarks import longest_side, rare_label_remarks, split_name, split_remarks
-from .prepared_settings import write_settings
+from .prepared_settings import changed_keys, write_settings
 from .recipe_corpus import corpus_files, read
 from .scanned_splits import ScannedSplits, in_blocks
 from .vocabulary_preparation import VocabularyPreparation
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from ..tasks.task import Task
 
 VALID_PAIRS = "valid.jsonl"  # of the validation set, as [row, source, target]: BLEU is of text
+STREAM_KEYS = {"kind", "train", "dataset", "configuration", "revision", "columns", "root"}
+"""Keys of [data] that decide which rows a stream has, and in which order."""
 
 
 class CorpusPreparation:
@@ -64,7 +69,19 @@ class CorpusPreparation:
                 write_settings(self.run, unfinished)
                 files = [path.relative_to(unfinished).as_posix() for path in unfinished.rglob("*") if path.is_file()]
                 write_checksums(unfinished, files)
+                self._copy_positions(unfinished)  # they are written to while training: no checksum
         self._record_files(first=first)
+
+    def _copy_positions(self, unfinished: Path) -> None:
+        """Take the positions in the stream to the new folder, if the stream has the same rows as before."""
+        if not (self.run.data / STREAM).is_file():
+            return
+        if not isinstance(self.recipe.data, StreamData) or changed_keys(self.run) & STREAM_KEYS:
+            self.say("the stream begins again: the positions are those of another stream")
+            return
+        for name in (STREAM, STREAM_FILES):
+            if (self.run.data / name).is_file():
+                shutil.copyfile(self.run.data / name, unfinished / name)
 
     def _cache(self, own: str) -> PreparationCache:
         """The shared cache; where it cannot be written, one of this run's own, which is removed at its end."""

@@ -26,17 +26,23 @@ def write_settings(run: Run, folder: Path | None = None) -> None:
 
 
 def settings_changed(run: Run) -> bool:
-    """Whether data/ was prepared from other settings than those of the recipe.
+    """Whether data/ was prepared from other settings than those of the recipe."""
+    return bool(changed_keys(run))
+
+
+def changed_keys(run: Run) -> set[str]:
+    """The keys of [data] that are not those that data/ was prepared from.
 
     A key that the file lacks came with a later version of regard: the data was prepared with its default.
     """
     file = run.data / NAME
     if not file.is_file():
-        return False
+        return set()
     data, stored = run.recipe.data, read_object(file).get("data")
     now = data.model_dump(mode="json")
     if not isinstance(stored, dict):
-        return True
+        return set(now)
     defaults = {name: field.default for name, field in type(data).model_fields.items()}
     added = {name: value for name, value in now.items() if name not in stored and value == defaults[name]}
-    return {**added, **stored} != now
+    former = {**added, **stored}
+    return {name for name in {**former, **now} if name not in former or name not in now or former[name] != now[name]}

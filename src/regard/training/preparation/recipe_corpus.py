@@ -74,32 +74,63 @@ def read(data: Data, split: Split, source: str = "text") -> Corpus:
         readers = [part.reader for part in corpus_parts(data, "train")]
         return Corpus(readers, root, lambda row: is_held_out(row, every) == (split == "valid"), data.tags)
     if isinstance(data, StreamData):
-        return _streamed(data, split)
+        return _stream_corpus(data, split)
     if isinstance(data, PluginData):
         return Corpus([PairReader(list(data.pairs(split)))])
     if isinstance(data, GeneratedData):
-        return Corpus([_generated(data, split)])
+        return Corpus([_generator_pairs(data, split)])
     if isinstance(data, TextData | PhrasesData):
-        return Corpus([PairReader([_running(data, split)])])
+        return Corpus([PairReader([_running_text(data, split)])])
     from ...data.corpora import photos, spoken_digits
 
     if isinstance(data, DigitsData):
-        return Corpus([PairReader(list(spoken_digits.pairs(_there(data), split, data.left_out)))])
-    return Corpus([PairReader(list(photos.pairs(_there(data), split, data.language)))])
+        return Corpus([PairReader(list(spoken_digits.pairs(_data_folder(data), split, data.left_out)))])
+    return Corpus([PairReader(list(photos.pairs(_data_folder(data), split, data.language)))])
 
 
 def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairStream:
     """The files or the dataset of a split; of `train`, without the pairs that validate."""
     held_out = data.valid_pairs if split == "train" and not data.valid else 0
+    if split == "train":
+        _require_separate_splits(data)
     if data.dataset:
-        local = folder(data.root) / data.dataset
-        name = str(local) if local.is_dir() else data.dataset
-        of_dataset = DatasetSplit(name, getattr(data, split)[0], data.configuration, data.revision)
-        return DatasetStream(of_dataset, tuple(data.columns), data.on_bad, held_out)
+        return DatasetStream(dataset_split(data, split), tuple(data.columns), data.on_bad, held_out)
     return FileStream(tuple(corpus_parts(data, split)), seed, held_out)
 
 
-def _streamed(data: StreamData, split: Split) -> Corpus:
+def dataset_split(data: StreamData, split: str) -> DatasetSplit:
+    """A split of `data.dataset`, which may be a folder below `data.root`."""
+    local = folder(data.root) / data.dataset
+    name = str(local) if local.is_dir() else data.dataset
+    return DatasetSplit(name, getattr(data, split)[0], data.configuration, data.revision)
+
+
+def _require_separate_splits(data: StreamData) -> None:
+    """Raise an error where a file, or a split of the dataset, is trained on and validated or tested with."""
+    for other in ("valid", "test"):
+        common = _split_names(data, "train") & _split_names(data, other)
+        if common:
+            raise ValueError(
+                f"{', '.join(sorted(common)[:3])}: in data.train = {data.train} and in data.{other} = "
+                f"{getattr(data, other)}: the pairs would be trained on; give data.train other names, or a pattern "
+                "that leaves them out"
+            )
+
+
+def _split_names(data: StreamData, split: str) -> set[str]:
+    """The files of a split, which may be missing, without symbolic links; of a dataset, the names of its splits."""
+    sources: list[str | list[str]] = getattr(data, split)
+    if not data.dataset:
+        root = folder(data.root)
+        sources = [[os.path.realpath(root / name) for name in _names(each)] for each in _expand_patterns(root, sources)]
+    return {name for source in sources for name in _names(source)}
+
+
+def _names(source: str | list[str]) -> list[str]:
+    return [source] if isinstance(source, str) else source
+
+
+def _stream_corpus(data: StreamData, split: Split) -> Corpus:
     """A split as rows: validation and test sets, and the rows that a vocabulary is learned from."""
     if split == "valid":
         if not data.valid:
@@ -134,7 +165,7 @@ def corpus_files(data: Data) -> tuple[Path, list[Path]]:
     if isinstance(data, FilesData | StreamData):
         # A stream is not read whole before training, so that its hash is not known.
         corpora = [*data.valid, *data.test] if isinstance(data, StreamData) else [*data.train, *data.valid, *data.test]
-        names = [name for corpus in corpora for name in ([corpus] if isinstance(corpus, str) else corpus)]
+        names = [name for corpus in corpora for name in _names(corpus)]
     elif isinstance(data, TextData):
         names = data.files
     root = folder(getattr(data, "root", "."))
@@ -158,22 +189,28 @@ def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPar
     root = folder(data.root)
     sources, tags = getattr(data, split), getattr(data, "tags", [])
     if isinstance(data, StreamData):
-        sources = [file for source in sources for file in _matching(root, source)]
+        sources = _expand_patterns(root, sources)
     for source, tag in zip(sources, chain(tags, repeat("")), strict=False):
-        names = [source] if isinstance(source, str) else source
-        files = tuple(str(_found(root / name, split, data.root)) for name in names)
+        files = tuple(str(_require_path(root / name, split, data.root)) for name in _names(source))
         yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
 
 
-def _matching(root: Path, source: str | list[str]) -> list[str | list[str]]:
-    """The files that a name with * stands for; where there is none, the name itself, which is then reported."""
-    if isinstance(source, list) or "*" not in source:
-        return [source]
-    files = sorted(glob.glob(source, root_dir=root))
-    return [*files] or [source]
+def _expand_patterns(root: Path, sources: list[str | list[str]]) -> list[str | list[str]]:
+    """The files that names with * stand for, each file once.
+
+    A pattern without files stays as it is, and is then reported as a missing file.
+    """
+    corpora: dict[tuple[str, ...], str | list[str]] = {}
+    for source in sources:
+        names = [source]
+        if isinstance(source, str) and "*" in source:
+            names = [*sorted(glob.glob(source, root_dir=root))] or names
+        for name in names:
+            corpora.setdefault(tuple(os.path.realpath(root / file) for file in _names(name)), name)
+    return list(corpora.values())
 
 
-def _found(file: Path, split: str, root: str) -> Path:
+def _require_path(file: Path, split: str, root: str) -> Path:
     if not file.exists():
         raise ValueError(
             f"data.{split}: there is no {file.absolute()}; data.root is {root!r}, from where the command is run: "
@@ -182,11 +219,11 @@ def _found(file: Path, split: str, root: str) -> Path:
     return file
 
 
-def _there(data: DigitsData | PhotosData) -> Path:
-    return _found(folder(data.root) / data.folder, "folder", data.root)
+def _data_folder(data: DigitsData | PhotosData) -> Path:
+    return _require_path(folder(data.root) / data.folder, "folder", data.root)
 
 
-def _running(data: TextData | PhrasesData, split: Split) -> Pair:
+def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
     """Running text as one pair without a source; its end is both the validation and the test split."""
     if isinstance(data, PhrasesData):
         from ...data.corpora.phrasebook import pairs
@@ -194,7 +231,7 @@ def _running(data: TextData | PhrasesData, split: Split) -> Pair:
         whole = "".join(f"{pair.source}\n" for pair in pairs(data.sentences, seed=data.seed, lectures=data.lectures))
     else:
         root = folder(data.root)
-        whole = "".join(text(_found(root / name, "files", data.root)) for name in data.files)
+        whole = "".join(text(_require_path(root / name, "files", data.root)) for name in data.files)
     cut = int(len(whole) * (1 - data.held_out))
     part = whole[:cut] if split == "train" else whole[cut:]
     if not part.strip():
@@ -215,7 +252,7 @@ def folder(root: str) -> Path:
     return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
 
 
-def _generated(data: GeneratedData, split: Split) -> PairReader:
+def _generator_pairs(data: GeneratedData, split: Split) -> PairReader:
     module = import_module(f"...data.corpora.{data.kind}", __package__)  # type: ignore[attr-defined]
     if split == "train":
         return PairReader(list(module.pairs(data.train, seed=data.seed, **data.options)))

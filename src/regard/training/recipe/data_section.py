@@ -106,7 +106,10 @@ class StreamData(DataSection):
         default="", description="a dataset on the Hugging Face Hub, such as wmt/wmt14, or a folder of one below `root`"
     )
     configuration: str = Field(default="", description="of the dataset, such as de-en")
-    revision: str = Field(default="", description="of the dataset: a branch, a tag or a commit")
+    revision: str = Field(
+        default="",
+        description="of the dataset: a branch, a tag or a commit; only a commit stands for the same rows for ever",
+    )
     train: Annotated[list[CorpusFile], Field(min_length=1)] = Field(
         description="files (* stands for any characters), or [source file, target file]; of a dataset, a split"
     )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from ...atomic_write import append_text
+from ...json_file import DamagedFileError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +18,10 @@ NAME = "stream.jsonl"
 
 @dataclass(frozen=True)
 class StreamPosition:
-    """The beginning of a buffer, and what was in it."""
+    """The beginning of a buffer, and what was in it.
+
+    `contents` and `files` are "" in lines of earlier versions, where they are not compared.
+    """
 
     update: int  # how many updates were before it
     number: int  # of the buffer
@@ -24,6 +31,8 @@ class StreamPosition:
     pairs: int = 0
     skipped: int = 0  # bad rows
     dropped: int = 0  # pairs that are too long
+    contents: str = ""  # a hash of what decides which pairs a buffer has
+    files: str = ""  # a hash of the files (`StreamFiles`)
 
 
 class StreamPositions:
@@ -37,25 +46,40 @@ class StreamPositions:
         self.file, self.writes = file, writes
 
     def read(self) -> list[StreamPosition]:
-        """All lines; one that was cut short by a kill is left out."""
-        positions = []
-        if self.file.is_file():
-            for line in self.file.read_text(encoding="utf-8").splitlines():
-                try:
-                    positions.append(StreamPosition(**json.loads(line)))
-                except (ValueError, TypeError):
-                    continue
-        return positions
+        """All lines; the last one is left out where a kill or a power cut damaged it."""
+        return self._parse(self._content())[0]
 
     def find(self, update: int) -> StreamPosition | None:
         """The buffer from which the batches after so many updates come."""
         return next((each for each in reversed(self.read()) if each.update <= update), None)
 
     def append(self, position: StreamPosition) -> None:
-        if self.writes:
-            with self.file.open("a", encoding="utf-8") as file:
-                file.write("\n" * self._is_cut() + json.dumps(asdict(position)) + "\n")
+        """Add a line, in place of a damaged last one."""
+        if not self.writes:
+            return
+        content = self._content()
+        _, size = self._parse(content)
+        if size < len(content):
+            os.truncate(self.file, size)
+        line_end = "\n" if size and content[size - 1 : size] != b"\n" else ""
+        append_text(self.file, line_end + json.dumps(asdict(position)) + "\n")
 
-    def _is_cut(self) -> bool:
-        content = self.file.read_bytes() if self.file.is_file() else b""
-        return bool(content) and not content.endswith(b"\n")
+    def _content(self) -> bytes:
+        return self.file.read_bytes() if self.file.is_file() else b""
+
+    def _parse(self, content: bytes) -> tuple[list[StreamPosition], int]:
+        """The positions, and how many bytes their lines have."""
+        positions: list[StreamPosition] = []
+        lines, size = content.splitlines(keepends=True), 0
+        for number, line in enumerate(lines, 1):
+            try:
+                positions.append(StreamPosition(**json.loads(line)))
+            except (ValueError, TypeError) as error:
+                if number < len(lines):
+                    raise DamagedFileError(
+                        f"{self.file}:{number} is no position in a stream ({error}): restore the file from a copy, or "
+                        "remove it, and the stream begins again"
+                    ) from None
+                break
+            size += len(line)
+        return positions, size

@@ -38,7 +38,9 @@ class StreamUpdates(Dataset[list[Batch]]):
     Items come in order; `positions` says where the buffer of the first one begins. Every process reads the whole stream
     and takes its share of each buffer.
 
-    A run that resumes with other batches (`training.tokens`, `accumulate`, `devices`) begins its buffer again.
+    A run that resumes with other batches (`training.tokens`, `accumulate`, `devices`) or other buffers (`data.buffer`,
+    `longest`, `on_bad`, `valid_pairs`) begins its buffer again. One whose files changed begins its epoch again; `files`
+    is their hash, "" where it is not known.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class StreamUpdates(Dataset[list[Batch]]):
         rank: int,
         world: int,
         fixed_shapes: bool,
+        files: str = "",
     ) -> None:
         data: StreamData = recipe.data  # type: ignore[assignment]
         count = world * recipe.training.accumulate
@@ -63,6 +66,8 @@ class StreamUpdates(Dataset[list[Batch]]):
         self._settings = _hash(
             tokens=recipe.training.tokens, batches=count, fixed=fixed_shapes, dropout=recipe.tokenizer.dropout
         )
+        self._contents = _hash(buffer=data.buffer, longest=data.longest, on_bad=data.on_bad, held_out=stream.held_out)
+        self._files = files
         self._position: StreamPosition | None = None
         self._epoch: list[EpochBatches] = []  # of the buffer
         self._blocks: Iterator[CheckedRows] = iter(())
@@ -80,15 +85,26 @@ class StreamUpdates(Dataset[list[Batch]]):
         position = self._positions.find(update - 1)  # a worker process may have opened the buffer
         return 0 if position is None else position.epoch
 
+    def former_files(self, n: int) -> str:
+        """The hash of the files that update n + 1 would go on in, if they changed since; else ""."""
+        begin = self._positions.find(n)
+        return "" if begin is None or _agree(begin.files, self._files) else begin.files
+
     def _seek(self, n: int) -> None:
         begin = self._positions.find(n)
-        same = begin is not None and begin.settings == self._settings
-        self._next = (0, 0, 0) if begin is None else (begin.number, begin.epoch, begin.block)
+        if begin is None:
+            self._next, update = (0, 0, 0), n
+        elif not _agree(begin.files, self._files):
+            self._next, update = (begin.number, begin.epoch, 0), n
+        else:
+            same = begin.settings == self._settings and _agree(begin.contents, self._contents)
+            self._next, update = (begin.number, begin.epoch, begin.block), begin.update if same else n
         self._blocks = self._stream.blocks(*self._next[1:])
-        self._open(begin.update if begin is not None and same else n)
+        self._open(update)
 
     def _open(self, update: int) -> None:
         """Read the next buffer, whose first batches are those of the update after `update`."""
+        self._position, self._epoch = None, []  # so that the last buffer is not in memory while the next one is read
         number, epoch, block = self._next
         ends = 0  # of epochs, before a usable pair
         while True:
@@ -106,7 +122,18 @@ class StreamUpdates(Dataset[list[Batch]]):
                 )
             epoch, block = after
         skipped, dropped = sum(each.reasons.total() for each in checked), encoded.about.dropped
-        self._position = StreamPosition(update, number, epoch, block, self._settings, len(encoded), skipped, dropped)
+        self._position = StreamPosition(
+            update,
+            number,
+            epoch,
+            block,
+            self._settings,
+            len(encoded),
+            skipped,
+            dropped,
+            contents=self._contents,
+            files=self._files,
+        )
         self._epoch = [self._batches(encoded, epoch=number, rank=rank) for rank in self._ranks]
         self._next = (number + 1, *after)
         self._positions.append(self._position)
@@ -137,6 +164,11 @@ def _chunks(blocks: list[CheckedRows]) -> Iterator[RowChunk]:
             piece = chunk.select(range(begin, min(begin + CHUNK, count)))
             yield replace(piece, rows=range(row, row + len(piece.sources)))
             row += len(piece.sources)
+
+
+def _agree(former: str, present: str) -> bool:
+    """Whether two hashes are the same; one that is not known agrees with any."""
+    return not former or not present or former == present
 
 
 def _hash(**settings: object) -> str:

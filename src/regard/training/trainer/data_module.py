@@ -18,6 +18,8 @@ from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
 from ..preparation.prepared_settings import settings_changed
 from ..preparation.recipe_corpus import pair_stream
 from ..recipe.data_section import StreamData
+from ..streaming.stream_files import NAME as STREAM_FILES
+from ..streaming.stream_files import StreamFiles
 from ..streaming.stream_positions import NAME as STREAM
 from ..streaming.stream_positions import StreamPositions
 from ..streaming.stream_updates import StreamUpdates
@@ -77,6 +79,7 @@ class DataModule(lightning.LightningDataModule):
     valid: EncodedCorpus
     valid_pairs: list[Pair]
     updates: UpdateBatches | StreamUpdates
+    files: StreamFiles
 
     def __init__(self, run: Run, task: Task, say: Callable[[str], None], *, fixed_shapes: bool = False) -> None:
         super().__init__()
@@ -114,7 +117,10 @@ class DataModule(lightning.LightningDataModule):
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
             positions = StreamPositions(self.run.data / STREAM, writes=self.trainer.is_global_zero)
             stream = pair_stream(recipe.data, seed=recipe.seed)
-            self.updates = StreamUpdates(recipe, self.task, stream, self.tokenizers, positions, **shares)
+            self.files = StreamFiles.of(recipe.data)
+            self.updates = StreamUpdates(
+                recipe, self.task, stream, self.tokenizers, positions, files=self.files.hash, **shares
+            )
             return
         self.train = EncodedCorpus.load(self.run.data / "train")
         accumulate = recipe.training.accumulate
@@ -126,6 +132,7 @@ class DataModule(lightning.LightningDataModule):
         workers = self.run.recipe.training.workers
         if isinstance(self.updates, StreamUpdates):
             workers = min(workers, 1)  # each would read the whole stream
+            self._record_files(self.updates)
         return DataLoader(
             self.updates,
             sampler=itertools.count(self.trainer.global_step),
@@ -134,6 +141,20 @@ class DataModule(lightning.LightningDataModule):
             persistent_workers=workers > 0,
             worker_init_fn=ignore_signals,
         )
+
+    def _record_files(self, updates: StreamUpdates) -> None:
+        """Write which files are streamed, and say what changed since the run was interrupted."""
+        assert self.trainer is not None
+        file, step = self.run.data / STREAM_FILES, self.trainer.global_step
+        if former := updates.former_files(step):
+            names = self.files.changes(file, former)
+            self.say(
+                f"data.train changed since update {step:,} ({names}): epoch {updates.epoch_of(step + 1)} begins again"
+            )
+        if not self.files.stamps:
+            self.say("the commit of data.dataset is not known: resuming will not notice that the dataset changed")
+        if self.trainer.is_global_zero:
+            self.files.record(file)
 
     def transfer_batch_to_device(self, batch: list[Batch], device: torch.device, dataloader_idx: int) -> list[Batch]:
         return [part.to(device) for part in batch]
