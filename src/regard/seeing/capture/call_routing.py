@@ -40,6 +40,8 @@ class _ThreadState(threading.local):
         """Results of softmaxes that may yet be multiplied with values."""
         self.events = 0
         """Calls reported as seen or as missed, and softmaxes found: a module that adds none ran unseen."""
+        self.memory_accesses = 0
+        """How often tensors may have been written to without their version counters: `x.data`, `x.numpy()`."""
 
     trace: FollowingMode | None = None
     """From a product to the softmax after it, and from there to the product with values: what follows them."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ...attention.tensor_versions import ChangedInPlaceError, TensorVersions
+from . import call_routing
 from .computed_weights import record_of_weights
 from .output_gradients import GraphOutput
 from .recording.written_scores import NotRecomputableError, recomputed_record
@@ -106,9 +107,11 @@ class OpenSoftmax:
         lead = self._lead(w)
         if lead is not None:
             w, v, out = (x.unflatten(0, lead) for x in (w, v, out))
-        changed = self._versions.changed()
+        changed, accesses = self._versions.changed(), call_routing.thread_state.memory_accesses
         try:
-            return recomputed_record(self._scores(), w, v, out, dropout, every=changed)
+            scores = self._scores()
+            every = changed or any(x.memory_accesses != accesses for x in scores.products())
+            return recomputed_record(scores, w, v, out, dropout, every)
         except NotRecomputableError as error:
             reason = "its weights were changed in place after the softmax" if changed else str(error)
             return record_of_weights(w, v, out, dropout=dropout, reason=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regard import load_trace, watch
+from regard.seeing.capture import written_attention
 from regard.seeing.capture.taps import score_trace
 from regard.seeing.capture.taps.function_mode import end_mode
 
@@ -602,3 +604,91 @@ def test_added_products_are_saved_with_a_trace(way: str, tmp_path: Path) -> None
     (call,) = load_trace(tmp_path / "trace")
     torch.testing.assert_close(call.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)
     assert call.fidelity().faithful
+
+
+def _by_data(x: Tensor) -> None:
+    x.data[:, :, ROW] = 0
+
+
+def _by_new_data(x: Tensor) -> None:
+    changed = x.clone()
+    changed[:, :, ROW] = 0
+    x.data = changed
+
+
+def _by_numpy(x: Tensor) -> None:
+    x.detach().numpy()[:, :, ROW] = 0
+
+
+def _by_array(x: Tensor) -> None:
+    numpy = pytest.importorskip("numpy")
+    numpy.asarray(x.detach())[:, :, ROW] = 0
+
+
+def _by_dlpack(x: Tensor) -> None:
+    torch.from_dlpack(x.detach())[:, :, ROW] = 0
+
+
+def _by_address(x: Tensor) -> None:
+    bytes_of_row, entry = x.stride(2) * x.itemsize, x.stride(1) * x.itemsize
+    for n in range(x.shape[0] * x.shape[1]):
+        ctypes.memset(x.data_ptr() + n * entry + ROW * bytes_of_row, 0, bytes_of_row)
+
+
+def _by_storage(x: Tensor) -> None:
+    torch.empty(0).set_(x.untyped_storage()).view(x.shape)[:, :, ROW] = 0
+
+
+ROW = 50
+"""None of the rows of 160 that are compared or kept as an output."""
+UNCOUNTED = [_by_data, _by_new_data, _by_numpy, _by_array, _by_dlpack, _by_address, _by_storage]
+
+
+@pytest.mark.parametrize("where", ["scores", "queries", "addend", "weights", "many functions later"])
+@pytest.mark.parametrize("write", UNCOUNTED)
+def test_a_row_written_without_a_version_counter_is_noticed(write: Callable[[Tensor], None], where: str) -> None:
+    """Version counters do not count these writes. All rows are compared then."""
+    weights = None
+
+    class Written(nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            nonlocal weights
+            scores, addend = q @ k.mT, (q * 0.5) @ k.mT
+            for _ in range(score_trace.FUNCTIONS if where == "many functions later" else 0):
+                v = v + 0
+            if where in ("scores", "many functions later"):
+                write(scores)
+            elif where == "addend":
+                write(addend)
+            scores = scores + addend if where == "addend" else scores
+            if where == "queries":
+                write(q)
+            w = scores.softmax(-1)
+            if where == "weights":
+                write(w)
+            weights = w.clone()
+            return w @ v
+
+    model = Written()
+    with torch.no_grad(), watch(model) as seen:
+        model(*(x.contiguous() for x in inputs(torch.float32)))
+    (call,) = seen
+    assert seen.faithful is True
+    torch.testing.assert_close(call.weights.dense(), weights, rtol=1e-4, atol=1e-6)
+
+
+def test_rows_are_compared_by_sample_where_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bool] = []
+    original = written_attention.recomputed_record
+
+    def noted(*args: Any) -> Any:
+        compared.append(args[-1])
+        return original(*args)
+
+    monkeypatch.setattr(written_attention, "recomputed_record", noted)
+    model = nn.Sequential(TwoSoftmaxes(), Block(lambda q, k: q @ k.mT))
+    for part, x in zip(model, (inputs(torch.float32), inputs(torch.float32)), strict=True):
+        with torch.no_grad(), watch(part):
+            part(*x)
+    assert compared
+    assert not any(compared)

@@ -84,6 +84,8 @@ class WrittenScores(NamedTuple):
     dtype: torch.dtype
     """That of the product."""
     steps: tuple[ScoreStep, ...] = ()
+    memory_accesses: int = 0
+    """The thread's `memory_accesses` when the product was computed."""
     fused: bool = False
     """Whether the first step is part of the product's kernel (`baddbmm`), which rounds once after it."""
 

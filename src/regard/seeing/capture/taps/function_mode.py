@@ -21,6 +21,19 @@ _push = getattr(torch._C, "_push_on_torch_function_stack", None)
 _pop = getattr(torch._C, "_pop_torch_function_stack", None)
 _mode_at = getattr(torch._C, "_get_function_stack_at", None)
 """The stack of function modes, private to PyTorch. Without these functions nothing is followed."""
+_MEMORY_FUNCTIONS = frozenset(
+    (
+        torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+        torch.Tensor.data.__set__,  # type: ignore[attr-defined]
+        torch.Tensor.numpy,
+        torch.Tensor.__array__,
+        torch.Tensor.__dlpack__,
+        torch.Tensor.data_ptr,
+        torch.Tensor.untyped_storage,
+        torch.Tensor.storage,
+    )
+)
+"""Functions that give the memory of a tensor away. The version counter does not count what is written there."""
 
 
 class FollowingMode(TorchFunctionMode):
@@ -44,6 +57,8 @@ class FollowingMode(TorchFunctionMode):
     ) -> Any:
         if getattr(func, "is_tap", False):  # it runs already, and has called the original
             func = func.__wrapped__  # type: ignore[attr-defined]
+        if func in _MEMORY_FUNCTIONS and not call_routing.thread_state.suspended:
+            call_routing.thread_state.memory_accesses += 1
         options, self.inside = kwargs or {}, True
         try:
             if self.left <= 0 or torch.compiler.is_compiling():

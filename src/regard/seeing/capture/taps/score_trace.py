@@ -277,7 +277,8 @@ def begin_trace(
         trace = ScoreTrace()
         begin_mode(trace)
     shape = tuple(out.shape)
-    scores = WrittenScores((a, b), (version_of(a), version_of(b)), equation, scale, shape, out.dtype)
+    versions, accesses = (version_of(a), version_of(b)), state.memory_accesses
+    scores = WrittenScores((a, b), versions, equation, scale, shape, out.dtype, memory_accesses=accesses)
     if added is not None:
         scores = scores.then("add", out, tensor=added)._replace(fused=True)
     trace.begin(out, scores, place)

@@ -124,9 +124,13 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
 
     Returns its output, without the heads that an ablation silences; None if no softmax waits for it.
     """
-    waiting = call_routing.thread_state.softmaxes
-    if not waiting or not any(softmax.may_be(x) for softmax in waiting for x in operands):
+    state = call_routing.thread_state
+    waiting = state.softmaxes
+    if not waiting:
         return None
+    with call_routing.suspend_reports():
+        if not any(softmax.may_be(x) for softmax in waiting for x in operands):
+            return None
     try:
         with torch.no_grad(), call_routing.suspend_reports():
             product = make()
@@ -144,6 +148,7 @@ def _find_softmax(make: Callable[[], TensorProduct | None], out: Tensor, *operan
         waiting.remove(softmax)
         end_mode()
         _report(softmax)
+        state.memory_accesses += len(waiting)  # no mode follows those that still wait
         resume_trace()
     return ablated
 
@@ -188,7 +193,8 @@ def _report(softmax: OpenSoftmax) -> None:
     multiplied one by one, and a softmax over one entry are named as unseen.
     """
     if softmax.pieces:
-        call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
+        with call_routing.suspend_reports():
+            call_routing.try_report(softmax.record, softmax.module, output=softmax.output())
         return
     weights, heads = softmax.weights, head_count(softmax.module)
     last, axes, entries = weights.dim() - 1, weights.dim(), weights.shape[softmax.dim]
