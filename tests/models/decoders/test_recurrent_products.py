@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from regard.attention.listeners import listeners
+from regard.layers import RecurrentCell
 from regard.models import EncoderDecoder, EncoderDecoderConfig, RecurrentDecoderConfig
 from regard.models.decoders import recurrent_products
 from regard.models.decoders.recurrent_decoder import RecurrentDecoder
+from regard.models.decoders.recurrent_products import RecurrentProducts
+from tests.support.attention_cases import within_budget
 from tests.support.small_models import ENCODERS, VOCABULARY, WIDTH, batch
 
 BEAMS = 3
@@ -77,3 +81,23 @@ def test_a_listener_sees_the_values_and_not_their_products() -> None:
     finally:
         listeners.remove(listener)
     assert widths == [annotations.vectors.shape[-1]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "places"), [(torch.bfloat16, 255), (torch.float16, 2047), (torch.float32, 49)])
+def test_a_bias_is_added_outside_the_weighted_sum(dtype: torch.dtype, places: int) -> None:
+    """Rounded weights do not sum to 1, so Σ_j p_j (V v_j + b) is not V c + b. 1/255 in bfloat16 is 1/254.02."""
+    torch.manual_seed(0)
+    first, attending = RecurrentCell("gru", 8, 0, 16).to(dtype), RecurrentCell("gru", 0, 12, 16).to(dtype)
+    join, values = nn.Linear(16 + 8 + 12, 10).to(dtype), torch.randn(2, places, 12).to(dtype)
+    attending.bias.mul_(40)
+    p = torch.full((2, 5, places), 1 / places)
+    products = RecurrentProducts.compute(first, attending, join, values).keep(torch.tensor([1]))
+    gates = products.context(p[1:])[..., : attending.size]
+    assert attending.late is not None
+    context = p[1:].to(dtype) @ values[1:]
+    plain = nn.functional.linear(context, attending.late, attending.bias)
+    truth = p[1:].double() @ values[1:].double() @ attending.late.double().mT + attending.bias.double()
+    within_budget(gates, plain, truth, dtype)
+    nothing = RecurrentProducts.compute(first, attending, join, torch.zeros_like(values))
+    assert torch.equal(nothing.context(p)[..., : attending.size], attending.bias.expand(2, 5, -1))

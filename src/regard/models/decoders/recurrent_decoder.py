@@ -16,7 +16,7 @@ from ...layers.recurrent.rnn_cell import loop_dtype
 from ..config_base import CellKind  # noqa: TC001  read at run time
 from ..encoders.source_embedding import drop_words, token_embedding
 from .decoder import Decoder, DecoderConfig, DecoderOutput, output_matrix
-from .recurrent_products import RecurrentProducts, pays
+from .recurrent_products import RecurrentProducts, should_merge_equal_rows
 from .recurrent_state import RecurrentDecoderState, RecurrentLoop, RecurrentStep
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         """`_step` and `_features` of one step, with the products that were computed before the search."""
         loop = state.loop
         first, second, size = loop.cells[0], loop.second, self.cells[0].size
-        if pays(tokens):
+        if should_merge_equal_rows(tokens):
             words, place = torch.unique(tokens, return_inverse=True)
             inputs = products.token(self._embed(words))[place]
         else:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 ROWS = 64  # for less, finding the equal ones takes longer than their products
 
 
-def pays(rows: Int[Tensor, "rows"]) -> bool:
-    """Whether equal rows are to be multiplied only once: beams continue the same hypothesis, or have the same token.
+def should_merge_equal_rows(rows: Int[Tensor, "rows"]) -> bool:
+    """Whether a step multiplies equal rows only once: beams continue the same hypothesis, or have the same token.
 
     A GPU would have to wait for their number.
     """
@@ -38,7 +38,7 @@ class RecurrentProducts:
     """The maps of one search. Each result has the gates first and the readout after them."""
 
     token: DeferredLinear  # y ↦ [W y + b; R_y y + r], of the first cell
-    context: DeferredLinear  # p ↦ Σ_j p_j [V v_j (+ b); R_c v_j], of the cell that reads the context
+    context: DeferredLinear  # p ↦ Σ_j p_j [V v_j; R_c v_j] (+ [b; 0]), of the cell that reads the context
     state: DeferredLinear  # h ↦ R_h h
 
     @classmethod
@@ -54,14 +54,16 @@ class RecurrentProducts:
             raise ValueError("the first cell needs an early input, and the attending cell a late one")
         width, embedding = first.recall.shape[1], first.early.shape[1]
         to_state, to_token, to_context = join.weight.split([width, embedding, values.shape[-1]], 1)
-        # Without an early input the bias is in no other product. The weights p sum to 1.
-        gates = nn.functional.linear(values, attending.late, attending.bias if attending.early is None else None)
-        projected = torch.cat([gates, values @ to_context.mT], -1)
+        projected = values @ torch.cat([attending.late, to_context]).mT
+        bias = None
+        if attending.early is None:  # then b is in no other product
+            bias = torch.cat([attending.bias, attending.bias.new_zeros(len(to_context))]).expand(len(values), -1)
         return cls(
             DeferredLinear(torch.cat([first.early, to_token]), torch.cat([first.bias, join.bias])),
-            DeferredLinear(projected.mT),
+            DeferredLinear(projected.mT, bias),
             DeferredLinear(to_state.contiguous()),
         )
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentProducts:
-        return replace(self, context=DeferredLinear(self.context.matrix.mT[sentences].mT))
+        matrix, bias = self.context.matrix.mT[sentences].mT, self.context.bias
+        return replace(self, context=DeferredLinear(matrix, None if bias is None else bias[sentences]))

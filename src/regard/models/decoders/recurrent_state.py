@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .decoder import State, beam_rows
-from .recurrent_products import pays
+from .recurrent_products import should_merge_equal_rows
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -60,9 +60,9 @@ class RecurrentDecoderState(State):
     rows: Int[Tensor, "rows"] | None = None  # of `last`, that the next step continues; None: all, in their order
 
     def reorder(self, rows: Int[Tensor, "rows"]) -> RecurrentDecoderState:
-        """Where `pays` says so, the next step does it: it multiplies a row that several beams continue only once."""
+        """Where equal rows are multiplied once, the next step does it: several beams may continue one row."""
         state = self.in_order()
-        if state.loop.products is not None and pays(rows):
+        if state.loop.products is not None and should_merge_equal_rows(rows):
             return replace(state, rows=rows)
         return replace(state, rows=rows).in_order()
 
