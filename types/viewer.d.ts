@@ -152,8 +152,10 @@ declare global {
     read: (() => void) | null;
     /** Look at a trace that the server has just made. */
     open(trace: string): void;
-    /** Let the first model for a task run on its first example; null where there is none. */
+    /** Let the first model for a task run on the text of the box, or on an example where it is empty; null without a model. */
     sample(task: ModelAbout["task"]): (() => void) | null;
+    /** The text of the box at the top. */
+    text(): string;
     fail(error: Error): void;
   }
 

@@ -103,6 +103,12 @@ def test_the_table_of_effects_opens_a_head_on_a_phone(page: Page, live: Server, 
     found = drawn(page, "drawn.heads.every((one) => one.change != null)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     best = found["heads"][0]
+    first = page.locator("table.effects tbody tr").first
+    sides = "(cell) => { const [bar, track] = ['.effects-bar', '.effects-track'].map((name) => {"
+    sides += " const box = cell.querySelector(name).getBoundingClientRect(); return box.x + box.width / 2; });"
+    sides += " return Math.sign(bar - track); }"
+    drawn_side = first.locator("td").first.evaluate(sides)
+    assert drawn_side == (1 if best["change"] > 0 else -1)  # to the right of the zero line where it is positive
     page.locator("table.effects tbody button").first.focus()
     page.keyboard.press("Enter")
     opened = drawn(page, "drawn.links && drawn.toward")

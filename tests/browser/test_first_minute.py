@@ -14,7 +14,7 @@ from tests.support.browser_page import drawn, link, look
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from regard.viewer.http.server import Server
 
@@ -67,6 +67,27 @@ def test_a_sentence_of_ones_own(page: Page, fresh: Server) -> None:
     assert page.evaluate("regard.state.get().level") is None
 
 
+def test_a_slow_run_is_named_and_can_be_cancelled(page: Page, fresh: Server) -> None:
+    page.goto(fresh.url)
+    drawn(page, "drawn.links.length")
+    held: list[Route] = []
+    page.route("**/api/traces", lambda route: held.append(route))  # a model that never ends
+    chips = page.get_by_role("group", name="Model")
+    page.get_by_role("button", name="Transformer", exact=True).click()
+    line = page.locator(".run-line")
+    line.get_by_text("1 s").wait_for()
+    assert TEXT in line.inner_text()
+    assert page.locator(".stage").get_attribute("aria-busy") == "true"
+    line.get_by_role("button", name="Cancel").click()
+    line.wait_for(state="hidden")
+    assert page.locator(".stage").get_attribute("aria-busy") == "false"
+    assert chips.locator("[aria-pressed=true]").inner_text() == "MiniLM"  # whose weights are on the page
+    page.get_by_label("Type a sentence").fill("")
+    page.get_by_role("button", name="Transformer", exact=True).click()
+    page.get_by_text("Transformer has not run yet").wait_for()
+    assert len(held) == 1
+
+
 def test_a_link_says_which_model_read_what(page: Page, fresh: Server) -> None:
     page.set_default_timeout(60_000)  # a model is loaded first
     context = page.context
@@ -76,8 +97,8 @@ def test_a_link_says_which_model_read_what(page: Page, fresh: Server) -> None:
     drawn(page, "drawn.links.length && regard.state.get().trace")
     page.get_by_role("button", name="Export").click()
     page.evaluate("regard.state.set({ lookup: { query: [1, 2] }, sort: 'entropy' })")  # of other tabs: not in the link
-    page.get_by_role("menuitem", name="Copy the link with the token").click()
-    page.get_by_text("whoever has it can use this server").wait_for()
+    page.get_by_role("menuitem", name="Copy link for others (with the token)").click()
+    page.locator(".notice", has_text="whoever has it can use this server").wait_for()
     entire = page.evaluate("navigator.clipboard.readText()")
     stranger = context.browser.new_context()  # type: ignore[union-attr]
     other = stranger.new_page()
@@ -88,8 +109,8 @@ def test_a_link_says_which_model_read_what(page: Page, fresh: Server) -> None:
     drawn(other, "drawn.links.length")
     stranger.close()
     page.get_by_role("button", name="Export").click()
-    page.get_by_role("menuitem", name="Copy a link").click()
-    page.get_by_text("it opens where its token is known").wait_for()
+    page.get_by_role("menuitem", name="Copy link for this browser").click()
+    page.get_by_text("it opens only in a browser that has opened this server").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert "token=" not in copied
     assert "lookup=" not in copied
@@ -191,5 +212,7 @@ def test_no_view_begins_empty(page: Page, fresh: Server) -> None:
     page.get_by_role("button", name="“six”").click()
     drawn(page, "drawn.label === 'six'")
     look(page, fresh, view="generation")
+    page.get_by_label("Type a sentence").fill("Good morrow, my lord")
     page.get_by_role("button", name="Let a model write").click()
     assert len(drawn(page, "drawn.written.length")["written"]) > 10
+    assert page.get_by_label("Type a sentence").input_value() == "Good morrow, my lord"  # it is the prompt

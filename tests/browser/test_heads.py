@@ -83,6 +83,9 @@ def test_hovering_either_side(page: Page, server: Server, minilm: Seen, trace: s
     best = int(w[:, 3].mean(0).argmax())
     assert first.get_attribute("data-at") == str(best)
     assert float(first.locator(".value").inner_text()) == pytest.approx(float(w[:, 3, best].mean()), abs=0.006)
+    most = [float(w[:, 3, best].max()), int(w[:, 3, best].argmax())]
+    named = first.locator(".most").inner_text().removeprefix("most by head ").split()
+    assert [float(named[1]), int(named[0])] == pytest.approx(most, abs=0.006)  # beside the mean, and not in its place
     hover(page, "key", 5)
     links = drawn(page, "drawn.focus[0]?.side === 'key' && drawn.links.length")["links"]
     same(links, w)
@@ -124,6 +127,11 @@ def test_heads_turned_on_and_off(page: Page, server: Server, trace: str) -> None
     assert {link["head"] for link in drawn(page, "drawn.active.length === 1")["links"]} == {4}
     square.dblclick()
     drawn(page, "drawn.active.length === 12")
+    square.dblclick()
+    drawn(page, "drawn.active.length === 1")
+    page.get_by_role("button", name="All heads").click()
+    drawn(page, "drawn.active.length === 12")
+    assert not page.get_by_role("button", name="All heads").is_visible()
 
 
 def test_mass_is_the_least_that_holds_so_much(page: Page, server: Server, minilm: Seen, trace: str) -> None:
@@ -296,10 +304,10 @@ def test_the_line_is_there(page: Page, server: Server, minilm: Seen, trace: str)
 def test_exports(page: Page, server: Server, minilm: Seen, trace: str) -> None:
     drawing = look(page, server, READY, view="heads", trace=trace, call=str(CALL), pins=["q3"], heads=[0, 7])
     files = {}
-    for kind in ("SVG", "PNG", "CSV"):
+    for kind, item in (("SVG", "Picture as SVG"), ("PNG", "Picture as PNG"), ("CSV", "Numbers as CSV")):
         page.get_by_role("button", name="Export").click()
         with page.expect_download() as waiting:
-            page.get_by_role("menuitem", name=kind).click()
+            page.get_by_role("menuitem", name=item).click()
         assert waiting.value.suggested_filename == f"regard-minilm-layer{CALL}-head0-7-heads.{kind.lower()}"
         files[kind] = waiting.value.path().read_bytes()
     rows = list(csv.reader(io.StringIO(files["CSV"].decode())))

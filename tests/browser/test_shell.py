@@ -83,6 +83,8 @@ def test_the_list_of_keys(page: Page, server: Server, trace: str) -> None:
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog", name="Keyboard shortcuts")
     assert "hide the first token" in dialog.inner_text()
+    assert dialog.evaluate("(dialog) => dialog.scrollTop") == 0  # it opens at its beginning
+    assert dialog.evaluate("(dialog) => dialog.contains(document.activeElement)")
     page.keyboard.press("m")  # nothing while the list is open
     assert page.evaluate("regard.state.get().mute") is None
     page.keyboard.press("Escape")

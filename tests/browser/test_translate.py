@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from regard.decoding import load_model_and_tokenizers, translate
-from tests.support.browser_page import drawn, look, settle
+from tests.support.browser_page import drawn, link, look, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
     from regard.decoding import Translation
     from regard.viewer.http.server import Server
@@ -41,6 +41,21 @@ def test_two_models_side_by_side(page: Page, server: Server) -> None:
         assert len(card["rows"]) == len(own.pieces)
     page.get_by_role("checkbox", name="Transformer").uncheck()
     assert [card["model"] for card in drawn(page, "drawn.length === 1")] == MODELS[:1]
+
+
+def test_a_result_outlives_a_visit_to_another_tab(page: Page, server: Server) -> None:
+    posts: list[Route] = []
+    page.route("**/api/translate", lambda route: posts.append(route))
+    page.goto(link(server, view="translate", translate={"text": TEXT, "models": MODELS[:1]}))
+    page.locator(".translation.coming", has_text="Translating").wait_for()
+    page.get_by_role("tab", name="Look-up").click()
+    page.locator("[data-view=lookup]").wait_for()
+    page.get_by_role("tab", name="Translate").click()
+    page.locator(".translation.coming", has_text="Translating").wait_for()
+    posts[0].continue_()
+    drawn(page, "drawn.length === 1")
+    assert len(posts) == 1
+    assert not page.locator(".translation.coming").count()
 
 
 def test_words_light_the_words_they_came_from(page: Page, server: Server) -> None:

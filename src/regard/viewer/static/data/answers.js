@@ -29,6 +29,15 @@ export function answerName({ answers, answer, minus }) {
   return minus == null ? name(answer) : `${name(answer)} rather than ${name(minus)}`;
 }
 
+/** What is measured, in a sentence, with its value. @param {Answers} answers @param {Trace} trace @param {string} value */
+export function answerSentence(answers, trace, value) {
+  const name = answerName(answers).replace(" rather than ", " less that to ");
+  if (answers.kind !== "similarity") return `The score of ${answerName(answers)} is ${value}.`;
+  const place = positionLabels(trace, answers.positions)[answers.position];
+  const why = "This model writes nothing, so no answer of its own can be explained.";
+  return `${why} Measured is how similar its last vectors of “${place}” and of ${name} are: their cosine is ${value}.`;
+}
+
 /** The parameters of a request for contributions. @param {Answers} answers */
 export function targetOf({ position, answer, minus }) {
   return { position, answer, ...(minus == null ? {} : { minus }) };

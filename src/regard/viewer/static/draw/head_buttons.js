@@ -1,9 +1,10 @@
 // One square per head in its colour: a click turns a head on or off, a double click turns all the others off.
 import { el } from "./dom.js";
 
-/** `changed(list)` with the heads that are on, or null for all of them. */
+/** `changed(list)` with the heads that are on, or null for all of them; `every` is a button for all, while some are off. */
 export function headButtons(changed) {
   const group = el("div.heads", { role: "group", "aria-label": "Heads" });
+  const every = el("button.all-heads", { type: "button", hidden: true, onclick: () => changed(null) }, "All heads");
   let count = 0;
   /** @type {number[]} */
   let active = [];
@@ -16,6 +17,8 @@ export function headButtons(changed) {
   const everything = () => Array.from({ length: count }, (_, i) => i);
   const show = (heads, on, palette) => {
     active = on;
+    every.hidden = on.length === heads;
+    every.title = `Turn all ${heads} heads on (a)`;
     if (heads !== count) {
       count = heads;
       group.replaceChildren(
@@ -41,5 +44,5 @@ export function headButtons(changed) {
       button.style.setProperty("--on-head", palette.overHead(head));
     });
   };
-  return Object.assign(group, { show });
+  return Object.assign(group, { show, every });
 }

@@ -34,7 +34,8 @@ export function textOf(trace) {
 export async function exportView(shell, kind, asShown = false) {
   const { known } = shell;
   const model = known.needs === "trace" ? shell.trace?.model : "";
-  const name = `${nameOf([model, ...(shell.view?.subject?.() ?? []), known.name])}.${kind}`;
+  const look = asShown ? `${shell.theme.shown}-colours` : ""; // a name of its own: it is another picture
+  const name = `${nameOf([model, ...(shell.view?.subject?.() ?? []), known.name, look])}.${kind}`;
   try {
     const drawing = async () => {
       const figure = await figureOf(shell);
@@ -84,7 +85,9 @@ export async function copyLink(shell, withToken = false) {
     const { token = null } = shell.page && !shell.source.holds ? await shell.source.get("/api/token") : {};
     if (token && withToken) link = link.replace(/\/#/, `/?token=${encodeURIComponent(token)}#`);
     await navigator.clipboard.writeText(link);
-    const who = withToken ? "whoever has it can use this server" : "it opens where its token is known";
+    const who = withToken
+      ? "whoever has it can use this server"
+      : "it opens only in a browser that has opened this server";
     shell.notice(`Copied: a link to what you see${token ? `. It works while this server runs; ${who}.` : ""}`);
   } catch {
     shell.fail(new Error(`The browser did not allow copying. The link is ${link}`));

@@ -15,7 +15,7 @@ export function makeKeyboard(scope, root) {
 
   const help = () => {
     dialog.replaceChildren(
-      el("h2", {}, "Keyboard"),
+      el("h2", { tabIndex: -1, autofocus: true }, "Keyboard"), // the focus, or the dialog opens scrolled to its button
       ...[...groups].flatMap(([title, bindings]) => {
         const rows = bindings.filter((binding) => binding.text);
         return rows.length ? [el("h3", {}, title), el("dl", {}, ...rows.flatMap(entry))] : [];
@@ -25,6 +25,7 @@ export function makeKeyboard(scope, root) {
       el("button", { type: "button", onclick: () => dialog.close() }, "Close"),
     );
     dialog.showModal();
+    dialog.scrollTop = 0;
   };
 
   const pressed = (event) => {

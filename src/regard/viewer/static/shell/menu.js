@@ -1,9 +1,9 @@
 // A button that opens a list of things to do.
 import { el } from "../draw/dom.js";
 
-/** `items` are [text, run] pairs; the returned element has `open()`. */
+/** `items` are [text, run] or [text, run, a second line]; the returned element has `open()`. */
 export function menu(title, items) {
-  const buttons = items.map(([text, run]) =>
+  const buttons = items.map(([text, run, about]) =>
     el(
       "button",
       {
@@ -15,6 +15,7 @@ export function menu(title, items) {
         },
       },
       text,
+      about ? el("small", {}, about) : null,
     ),
   );
   const list = el("div.menu", { role: "menu", "aria-label": title, hidden: true, "data-arrows": true }, ...buttons);

@@ -27,12 +27,9 @@ export function pageLayout(shell) {
   const exportMenu = menu("Export", [
     ["Picture as SVG", () => shell.export("svg")],
     ["Picture as PNG", () => shell.export("png")],
-    ["Picture in the page’s colours", () => shell.export("png", true)],
+    ["PNG in the page’s colours", () => shell.export("png", true)],
     ["Numbers as CSV", () => shell.export("csv")],
-    ["Copy a link to this", () => shell.copyLink()],
-    ...(shell.page && !shell.source.holds
-      ? [/** @type {[string, () => void]} */ (["Copy the link with the token", () => shell.copyLink(true)])]
-      : []),
+    ...linkItems(shell),
   ]);
   const helpButton = el(
     "button.quiet",
@@ -73,4 +70,21 @@ export function pageLayout(shell) {
     : ["span.brand", "div.top", "div.rest"];
   shell.root.replaceChildren(el(header, {}, el(brand, {}, "regard"), list, tools), el(main, {}, bar, alert, stage));
   return { tabs, themeButton, exportMenu, picker, levels, entryBox, proof, hint, bar, alert, stage };
+}
+
+/** Links to what is shown. A server asks for its token: the link without it opens where the token is known already. */
+function linkItems(shell) {
+  if (!shell.page || shell.source.holds) return [["Copy a link to this", () => shell.copyLink()]];
+  return [
+    [
+      "Copy link for others (with the token)",
+      () => shell.copyLink(true),
+      "Opens in any browser. Whoever has it can use this server.",
+    ],
+    [
+      "Copy link for this browser",
+      () => shell.copyLink(),
+      "Without the token: a browser that never opened it is refused.",
+    ],
+  ];
 }

@@ -20,16 +20,19 @@ const EXAMPLES = {
     "Nobody could say that this film is boring.",
   ],
 };
+const DOES = { read: "reads", translate: "translates", generate: "continues", classify: "classifies" };
 const WRITTEN = 32; // tokens that a model writes
 
-/** `made(id)` is called with a new trace, `more()` opens the dialog with all settings. */
-export function sentenceForm(source, about, { made, more, fail }) {
+/** `made(id)` is called with a new trace, `more()` opens the dialog with all settings; `waiting` is the line of a run. */
+export function sentenceForm(source, about, { made, more, fail, waiting }) {
   const order = Object.keys(EXAMPLES);
   const models = about.models
     .filter((model) => model.task in EXAMPLES && model.attends !== false)
     .sort((a, b) => order.indexOf(a.task) - order.indexOf(b.task));
   let chosen = models.find((model) => model.task === "read") ?? models[0];
+  /** @type {AbortController | null} */
   let running = null;
+  let shown = chosen; // the model of the trace on the page
   const input = el("input", {
     type: "text",
     "aria-label": "Type a sentence",
@@ -79,19 +82,26 @@ export function sentenceForm(source, about, { made, more, fail }) {
     const control = new AbortController();
     running = control;
     submit.disabled = true;
-    status.textContent = `${shortTitle(chosen)} reads …`;
+    status.textContent = "";
+    const seen = waiting.begin(`${shortTitle(chosen)} ${DOES[chosen.task]} “${text.trim()}”`, () => control.abort());
     const generate = chosen.task === "generate" ? { generate: Math.min(WRITTEN, about.limits.generated) } : {};
     try {
       const { id } = await source.post("/api/traces", { model: chosen.name, text, ...generate }, control.signal);
       await made(id);
     } catch (error) {
       fail(error);
+      if (running === control) back(error);
     } finally {
-      if (running === control) {
-        status.textContent = "";
-        submit.disabled = false;
-      }
+      waiting.end(seen);
+      if (running === control) submit.disabled = false;
     }
+  }
+
+  /** The picture is still that of the model before: its button is the pressed one again. */
+  function back(error) {
+    chosen = shown;
+    show();
+    if (error.name === "AbortError") status.textContent = "Cancelled: the picture is the one before.";
   }
 
   function show() {
@@ -107,6 +117,7 @@ export function sentenceForm(source, about, { made, more, fail }) {
               chosen = model;
               show();
               if (input.value.trim()) run(input.value);
+              else status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
             },
           },
           shortTitle(model),
@@ -147,13 +158,17 @@ export function sentenceForm(source, about, { made, more, fail }) {
       const { model: name, text } = trace?.made ?? {};
       if (text !== undefined && document.activeElement !== input) input.value = text;
       chosen = models.find((model) => model.name === name) ?? chosen;
+      shown = chosen;
+      status.textContent = "";
       show();
     },
-    /** Runs the first example of the first model for a task; null where there is no such model. */
+    /** Runs the first model for a task on the text of the box, or on an example where it is empty; null without a model. */
     sample: (task) => {
       const model = models.find((one) => one.task === task);
-      return model ? () => begin(model, EXAMPLES[task][0]) : null;
+      return model ? () => begin(model, input.value.trim() || EXAMPLES[task][0]) : null;
     },
+    /** The text that a run would read. */
+    text: () => input.value.trim(),
     knows: (name) => models.some((model) => model.name === name),
     focus: () => input.focus(),
   });

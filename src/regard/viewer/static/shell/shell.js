@@ -11,6 +11,7 @@ import { makeNotice } from "./notice.js";
 import { pageLayout } from "./page_layout.js";
 import { pageShortcuts } from "./page_shortcuts.js";
 import { readDialog } from "./read_dialog.js";
+import { runStatus } from "./run_status.js";
 import { sentenceForm } from "./sentence_form.js";
 import { watchServer } from "./server_watch.js";
 import { testHooks } from "./test_hooks.js";
@@ -50,6 +51,7 @@ class Shell {
     this.theme = makeTheme(root, () => this.restyle());
     this.parts = pageLayout(this);
     showTheme(this);
+    this.runs = runStatus(this.parts.stage);
     this.comeIn = makeViewMotion(this.parts.stage);
     this.announce = makeAnnouncer(root);
     this.notice = makeNotice(root, this.announce);
@@ -82,6 +84,7 @@ class Shell {
       made: (id) => this.added(id),
       more: (model, text) => this.reading.open(model, text),
       fail: (error) => this.fail(error),
+      waiting: this.runs,
     });
     this.parts.bar.before(this.sentence);
     this.listTraces();
@@ -261,6 +264,7 @@ class Shell {
       read: this.reading.possible ? () => this.reading.open() : null,
       open: (id) => this.added(id),
       sample: (task) => this.sentence.sample(task),
+      text: () => this.sentence.text(),
       fail: (error) => this.fail(error),
     };
   }
@@ -298,6 +302,7 @@ class Shell {
 
   close() {
     this.server?.close();
+    this.runs.close();
     this.notice.close();
     this.generation += 1;
     this.view?.destroy();

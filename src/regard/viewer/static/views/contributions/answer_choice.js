@@ -6,7 +6,11 @@ import { number } from "../../draw/numbers.js";
 import { contributionProof } from "./contribution_proof.js";
 
 const OTHER = "?"; // the option for a word that is not listed
-const AT = { "next token": "after", similarity: "of" };
+/** The words between the fields. A model without an output layer has no answer: the similarity of two vectors is explained. */
+const WORDS = {
+  similarity: { answer: "to", minus: "minus the similarity to", place: "Similarity of", none: "– (nothing)" },
+};
+const PLAIN = { answer: "The answer", minus: "rather than", place: "at", none: "–" };
 
 export class AnswerChoice {
   /** What the server said of the chosen answer; null while it computes, and where weights are shown.
@@ -144,23 +148,27 @@ export class AnswerChoice {
       `${plain(piece)}  ${number(share ?? score)}`,
     ]);
     const other = answers.kind === "next token" ? [[OTHER, "another word …"]] : [];
-    const answer = choice(this.always ? "The answer" : "", [...listed, ...other], answers.answer, (id) =>
+    const words = { ...PLAIN, ...(answers.kind === "next token" ? { place: "after" } : WORDS[answers.kind]) };
+    const similar = answers.kind === "similarity";
+    const place = this.placeField(answers, now, words.place);
+    const first = similar && !place.length ? "Similarity to" : this.always || similar ? words.answer : "";
+    const answer = choice(first, [...listed, ...other], answers.answer, (id) =>
       id === OTHER ? this.askWord("word") : this.set({ ...now, answer: Number(id) }),
     );
-    const less = choice("rather than", [["", "–"], ...listed, ...other], answers.minus ?? "", (id) =>
+    const less = choice(words.minus, [["", words.none], ...listed, ...other], answers.minus ?? "", (id) =>
       id === OTHER ? this.askWord("minus_word") : this.set({ ...now, minus: id === "" ? null : Number(id) }),
     );
     answer.lastElementChild?.setAttribute("aria-label", "Answer");
-    this.fields.replaceChildren(answer, less, ...this.placeField(answers, now));
+    this.fields.replaceChildren(...(similar ? [...place, answer, less] : [answer, less, ...place]));
     all()[held]?.focus();
   }
 
   /** Where the answer stands, unless the view says it or there is only one place. */
-  placeField({ positions, position, kind }, now) {
+  placeField({ positions, position }, now, label) {
     if (positions < 2 || this.fixed != null) return [];
     const labels = positionLabels(this.context.trace, positions).map((label, at) => [String(at), `${at} ${label}`]);
     return [
-      choice(AT[kind] ?? "at", labels, position, (at) => this.set({ position: Number(at) }), {
+      choice(label, labels, position, (at) => this.set({ position: Number(at) }), {
         title: `Position ${now.position} of ${positions}`,
       }),
     ];

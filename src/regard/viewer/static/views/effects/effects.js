@@ -1,5 +1,6 @@
 // Effects: every head of every layer with what it contributes to an answer, and how the answer changes without it.
 
+import { answerSentence } from "../../data/answers.js";
 import { callOf, isNumbered, ownName } from "../../data/calls.js";
 import { el } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
@@ -20,6 +21,17 @@ export const effects = {
   mount: (root, context) => new EffectsView(root, context),
 };
 
+/** What the columns say. */
+function explanation() {
+  return [
+    el("b", {}, "without it"),
+    ": the change of this number when the head’s output is set to zero, measured. ",
+    el("b", {}, "estimate"),
+    ": the change that the gradient predicts, without running the model again. ",
+    "Right of the line the number rises without the head, left of it it falls.",
+  ];
+}
+
 class EffectsView {
   /** @type {{call: string, head: number, estimate: number, change: number | null}[]} */
   heads = [];
@@ -33,12 +45,21 @@ class EffectsView {
     this.answerChoice = new AnswerChoice(context, () => this.update(), { always: true });
     this.status = el("p.effects-status", { role: "status" });
     this.bar = el("progress", { max: 1, value: 0, hidden: true, "aria-label": "Heads that were silenced" });
+    this.count = el("span.effects-count");
+    this.about = el("p.quietly.effects-about", { hidden: true }, ...explanation());
     this.more = el("button", { type: "button", hidden: true, onclick: () => this.runAll() });
     this.stop = el("button", { type: "button", hidden: true, onclick: () => this.silenced?.close() }, "Stop");
     this.box = el("div.effects-table", { tabIndex: 0, role: "region", "aria-label": "Heads" });
     root.append(
       el("div.controls", {}, this.answerChoice.root),
-      el("div.drawing.plain", {}, this.status, el("p.controls.inline", {}, this.more, this.stop, this.bar), this.box),
+      el(
+        "div.drawing.plain",
+        {},
+        this.status,
+        el("p.controls.inline", {}, this.more, this.stop, this.bar, this.count),
+        this.about,
+        this.box,
+      ),
     );
     this.update();
   }
@@ -91,11 +112,15 @@ class EffectsView {
     this.more.textContent = `Silence the other ${left} heads`;
     this.stop.hidden = !running;
     this.bar.hidden = !running;
-    this.bar.value = this.silenced?.share ?? 0;
-    const done = `${heads.length - left} of ${heads.length} heads were silenced, one at a time.`;
+    const { done = 0, count = 0, why = "" } = this.silenced ?? {};
+    this.bar.max = Math.max(1, count);
+    this.bar.value = done;
+    this.count.textContent = running ? `${done} of ${count}` : "";
+    const ended = `${heads.length - left} of ${heads.length} heads were silenced, one at a time.`;
     this.status.textContent = answers
-      ? `The score of ${this.answerChoice.name} is ${number(answers.value)}. ${this.silenced?.why || done}`
+      ? `${answerSentence(answers, this.trace, number(answers.value))} ${why || (running ? `Silencing ${count} heads …` : ended)}`
       : "";
+    this.about.hidden = !heads.length;
     const shown = this.all ? heads : heads.slice(0, SHOWN);
     const held = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.head;
     this.box.replaceChildren(...(heads.length ? [this.tableOf(shown)] : []));
@@ -146,13 +171,19 @@ class EffectsView {
     );
   }
 
-  /** A number behind a bar of its sign's colour. */
+  /** A number, and a bar from the zero line in the middle: to the right where it is positive. */
   cell(value, most) {
     if (value == null) return el("td.number.quietly", {}, "–");
     const fill = el("span.effects-bar", { "aria-hidden": "true" });
-    fill.style.width = `${(100 * Math.abs(value)) / most}%`;
+    fill.style.width = `${(50 * Math.abs(value)) / most}%`;
+    fill.style[value < 0 ? "right" : "left"] = "50%";
     fill.style.background = this.context.palette.signed(value < 0 ? -0.45 : 0.45);
-    return el("td.number", {}, fill, el("span.effects-value", {}, `${value > 0 ? "+" : ""}${number(value)}`));
+    const text = `${value > 0 ? "+" : ""}${number(value)}`;
+    return el(
+      "td.number",
+      {},
+      el("div.effects-cell", {}, el("span.effects-value", {}, text), el("span.effects-track", {}, fill)),
+    );
   }
 
   /** The head in Heads, with its contributions to the same answer. */

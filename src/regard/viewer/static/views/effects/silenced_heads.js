@@ -11,7 +11,8 @@ export class SilencedHeads {
     this.value = value;
     this.arrived = arrived;
     this.running = false;
-    this.share = 0;
+    this.done = 0; // heads of the present run that have a result
+    this.count = 0; // heads of the present run
     this.why = "";
     this.ending = new AbortController();
   }
@@ -20,18 +21,16 @@ export class SilencedHeads {
   async run(heads) {
     if (this.running || this.ending.signal.aborted || !heads.length) return;
     this.running = true;
-    this.share = 0;
-    let done = 0;
+    [this.done, this.count] = [0, heads.length];
     try {
-      while (done < heads.length && this.running) {
-        const next = heads.slice(done, done + AT_ONCE);
+      while (this.done < heads.length && this.running) {
+        const next = heads.slice(this.done, this.done + AT_ONCE);
         const names = next.map(({ call, head }) => `${call}.${head}`).join(",");
         const { values } = await this.source.get(this.path, { ...this.target, heads: names }, this.ending.signal);
         values.forEach((value, at) => {
           next[at].change = value - this.value;
         });
-        done += values.length;
-        this.share = done / heads.length;
+        this.done += values.length;
         this.arrived();
       }
     } catch (error) {

@@ -43,8 +43,15 @@ function nothing(root, context) {
   const words =
     "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
   const run = context.sample("generate");
+  const prompt = context.text();
+  const about = prompt ? `It reads your text and continues it: “${prompt}”` : "It continues an example.";
   const button = run
-    ? el("button.primary", { type: "button", onclick: run }, "Let a model write")
+    ? el(
+        "div",
+        {},
+        el("button.primary", { type: "button", onclick: run }, "Let a model write"),
+        el("p.quietly", {}, about),
+      )
     : el("p", {}, "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
   root.append(el("div.empty", {}, el("p", {}, words), button));
   return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
@@ -130,7 +137,7 @@ class Generation {
     this.answerChoice = new AnswerChoice(context, () => this.update(this.context.state.get()));
     this.contributions = contributed(this);
     root.append(
-      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.answerChoice.root),
+      el("div.controls", {}, this.callBox, this.buttons, this.sink, this.answerChoice.root, this.buttons.every),
       el("div.split", {}, reading, this.aside),
     );
     this.watcher = new ResizeObserver(() => this.paint());

@@ -41,13 +41,14 @@ function add(sums, at, { head, weight }) {
   sums.set(at, found);
 }
 
-function row({ context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
+function row({ active, context: { palette } }, { at, sum, most, head }, label, largest, bring, side) {
   const line = barRow({
     label,
     at,
     weight: sum,
     share: Math.abs(sum) / largest,
     head: { number: head, color: palette.head(head), ink: palette.overHead(head) },
+    most: active.length > 1 ? most : null,
     title: `token ${at}; most by head ${head}: ${number(most)}`,
     run: () => bring({ side, at }),
   });

@@ -42,7 +42,7 @@ export function headsControls(state, { mute, compare, openMaps }) {
     },
     "Settings",
   );
-  const root = el("div.controls", {}, callBox, comparison, otherBox, fold, more);
+  const root = el("div.controls", {}, callBox, comparison, otherBox, fold, more, buttons.every);
   let known = "";
   /** The menus of the layer and of a second one; made anew only where `stamp` is another: one of them may be in use. */
   const showLayers = (stamp, first, second) => {

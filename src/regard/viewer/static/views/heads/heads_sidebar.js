@@ -23,7 +23,8 @@ export function summary(view, focus, links, bring) {
     const title = `token ${at}; most by head ${head}: ${number(most)}`;
     const run = () => bring({ side: opposite, at });
     const share = weight / best[0].weight;
-    return barRow({ label: other.labels[at], at, weight, share, head: chip(view, head), title, run });
+    const several = view.active.length > 1 ? most : null;
+    return barRow({ label: other.labels[at], at, weight, share, head: chip(view, head), most: several, title, run });
   });
   const names = same.map(({ at }) => own.labels[at]);
   const more = names.length > 3 ? ` and ${names.length - 3} more` : "";
@@ -166,7 +167,8 @@ function layerFindings(view) {
 }
 
 function measured(view, side, tokens) {
-  const heads = `mean over ${counted(view.active.length, "head")}`;
+  const { active } = view;
+  const heads = active.length === 1 ? `weights of head ${active[0]}` : `mean over ${counted(active.length, "head")}`;
   if (side === "query") return tokens > 1 ? `${heads} and ${tokens} tokens` : heads;
   const long = view.rows.dense ? "" : `, of the queries in view and their ${STRONGEST} strongest keys`;
   return `${heads}${tokens > 1 ? `, sum of ${tokens} tokens` : ""}${long}`;

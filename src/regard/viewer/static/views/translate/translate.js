@@ -15,6 +15,8 @@ export const translate = {
 };
 
 const PAUSE = 500; // milliseconds without a key after which a sentence is translated
+/** The last request of each source: who leaves the tab and comes back finds its result. @type {WeakMap<object, any>} */
+const requests = new WeakMap();
 const EXAMPLE = "My sister has a small black dog.";
 
 class TranslateView {
@@ -157,28 +159,55 @@ class TranslateView {
   }
 
   async translate() {
-    this.running?.abort();
     const { text, models, beams } = this.settings;
     if (!text.trim() || !models.length) {
+      this.forget();
       this.say(models.length ? "Type a sentence." : "Tick a model to translate with.");
       return this.take([]);
     }
-    const running = new AbortController();
-    this.running = running;
+    const { source } = this.context;
+    const { asked } = this;
+    if (requests.get(source)?.asked !== asked) {
+      this.forget();
+      const control = new AbortController();
+      requests.set(source, {
+        asked,
+        control,
+        answer: source.post("/api/translate", { text, models, beams }, control.signal),
+      });
+    }
+    const request = requests.get(source);
     this.say("Translating …");
+    if (!this.cards.length) this.columns.replaceChildren(...models.map((name) => this.placeholder(name)));
+    this.columns.classList.add("waiting");
     try {
-      const answer = await this.context.source.post("/api/translate", { text, models, beams }, running.signal);
-      this.take(answer.translations);
-      this.say("");
+      const { translations } = await request.answer;
+      if (!this.closed && asked === this.asked) this.take(translations);
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (requests.get(source) === request) requests.delete(source);
+      if (this.closed || error.name === "AbortError") return;
+      this.take([]);
       this.say("");
       this.context.fail(error);
     }
   }
 
+  /** Ends the request that is under way: another one takes its place, or none. */
+  forget() {
+    requests.get(this.context.source)?.control.abort();
+    requests.delete(this.context.source);
+  }
+
+  /** What stands where a translation will. */
+  placeholder(name) {
+    const title = this.models.find((model) => model.name === name)?.title ?? name;
+    return el("div.translation.coming", {}, el("h2", {}, title), el("p", {}, el("progress"), " Translating …"));
+  }
+
   take(answers) {
     this.answers = answers;
+    this.columns.classList.remove("waiting");
+    if (answers.length) this.say("");
     for (const card of this.cards) card.close();
     this.cards = answers.map(
       (_, at) =>
@@ -299,7 +328,6 @@ class TranslateView {
     this.closed = true;
     this.curves?.close();
     clearTimeout(this.waiting);
-    this.running?.abort();
     for (const card of this.cards) card.close();
   }
 }
