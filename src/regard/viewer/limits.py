@@ -11,7 +11,13 @@ UPLOAD = 16 << 20
 DRAIN = 64 << 20
 """Bytes of a refused body that are read and forgotten, so that the client gets the answer …"""
 DRAIN_SECONDS = 10.0
-"""… for so long at most."""
+"""… for so long at most …"""
+DRAINS = 16
+"""… of so many requests at a time."""
+STRANGER_DRAIN = 1 << 20
+"""The same for a client without the token."""
+STRANGER_DRAIN_SECONDS = 2.0
+STRANGER_DRAINS = 8
 CELLS = 1 << 22
 """Numbers in one response."""
 SIDE = 512

@@ -11,13 +11,11 @@ the texts that were read in another.
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import html
 import json
 import re
 import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlencode
 
@@ -25,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 
 from .. import limits
+from .body_drain import BodyDrain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +85,8 @@ class Guard:
     ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
         self.command, self.open_paths, self.body_limit = command, open_paths, body_limit or _body_limit
+        self.drain = BodyDrain(limits.DRAIN, limits.DRAIN_SECONDS, limits.DRAINS)
+        self.stranger_drain = BodyDrain(limits.STRANGER_DRAIN, limits.STRANGER_DRAIN_SECONDS, limits.STRANGER_DRAINS)
         self.token_cookie, self.session_cookie = f"regard-token-{port}", f"regard-session-{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,14 +96,17 @@ class Guard:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         cookies = cookie_parser(headers.get("cookie", ""))  # other ports' cookies come too, and may be malformed
         refusal = self._refusal(scope, headers, cookies)
+        has_token = self.token is None or self._has_token(scope, headers, cookies)
+        drain = self.drain if has_token else self.stranger_drain
         if refusal is not None:
             status, reason = refusal
+            more: dict[str, str] = {}
             if headers.get("expect", "").lower() != "100-continue":  # else the client waits before it sends the body
-                await _drain(receive)
+                more = {} if await drain.read(receive) else {"Connection": "close"}
             if status == 401 and scope["path"] == "/" and "text/html" in headers.get("accept", ""):
-                await _respond_page(send, status, NO_TOKEN.format(command=html.escape(self.command)))
+                await _respond_page(send, status, NO_TOKEN.format(command=html.escape(self.command)), more)
             else:
-                await _respond(send, status, reason)
+                await _respond(send, status, reason, more)
             return
         if self.token is not None and _query_token(scope) and scope["path"] == "/":  # from the address bar to a cookie
             location = {"Location": _without_token(scope), "Set-Cookie": _cookie(self.token_cookie, self.token)}
@@ -113,7 +117,8 @@ class Guard:
         added = dict(HEADERS)
         if not session and scope["path"] == "/":
             added["Set-Cookie"] = _cookie(self.session_cookie, secrets.token_urlsafe(12))
-        await self.app(scope, _limited(receive, self.body_limit(scope["path"])), _with_headers(send, added))
+        body = _limited(receive, self.body_limit(scope["path"]), drain)
+        await self.app(scope, body, _with_headers(send, added))
 
     def _refusal(self, scope: Scope, headers: dict[str, str], cookies: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
@@ -173,7 +178,7 @@ def _without_token(scope: Scope) -> str:
     return "/" + (f"?{query}" if query else "")
 
 
-def _limited(receive: Receive, limit: int) -> Receive:
+def _limited(receive: Receive, limit: int, drain: BodyDrain) -> Receive:
     """Stop reading a body at its limit: a chunked body does not say its length."""
     count = 0
 
@@ -183,25 +188,11 @@ def _limited(receive: Receive, limit: int) -> Receive:
         count += len(message.get("body", b""))
         if count > limit:  # FastAPI turns every other exception into a 400
             if message.get("more_body", False):
-                await _drain(receive)
+                await drain.read(receive)
             raise HTTPException(413, f"the request has more than {limit:,} bytes, which is the limit")
         return message
 
     return read
-
-
-async def _drain(receive: Receive) -> None:
-    """Read the rest of a body that is refused, up to a limit, and forget it.
-
-    A server that closes a connection with unread data resets it, and the client loses the answer that it was sent.
-    """
-    count, more = 0, True
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limits.DRAIN_SECONDS):
-            while more and count < limits.DRAIN:
-                message = await receive()
-                count += len(message.get("body", b""))
-                more = message["type"] == "http.request" and message.get("more_body", False)
 
 
 def _with_headers(send: Send, headers: dict[str, str]) -> Send:
@@ -224,8 +215,8 @@ async def _respond(send: Send, status: int, error: str, more: dict[str, str] | N
     await _send_body(send, status, body, {"Content-Type": "application/json", **(more or {})})
 
 
-async def _respond_page(send: Send, status: int, page: str) -> None:
-    await _send_body(send, status, page.encode(), {"Content-Type": "text/html; charset=utf-8"})
+async def _respond_page(send: Send, status: int, page: str, more: dict[str, str]) -> None:
+    await _send_body(send, status, page.encode(), {"Content-Type": "text/html; charset=utf-8", **more})
 
 
 async def _send_body(send: Send, status: int, body: bytes, more: dict[str, str]) -> None:
