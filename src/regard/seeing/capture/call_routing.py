@@ -45,8 +45,10 @@ class _ThreadState(threading.local):
 
     trace: FollowingMode | None = None
     """From a product to the softmax after it, and from there to the product with values: what follows them."""
+    multihead_forward: nn.Module | None = None
+    """The nn.MultiheadAttention whose `forward` runs. Modules that compute its parameters may be called inside it."""
     multihead: nn.Module | None = None
-    """The nn.MultiheadAttention whose `forward` runs: no other module is called inside it."""
+    """The same inside `F.multi_head_attention_forward`, which calls no module."""
     paused_trace: FollowingMode | None = None
     """Inside an attention: what follows further scores after it."""
     suspended = False

@@ -52,20 +52,25 @@ def _replacements() -> Iterator[Replacement]:
 def _module_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Notes which module runs. To find it by the call stack takes longer: its `forward` has many variables."""
     state = call_routing.thread_state
-    before, state.multihead = state.multihead, module
+    before, state.multihead_forward = state.multihead_forward, module
     try:
         return original(module, *args, **kwargs)
     finally:
-        state.multihead = before
+        state.multihead_forward = before
 
 
 def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     needs_weights = args[NEED_WEIGHTS] if len(args) > NEED_WEIGHTS else kwargs.get("need_weights", True)
+    state = call_routing.thread_state
+    module = state.multihead_forward
     if not needs_weights:
-        return original(*args, **kwargs)
+        outer, state.multihead = state.multihead, module
+        try:
+            return original(*args, **kwargs)
+        finally:
+            state.multihead = outer
     if call_routing.ablations and call_routing.ablations_of(None):
         raise ValueError("nn.MultiheadAttention can be ablated only when called with need_weights=False")
-    state = call_routing.thread_state
     before, state.suspended = state.suspended, True
     try:
         result = original(*args, **kwargs)
@@ -86,7 +91,7 @@ def _forward(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     output = None
     if call_routing.keeps_gradients():
         output = GraphOutput(result[0], functools.partial(_gradient_before_projection, args, kwargs))
-    call_routing.report(make, tensors=(*tensors[:3], kept), output=output)
+    call_routing.report(make, module, tensors=(*tensors[:3], kept), output=output)
     return result
 
 
@@ -151,7 +156,7 @@ def _native(original: Callable[..., Any], *args: Any) -> Any:
         record = replace(record, out=out, rows=rows, after=after, origin=origin, cross=query is not key)
         return _without_padding(record, query)
 
-    call_routing.report(make, tensors=(query, key, value, out))
+    call_routing.report(make, call_routing.thread_state.multihead_forward, tensors=(query, key, value, out))
     return result
 
 
