@@ -20,9 +20,9 @@ pytest.importorskip("fastapi", reason="needs the extra `view`")
 
 from regard.decoding import load_model_and_tokenizers, translate
 from regard.seeing.alignment.word_level_weights import translation_word_weights
-from regard.serving import serve_limits
+from regard.serving import serve_application, serve_limits
 from regard.serving.serve_application import create_serve_app
-from regard.serving.served_model import ServedModel, ServeSettings
+from regard.serving.served_model import ServedModel, ServeSettings, listed_alignment
 from regard.viewer.http.server import AppServer, running
 
 if TYPE_CHECKING:
@@ -205,6 +205,46 @@ def test_an_answer_with_too_many_weights_is_refused(server: AppServer, monkeypat
         f"alignment: these texts have {count:,} weights; an answer has at most {count - 1:,}"
     )
     assert ask(server, "/translate", {**body, "alignment": False})[0] == 200
+
+
+def test_texts_that_may_have_too_many_weights_are_refused_before_the_search(
+    server: AppServer, model: PausableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"texts": TEXTS[:3], "alignment": True}
+    possible = model.possible_weights(TEXTS[:3])
+    alignments = [each["alignment"] for each in ask(server, "/translate", body)[1]["translations"]]
+    assert possible >= sum(len(each["source"]) * len(each["target"]) for each in alignments)
+    monkeypatch.setattr(serve_limits, "POSSIBLE_WEIGHTS", possible - 1)
+    model.started.clear()
+    status, answer = ask(server, "/translate", body)
+    assert status == 422
+    assert answer["error"].startswith(f"alignment: these texts may have {possible:,} weights, and more than")
+    assert not model.started.is_set()
+    assert ask(server, "/translate", {**body, "alignment": False})[0] == 200
+    monkeypatch.setattr(serve_limits, "POSSIBLE_WEIGHTS", possible)
+    assert ask(server, "/translate", body)[0] == 200
+
+
+def test_answers_are_written_outside_the_thread_of_the_event_loop(
+    model: PausableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def listed(answer: dict[str, Any]) -> dict[str, Any]:
+        threads.append(threading.current_thread())
+        return listed_alignment(answer)
+
+    monkeypatch.setattr(serve_application, "listed_alignment", listed)
+    app = create_serve_app(model, hosts=frozenset())
+
+    async def post() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            return await client.post("/translate", json={"texts": TEXTS[:1], "alignment": True})
+
+    assert asyncio.run(post()).status_code == 200
+    app.state.batches.close()
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 def test_metrics_count_requests_by_status(server: AppServer) -> None:

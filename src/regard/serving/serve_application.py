@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Text = Annotated[str, Field(min_length=1, max_length=serve_limits.CHARACTERS, pattern=r"\S")]
+FEWER = "send fewer or shorter texts in a request, or leave out alignment"
 
 
 class TextsRequest(BaseModel):
@@ -135,6 +136,14 @@ def create_serve_app(
             raise RequestError(
                 422, "alignment: the engine of this server keeps no attention weights; use --engine torch"
             )
+        if settings.weights:
+            possible = await asyncio.to_thread(model.possible_weights, texts)
+            if possible > serve_limits.POSSIBLE_WEIGHTS:
+                raise RequestError(
+                    422,
+                    f"alignment: these texts may have {possible:,} weights, and more than "
+                    f"{serve_limits.POSSIBLE_WEIGHTS:,} are not computed: {FEWER}",
+                )
         try:
             futures = batches.submit(texts, settings)
         except TooManyTextsError as error:
@@ -159,20 +168,25 @@ def create_serve_app(
         if count > serve_limits.WEIGHTS:
             raise RequestError(
                 422,
-                f"alignment: these texts have {count:,} weights; an answer has at most {serve_limits.WEIGHTS:,}: send "
-                "fewer or shorter texts in a request, or leave out alignment",
+                f"alignment: these texts have {count:,} weights; an answer has at most {serve_limits.WEIGHTS:,}: "
+                f"{FEWER}",
             )
-        return list(map(listed_alignment, computed))
+        return computed
+
+    async def respond(name: str, texts: list[str], settings: ServeSettings, request: Request) -> Response:
+        """The answers as JSON. A million weights take about a second, in which other requests are served."""
+        computed = await answers(texts, settings)
+        return await asyncio.to_thread(lambda: json_response({name: list(map(listed_alignment, computed))}, request))
 
     async def translate(request: Request, body: TranslationRequest) -> Response:
         """Translations of texts, with the attention weights between their words if `alignment` is true."""
         settings = ServeSettings(body.beams, body.best, body.alignment)
-        return json_response({"translations": await answers(body.texts, settings)}, request)
+        return await respond("translations", body.texts, settings, request)
 
     async def classify(request: Request, body: TextsRequest) -> Response:
         """Labels of texts, with the weight of every token if `alignment` is true."""
         settings = ServeSettings(weights=body.alignment)
-        return json_response({"classifications": await answers(body.texts, settings)}, request)
+        return await respond("classifications", body.texts, settings, request)
 
     async def health(request: Request) -> Response:
         """Whether texts are computed; needs no token."""

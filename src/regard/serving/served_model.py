@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..decoding import load_model_and_tokenizers, translate
+from ..decoding.beam_search import limits
 from ..decoding.classification import classify
+from ..decoding.source_batches import read
 from ..seeing.alignment.word_level_weights import translation_word_weights
 
 if TYPE_CHECKING:
@@ -57,6 +61,18 @@ class ServedModel:
         compute = {"translate": self._translations, "classify": self._labels}[self.task]
         answers = compute(texts, settings, refused)
         return [refusals.get(n, answer) for n, answer in enumerate(answers)]
+
+    def possible_weights(self, texts: list[str]) -> int:
+        """How many weights the alignments of texts have if every output is as long as the search allows.
+
+        A text that cannot be read is not counted: it is refused with a reason when it is computed.
+        """
+        sources, _ = read(self.loaded.tokenizers.source, texts)
+        lengths = torch.tensor([0 if source is None else len(source) for source in sources])
+        if self.task == "classify":
+            return int(lengths.sum())
+        longest = limits(lengths, self.loaded.search.get("longest"))
+        return int((lengths * longest).sum())
 
     def _translations(
         self, texts: list[str], settings: ServeSettings, refused: Callable[[int, str], None]
