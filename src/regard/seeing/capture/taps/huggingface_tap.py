@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,10 +32,17 @@ if TYPE_CHECKING:
     from ...effects.interventions import Intervention
     from ..recording.captured_call import CapturedCall
 
-verified: dict[tuple[Any, ...], tuple[bool, bool]] = {}
-"""Modules whose eager weights were compared with ours and were equal: whether scores are rounded, whether it has sinks.
 
-Cleared when a watch opens."""
+class EagerFormula(NamedTuple):
+    """The formula by which our weights were equal to those of a module's eager attention."""
+
+    rounded: bool
+    """Whether scores are rounded to the type of the queries."""
+    has_sinks: bool
+
+
+verified: dict[tuple[Any, ...], EagerFormula] = {}
+"""The formulas of modules whose eager weights were compared with ours. Cleared when a watch opens."""
 OPTIONS = ("scaling", "softcap", "position_bias", "sliding_window", "is_causal", "s_aux")
 """The arguments that decide the weights."""
 HALF = (torch.float16, torch.bfloat16)
@@ -74,14 +81,14 @@ def _attention(
     if waiting:  # this is the attention of the module; a softmax of its own before, without a product, is not used
         waiting[:] = [softmax for softmax in waiting if softmax.pieces or softmax.module is not module]
     options = _options(kwargs) if verified else {}
-    how = verified.get((id(module), function, *options)) if verified else None
-    if how is not None:  # nothing inside needs to be seen
+    formula = verified.get((id(module), function, *options)) if verified else None
+    if formula is not None:  # nothing inside needs to be seen
         before, state.suspended = state.suspended, True
         try:
             result = function(module, query, key, value, attention_mask, *args, **kwargs)
         finally:
             state.suspended = before
-        _capture(how, implementation, module, query, key, value, attention_mask, result[0], options, kwargs)
+        _capture(formula, implementation, module, query, key, value, attention_mask, result[0], options, kwargs)
     else:
         interface_call, outer = call_routing.InterfaceCall(module, key, value), state.interface_call
         state.interface_call = interface_call
@@ -135,15 +142,15 @@ def _report(
     except Exception as error:
         call_routing.report_missed(call_routing.failure(error), module)
         return
-    how = verified.get(key)
-    if how is None:
+    formula = verified.get(key)
+    if formula is None:
         call_routing.report(record, module, output=output)
     else:
-        _capture(how, implementation, module, query, call.key, call.value, mask, result[0], options, arguments)
+        _capture(formula, implementation, module, query, call.key, call.value, mask, result[0], options, arguments)
 
 
 def _capture(
-    how: tuple[bool, bool],
+    formula: EagerFormula,
     implementation: str,
     module: nn.Module,
     query: Tensor,
@@ -155,7 +162,7 @@ def _capture(
     arguments: dict[str, Any],
 ) -> None:
     """Collect references to the tensors of a verified module."""
-    rounded, has_sinks = how
+    rounded, has_sinks = formula
     learned: tuple[Tensor, ...] = ()
     settings: tuple[Any, ...] | None = (options.get("scaling"), options.get("softcap"), rounded)
     if has_sinks or "position_bias" in options:
@@ -232,7 +239,7 @@ def _record(
             records.insert(0, (replace(record, energies=rounded), True))
         for same, is_rounded in records:
             if _agrees(same, weights):
-                verified[key] = is_rounded, sinks is not None
+                verified[key] = EagerFormula(is_rounded, sinks is not None)
                 return same
         # A sink may be applied to the output, after a softmax without it: the output decides.
         if sinks is not None and Call("", placed(record, torch.Tensor.detach)).fidelity().faithful:
