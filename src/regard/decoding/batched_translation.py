@@ -170,10 +170,10 @@ def translate(
             results.update(zip(batch, run(ready, **how), strict=True))
             # Results are yielded as soon as they are next in order, not at the end of the window.
             while written < len(texts) and (written in results or sources[written] is None):
-                yield translation(written, results.pop(written) if written in results else _nothing())
+                yield translation(written, results.pop(written) if written in results else _empty_hypotheses())
                 written += 1
         for i in range(written, len(texts)):  # only empty lines are left
-            yield translation(i, _nothing())
+            yield translation(i, _empty_hypotheses())
 
 
 def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:
@@ -182,10 +182,10 @@ def _text(tokenizer: Any, tokens: list[int], copied: dict[int, str]) -> str:
 
 
 def _next(values: Iterator[Any], count: int) -> list[Any]:
-    taken = list(islice(values, count))
-    if len(taken) < count:
+    items = list(islice(values, count))
+    if len(items) < count:
         raise ValueError("prefix and include need one entry for each sentence; itertools.repeat(x) is the same for all")
-    return taken
+    return items
 
 
 def _required(
@@ -211,6 +211,6 @@ def _target_ids(tokenizers: TokenizerPair, source: str, texts: Sequence[str]) ->
     return encoded
 
 
-def _nothing() -> list[Hypothesis]:
+def _empty_hypotheses() -> list[Hypothesis]:
     """The hypotheses of an empty line."""
     return [Hypothesis([], 0.0, 0.0)]

@@ -160,9 +160,9 @@ class History:
         all_tokens, all_parents = self.tokens.cpu(), self.parents.cpu()
         tokens = torch.zeros(batch, count, steps, dtype=torch.int64)
         for step in range(int(ends.max()), -1, -1):
-            taken = all_tokens[step].gather(1, column)  # [batch, count]
+            step_tokens = all_tokens[step].gather(1, column)  # [batch, count]
             before = all_parents[step].gather(1, column)
-            tokens[..., step] = taken
+            tokens[..., step] = step_tokens
             column = torch.where(step <= ends, before, column)
         return [
             [

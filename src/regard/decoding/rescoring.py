@@ -68,7 +68,7 @@ def rescore(
     ranking = Ranking(length_penalty)
     pairs = [(each.source, text) for each in translations for text in each.texts]
     others = iter(target_logprobs(model, tokenizers, pairs))
-    made = []
+    rescored = []
     for each in translations:
         scored = []
         for text, hypothesis in zip(each.texts, each.hypotheses, strict=True):
@@ -76,5 +76,5 @@ def rescore(
             score = float(ranking(torch.tensor([[other.logprob]]), torch.tensor(other.tokens)))
             scored.append((text, replace(hypothesis, score=(1 - share) * hypothesis.score + share * score)))
         scored.sort(key=lambda pair: -pair[1].score)
-        made.append(replace(each, texts=[text for text, _ in scored], hypotheses=[best for _, best in scored]))
-    return made
+        rescored.append(replace(each, texts=[text for text, _ in scored], hypotheses=[best for _, best in scored]))
+    return rescored

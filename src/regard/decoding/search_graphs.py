@@ -192,21 +192,21 @@ class _Loop:
     def __init__(self, annotations: Annotations, limits: Tensor, shape: SearchShape) -> None:
         self.annotations, self.limits, self.shape = annotations, limits, shape
         self.history = History(shape.steps, len(limits), shape.beams, limits.device)
-        self.taken = 0
+        self.steps_done = 0
         self._loop: BeamLoop | None = None
 
     def run(self, decoder: Decoder[Any]) -> History:
-        while not bool(self.advance(decoder)) and self.taken < self.shape.steps:
+        while not bool(self.advance(decoder)) and self.steps_done < self.shape.steps:
             pass
         return self.history
 
     def advance(self, decoder: Decoder[Any]) -> Tensor:
         """The next steps; whether all sentences have ended after them."""
         loop = self._loop = self._loop or self._begin(decoder)
-        for _ in range(min(STEPS, self.shape.steps - self.taken)):
+        for _ in range(min(STEPS, self.shape.steps - self.steps_done)):
             at = loop.at
             self.history.write(at, loop.sentences, loop.step())
-            self.taken += 1
+            self.steps_done += 1
         return loop.done().all()
 
     def _begin(self, decoder: Decoder[Any]) -> BeamLoop:

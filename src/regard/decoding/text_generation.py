@@ -84,8 +84,8 @@ def _unknown(tokenizer: Tokenizer, prompt: str) -> list[str]:
     unknown: dict[str, None] = {}
     for word in re.findall(r"\s|\S+", prompt or "\n"):
         if UNKNOWN in tokenizer.continued(word):
-            strange = [symbol for symbol in word if UNKNOWN in tokenizer.continued(symbol)]
-            unknown.update(dict.fromkeys(strange if 0 < len(strange) < len(word) else [word]))
+            unknown_symbols = [symbol for symbol in word if UNKNOWN in tokenizer.continued(symbol)]
+            unknown.update(dict.fromkeys(unknown_symbols if 0 < len(unknown_symbols) < len(word) else [word]))
     return [word[:40] for word in unknown][:10]
 
 

@@ -88,16 +88,16 @@ class MultiHead(nn.Module):
         q = linear(self.query, x).unflatten(-1, (self.heads, self.head_width)).transpose(1, 2)  # [B, heads, Q, d]
         if self.rotary is not None:
             q = self.rotary(q, first)
-        how = self.energy if energy is None else energy
-        dropout, seen = self.dropout if self.training else 0.0, None
+        energy_function = self.energy if energy is None else energy
+        dropout, w = self.dropout if self.training else 0.0, None
         if weights:
-            z, seen = attend(q, k, v, energy=how, mask=mask, dropout=dropout, weights=True)
-        elif mask is None and not dropout and type(how) is ScaledDot and _is_step(q, k, v):
+            z, w = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout, weights=True)
+        elif mask is None and not dropout and type(energy_function) is ScaledDot and _is_step(q, k, v):
             # What `attend` would do. For the few queries of a step its checks take longer than the kernel.
-            z = scaled_dot_product_attention(q, k, v, scale=how.scale, enable_gqa=k.shape[1] < q.shape[1])
+            z = scaled_dot_product_attention(q, k, v, scale=energy_function.scale, enable_gqa=k.shape[1] < q.shape[1])
         else:
-            z = attend(q, k, v, energy=how, mask=mask, dropout=dropout)
-        return linear(self.output, z.transpose(1, 2).flatten(-2)), seen  # [B, Q, heads · d] → [B, Q, width]
+            z = attend(q, k, v, energy=energy_function, mask=mask, dropout=dropout)
+        return linear(self.output, z.transpose(1, 2).flatten(-2)), w  # [B, Q, heads · d] → [B, Q, width]
 
     def forward(
         self,

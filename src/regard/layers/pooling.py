@@ -51,10 +51,10 @@ class Pooling(nn.Module):
         weights: bool = False,
     ) -> Pooled:
         query, keys = self.query_and_keys(vectors, source)
-        how: Any = {"energy": self.energy, "normalize": self.normalize, "mask": padding(lengths)}
+        options: Any = {"energy": self.energy, "normalize": self.normalize, "mask": padding(lengths)}
         if not weights:
-            return attend(query, keys, vectors, **how)[:, 0], None
-        pooled, w = attend(query, keys, vectors, **how, weights=True)
+            return attend(query, keys, vectors, **options)[:, 0], None
+        pooled, w = attend(query, keys, vectors, **options, weights=True)
         return pooled[:, 0], w.dense()[:, 0]
 
 

@@ -85,8 +85,8 @@ class ConstrainedBeam:
         if not self.alive or not self.free:
             return True
         leaders = sorted((hypothesis.score for hypothesis in self.ended), reverse=True)[:best]
-        hope = _score(ranking, max(each.logprob for each in self.alive), self.limit + 1)
-        return len(leaders) == best and leaders[-1] >= hope
+        highest_score = _score(ranking, max(each.logprob for each in self.alive), self.limit + 1)
+        return len(leaders) == best and leaders[-1] >= highest_score
 
 
 def allocate(banks: dict[int, list[PartialHypothesis]], levels: int, free: int) -> list[PartialHypothesis]:

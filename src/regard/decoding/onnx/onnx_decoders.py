@@ -216,16 +216,16 @@ class RecurrentDecoderWriter(DecoderWriter):
         if self.decoder.local is None or state is None:
             weights = g.op("Softmax", energies, axis=-1)
             return _mixed(g, weights, memory), weights
-        away = self._away(g, h, memory, state)
+        distance = self._distance(g, h, memory, state)
         window = g.constant(float(config.window))
-        outside = g.op("Greater", g.op("Abs", away), window)
+        outside = g.op("Greater", g.op("Abs", distance), window)
         weights = g.op("Softmax", g.op("Where", outside, g.constant(CLOSED), energies), axis=-1)
         if config.scope == "local-p":
-            ratio = g.op("Div", away, window)
+            ratio = g.op("Div", distance, window)
             weights = g.op("Mul", weights, g.op("Exp", g.op("Mul", g.op("Mul", ratio, ratio), g.constant(-2.0))))
         return _mixed(g, weights, memory), weights
 
-    def _away(self, g: OnnxGraph, h: str, memory: Values, state: Values) -> str:
+    def _distance(self, g: OnnxGraph, h: str, memory: Values, state: Values) -> str:
         """The distance of every place from the middle of the window, [rows, places]; see `LocalAttention`."""
         local = self.decoder.local
         places = g.cast(g.positions(g.size(memory["keys"], 1)), FLOAT)

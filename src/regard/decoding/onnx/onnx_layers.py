@@ -143,8 +143,8 @@ def _shared_heads(g: OnnxGraph, x: str, attention: MultiHead) -> str:
 def _alibi(g: OnnxGraph, heads: int, queries: str, keys: str) -> str:
     """m_h |i − j|, [heads, queries, keys]."""
     i = g.op("Unsqueeze", queries, g.shape(1))
-    away = g.cast(g.op("Abs", g.op("Sub", i, g.positions(keys))), FLOAT)
-    return g.op("Mul", g.constant(Alibi(heads).slopes.reshape(-1, 1, 1).numpy()), away)
+    distance = g.cast(g.op("Abs", g.op("Sub", i, g.positions(keys))), FLOAT)
+    return g.op("Mul", g.constant(Alibi(heads).slopes.reshape(-1, 1, 1).numpy()), distance)
 
 
 class LayerWriter:

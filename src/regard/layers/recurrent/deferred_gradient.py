@@ -29,7 +29,7 @@ class BackwardPass:
 
     _task = -1
 
-    def begins(self) -> bool:
+    def is_new_pass(self) -> bool:
         """Whether this is another pass than at the last call."""
         last, self._task = self._task, torch._C._current_graph_task_id()
         return last != self._task
@@ -42,17 +42,17 @@ class GradientPairs(BackwardPass):
         self._pairs: list[tuple[Tensor, Tensor]] = []
 
     def add(self, x: Tensor, g: Tensor) -> None:
-        if self.begins():
+        if self.is_new_pass():
             self._pairs = []
         self._pairs.append((x, g))
 
     def take(self) -> list[tuple[Tensor, Tensor]]:
-        pairs = [] if self.begins() else self._pairs
+        pairs = [] if self.is_new_pass() else self._pairs
         self._pairs = []
         return pairs
 
 
-def collects(ctx: Any) -> bool:
+def will_collect(ctx: Any) -> bool:
     """Whether this backward pass will reach the collecting node, that of the second input.
 
     It does not where only the gradient of an activation is computed, as for saliency; pairs stored then would be
@@ -94,7 +94,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         x, matrix = ctx.saved_tensors
-        if collects(ctx):
+        if will_collect(ctx):
             ctx.pairs.add(x, g)
         with exact(g.device):
             return (g @ matrix if ctx.needs_input_grad[0] else None), g.new_empty(0), None, None, None

@@ -39,12 +39,12 @@ class LocalAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch beams places"], Float[Tensor, "batch beams places"] | None]:
         """0 or −∞ to add to the energies, and the factor of the weights, if any."""
         if self.inner is None or self.outer is None:
-            away = places - (lengths - 1).clamp(max=position)[:, None, None]  # [batch, 1, places]
-            return _closed(away, self.window), None
+            distance = places - (lengths - 1).clamp(max=position)[:, None, None]  # [batch, 1, places]
+            return _closed(distance, self.window), None
         share = torch.sigmoid(self.outer(torch.tanh(self.inner(h))).float())  # [batch, beams, 1]
-        away = places - share * lengths[:, None, None]
-        return _closed(away, self.window), torch.exp(-2 * (away / self.window) ** 2)  # 2σ² = D²/2
+        distance = places - share * lengths[:, None, None]
+        return _closed(distance, self.window), torch.exp(-2 * (distance / self.window) ** 2)  # 2σ² = D²/2
 
 
-def _closed(away: Tensor, window: int) -> Tensor:
-    return torch.zeros_like(away, dtype=torch.float32).masked_fill_(away.detach().abs() > window, -torch.inf)
+def _closed(distance: Tensor, window: int) -> Tensor:
+    return torch.zeros_like(distance, dtype=torch.float32).masked_fill_(distance.detach().abs() > window, -torch.inf)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from ...attention.kernels import has_triton
 from ...attention.torch_transforms import exact
 from ..fast_tanh import is_wide, tanh_
-from .deferred_gradient import BackwardPass, collects
+from .deferred_gradient import BackwardPass, will_collect
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -32,7 +32,7 @@ class AdditiveGradients(BackwardPass):
 
     def sums(self) -> tuple[Tensor, ...]:
         """Of the keys [rows, room, d], and of the weight [rows, d], a part for each row of the batch."""
-        if self.begins() or not self._sums:
+        if self.is_new_pass() or not self._sums:
             self._sums = self.zeros()
         return self._sums
 
@@ -76,7 +76,7 @@ class _Energies(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         q, keys, weight, hidden = ctx.saved_tensors
         # A pass that computes the gradient of q alone must not add to the keys' sums.
-        gradients = ctx.gradients if collects(ctx) else AdditiveGradients(keys)
+        gradients = ctx.gradients if will_collect(ctx) else AdditiveGradients(keys)
         return add_step_gradients(g, q, keys, weight, hidden, *gradients.sums()), g.new_empty(0), None, None, None
 
 

@@ -45,13 +45,13 @@ class RecurrentLayer(nn.Module):
         """All states, and the last of each sentence (for the backward direction, the state at its first word)."""
         time = torch.arange(x.shape[1], device=x.device)
         last = (lengths - 1)[:, None]  # [batch, 1]
-        outs, ends = [], []
+        outputs, ends = [], []
         for number, rnn in enumerate(self.directions):
             reverse = None if number == 0 else torch.where(time <= last, last - time, time)[..., None]
             out = self._run(rnn, x if reverse is None else x.take_along_dim(reverse, 1))
             ends.append(out.take_along_dim(last[..., None], 1)[:, 0])
-            outs.append(out if reverse is None else out.take_along_dim(reverse, 1))
-        return (outs[0], ends[0]) if len(outs) == 1 else (torch.cat(outs, -1), torch.cat(ends, -1))
+            outputs.append(out if reverse is None else out.take_along_dim(reverse, 1))
+        return (outputs[0], ends[0]) if len(outputs) == 1 else (torch.cat(outputs, -1), torch.cat(ends, -1))
 
     def _run(self, rnn: nn.RNNBase, x: Float[Tensor, "batch time width_in"]) -> Float[Tensor, "batch time width"]:
         if x.is_cuda:

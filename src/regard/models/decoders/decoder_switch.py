@@ -90,12 +90,12 @@ class DecoderSwitch(Decoder[SwitchState]):
     ) -> tuple[Float[Tensor, "rows width"], SwitchState, Float[Tensor, "rows maps places"] | None]:
         features, maps, states = None, None, {}
         for number, before in state.states.items():
-            made, states[number], own = self._each(number).step(tokens, before, weights=weights)
-            mine = state.choice == number
-            block = self._block(made * mine[:, None], number)
+            features_of_decoder, states[number], own = self._each(number).step(tokens, before, weights=weights)
+            is_chosen = state.choice == number
+            block = self._block(features_of_decoder * is_chosen[:, None], number)
             features = block if features is None else features + block
             if own is not None:
-                own = own * mine[:, None, None]
+                own = own * is_chosen[:, None, None]
                 maps = own if maps is None else maps + own
         return cast("Tensor", features), replace(state, states=states), maps
 

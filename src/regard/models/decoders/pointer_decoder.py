@@ -90,8 +90,8 @@ class PointerDecoder(Decoder[PointerState]):
     ) -> Float[Tensor, "batch target"]:
         """log p of each wanted token; an unknown word that the source does not have counts as <unk>."""
         assert decoded.source is not None
-        there = (decoded.source[:, None] == wanted[..., None]).any(-1)
-        wanted = wanted.where((wanted < self.first_slot) | there, UNKNOWN)
+        in_source = (decoded.source[:, None] == wanted[..., None]).any(-1)
+        wanted = wanted.where((wanted < self.first_slot) | in_source, UNKNOWN)
         return decoded.features.gather(-1, wanted[..., None])[..., 0]
 
     def loss(
