@@ -78,6 +78,16 @@ def test_the_offer_is_declined_by_keyboard_once(browser: Browser, server: Server
     page.context.close()
 
 
+def test_the_offer_goes_with_the_first_action(browser: Browser, server: Server) -> None:
+    page = first_time(browser)
+    page.goto(server.url)
+    offer = page.get_by_role("region", name="Offer of a tour")
+    offer.wait_for()
+    page.get_by_role("tab", name="Model", exact=True).click()
+    offer.wait_for(state="detached")
+    page.context.close()
+
+
 def test_a_link_is_not_interrupted_and_the_page_stays_usable(browser: Browser, server: Server) -> None:
     page = first_time(browser, "no-preference")
     page.goto(f"{server.url}#view=lookup")

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { gather, labelAt, plain, sideOf } from "../../../src/regard/viewer/static/data/tokens.js";
+import { gather, labelAt, plain, sideOf, unknownNote } from "../../../src/regard/viewer/static/data/tokens.js";
 import { close } from "../expected.js";
 
 const call = { query_side: "text", key_side: "text", queries: 5, keys: 5 };
@@ -32,4 +32,10 @@ test("to a word the sum, from a word the mean (Clark et al. 2019)", () => {
     [0.5, 0.1, 0.1, 0.1, 0.2],
   ];
   close(gather(rows, [[0], [1, 2], [3], [4]]), [0.3, 0.35, 0.25, 0.1]);
+});
+
+test("the mark of an unknown word is explained where there is one", () => {
+  assert.match(unknownNote(["a", "<unk>"]), /^<unk> stands for a word/);
+  assert.match(unknownNote(["[UNK]"]), /^\[UNK\] stands/);
+  assert.equal(unknownNote(["unk", "a"]), "");
 });

@@ -53,3 +53,9 @@ def test_a_model_that_is_no_longer_loaded_is_freed_while_its_trace_stays(monkeyp
     assert reference() is None
     assert [call.layer for call in models.trace(trace.id).seen] == depths
     assert trace.seen.faithful
+
+
+def test_titles_read_as_names() -> None:
+    assert MODELS["opinions-lstm"].title == "Opinions (LSTM), classifies texts"
+    assert MODELS["phrasebook-lstmn-en"].title == "LSTMN on the phrase book, generates text"
+    assert not [model.title for model in MODELS.values() if "lstm" in model.title or "cnn" in model.title]

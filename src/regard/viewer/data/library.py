@@ -35,6 +35,14 @@ TASK_TITLES = {
     "listen": "classifies sounds",
 }
 """What the page says of each task of the shipped models."""
+MODEL_TITLES = {
+    "digits-cnn": "Spoken digits (CNN)",
+    "opinions-lstm": "Opinions (LSTM)",
+    "phrasebook-lstmn-en": "LSTMN on the phrase book",
+    "scenes-soft": "Scenes (soft attention)",
+    "shakespeare-transformer": "Shakespeare (Transformer)",
+}
+"""Titles of shipped models whose names do not read as one; the others are named by their architecture."""
 PHRASEBOOK = "phrasebook-"
 """Names of the models of the lectures' sentences begin with it; they know few other words."""
 SENTENCES: dict[tuple[str, str], tuple[str, ...]] = {
@@ -139,7 +147,8 @@ def _task(folder: Path) -> str:
 def _title(name: str, task: str) -> str:
     kind = name.removeprefix("tatoeba-").removeprefix(PHRASEBOOK).removesuffix("-en-fr").removesuffix("-en")
     corpus = " on the phrase book" if name.startswith(PHRASEBOOK) else ""
-    return f"{kind.replace('-', ' ').capitalize()}{corpus}, {TASK_TITLES[task]}"
+    title = MODEL_TITLES.get(name, f"{kind.replace('-', ' ').capitalize()}{corpus}")
+    return f"{title}, {TASK_TITLES[task]}"
 
 
 class Library:

@@ -12,6 +12,14 @@ export function plain(token) {
   return text || (token ? "␣" : "∅");
 }
 
+/** What "<unk>" means, where one of these labels is one; else empty. @param {string[]} labels */
+export function unknownNote(labels) {
+  const mark = labels.find((label) => /^[<[]unk[>\]]$/i.test(label));
+  return mark
+    ? `${mark} stands for a word that is not in the model’s vocabulary: the model knows only that some word stands there.`
+    : "";
+}
+
 /** The side of a call: {labels, groups: one list of positions per label, special: bools, parts: which sentence}.
  *
  * `which` is "query" or "key"; `level` is "token" or "word".

@@ -3,6 +3,7 @@ import { choice } from "../draw/dom.js";
 import { views } from "../views/index.js";
 import { ofTrace } from "./trace_state.js";
 
+const EDGE = 48; // pixels at either end of the tabs, where they fade
 const NAMES = { auto: "as the system", light: "light", dark: "dark" };
 const SIGNS = { auto: "◐", light: "☀", dark: "☾" };
 
@@ -42,8 +43,8 @@ function showTab(shell) {
   const list = /** @type {HTMLElement} */ (tab.parentElement);
   const left = tab.offsetLeft - list.offsetLeft;
   const right = left + tab.offsetWidth;
-  if (left < list.scrollLeft) list.scrollLeft = left - 24;
-  else if (right > list.scrollLeft + list.clientWidth) list.scrollLeft = right - list.clientWidth + 24;
+  if (left < list.scrollLeft + EDGE) list.scrollLeft = left - EDGE;
+  else if (right > list.scrollLeft + list.clientWidth - EDGE) list.scrollLeft = right - list.clientWidth + EDGE;
 }
 
 /** Which text of the batch. */

@@ -23,6 +23,12 @@ export function pageLayout(shell) {
   );
   const list = el("div.tabs", { role: "tablist", "aria-label": "Views", "data-arrows": true }, ...tabs);
   list.addEventListener("keydown", (event) => rove(tabs, event));
+  const fade = () => {
+    list.classList.toggle("more-left", list.scrollLeft > 1);
+    list.classList.toggle("more-right", list.scrollLeft + list.clientWidth < list.scrollWidth - 1);
+  };
+  list.addEventListener("scroll", fade, { passive: true });
+  new ResizeObserver(fade).observe(list);
   const themeButton = el("button.quiet", { type: "button", onclick: () => shell.theme.next() });
   const exportMenu = menu("Export", [
     ["Picture as SVG", () => shell.export("svg")],

@@ -106,23 +106,27 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
 
   function show() {
     chips.replaceChildren(
-      ...models.map((model) =>
-        el(
-          "button.chip",
-          {
-            type: "button",
-            title: model.title,
-            "aria-pressed": String(model === chosen),
-            onclick: () => {
-              chosen = model;
-              show();
-              if (input.value.trim()) run(input.value);
-              else status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
+      ...models
+        .flatMap((model, at) => [
+          model.task === models[at - 1]?.task ? null : el("span.chip-task.quietly", {}, DOES[model.task]),
+          el(
+            "button.chip",
+            {
+              type: "button",
+              title: model.title,
+              "aria-pressed": String(model === chosen),
+              onclick: () => {
+                chosen = model;
+                show();
+                if (input.value.trim()) run(input.value);
+                else
+                  status.textContent = `${shortTitle(model)} has not run yet: type a sentence, or choose an example.`;
+              },
             },
-          },
-          shortTitle(model),
-        ),
-      ),
+            shortTitle(model),
+          ),
+        ])
+        .filter((part) => part !== null),
     );
     const words = chosen ? (chosen.examples?.length ? chosen.examples : EXAMPLES[chosen.task]) : [];
     examples.replaceChildren(
@@ -138,7 +142,7 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
               run(text);
             },
           },
-          text,
+          chosen.task === "generate" && !/[.!?]$/.test(text) ? `${text} …` : text, // a beginning, which the model continues
         ),
       ),
     );
@@ -174,7 +178,7 @@ export function sentenceForm(source, about, { made, more, fail, waiting }) {
   });
 }
 
-/** "MiniLM" of "MiniLM, reads English". */
+/** "MiniLM" of "MiniLM, reads English"; "Luong (phrase book)" of "Luong on the phrase book, English to French". */
 function shortTitle(model) {
-  return (model.title ?? model.name).split(",")[0];
+  return (model.title ?? model.name).split(",")[0].replace(/ on the (phrase book)$/, " ($1)");
 }

@@ -4,6 +4,7 @@ import { el } from "../draw/dom.js";
 import { tourSteps } from "./tour_steps.js";
 
 const KEY = "regard-tour";
+const LINGER = 400; // milliseconds that the offer stays after the first press
 const MENU = { width: 190, height: 250 }; // pixels of the menu of Export, left of and below its button
 
 /** `page` has root, state, `shows(view)`, and `ready()`, which resolves to the trace once the view is on the page. */
@@ -58,6 +59,15 @@ export function makeTour(page) {
       el("button.quiet", { type: "button", onclick: decline }, "No, thanks"),
     );
     node.before(offered);
+    root.addEventListener("pointerup", pass, true);
+  }
+
+  /** Who does something on the page has begun without the tour: the offer goes; the button "Tour" stays. */
+  function pass(event) {
+    if (offered?.contains(event.target)) return;
+    root.removeEventListener("pointerup", pass, true);
+    remember();
+    setTimeout(() => offered?.remove(), LINGER); // after a double click: what is pressed must not move away
   }
 
   function start() {

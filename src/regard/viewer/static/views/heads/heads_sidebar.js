@@ -4,6 +4,7 @@
 
 import { isNumbered, layerTitle } from "../../data/calls.js";
 import { patternMeaning, patternSentence } from "../../data/pattern_sentences.js";
+import { unknownNote } from "../../data/tokens.js";
 import { STRONGEST } from "../../data/weight_rows.js";
 import { el } from "../../draw/dom.js";
 import { counted, number } from "../../draw/numbers.js";
@@ -36,10 +37,17 @@ export function summary(view, focus, links, bring) {
     ...hiddenWeight(view, side, same),
     el("p.quietly", {}, measured(view, side, same.length)),
     el("div.bars", {}, ...rows),
+    ...unknownWords(view),
   ];
   if (!links.length)
     parts.push(el("p.quietly", {}, "No link is left: every head is off, or all it looks at is hidden."));
   return parts;
+}
+
+/** What the mark of an unknown word means, where the text has one. */
+function unknownWords({ querySide, keySide }) {
+  const note = unknownNote([...querySide.labels, ...keySide.labels]);
+  return note ? [el("p.quietly", {}, note)] : [];
 }
 
 /** Unpins everything; where nothing is pinned there is none. */
@@ -196,6 +204,7 @@ export function legend(view, queries, links) {
     el("p", {}, `${links.length.toLocaleString("en")} links drawn.${share}`),
     ...layerFindings(view).map(({ text, meaning }) => el("p.finding", { title: meaning }, text)),
     ...notes.filter(Boolean).map((words) => el("p", {}, words)),
+    ...unknownWords(view),
   ];
 }
 

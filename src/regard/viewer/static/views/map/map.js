@@ -41,6 +41,11 @@ async function compareLayers({ state, trace: { calls }, pause }) {
   }
 }
 
+/** Buttons with words before them. */
+function labelled(words, buttons) {
+  return el("span.field", {}, el("span", {}, words), buttons);
+}
+
 class MapView {
   constructor(root, context) {
     this.context = context;
@@ -317,8 +322,14 @@ class MapView {
     ];
     this.controls.replaceChildren(
       ...this.choosers(0),
-      segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
-      segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
+      labelled(
+        "Cells show the",
+        segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
+      ),
+      labelled(
+        "Colour scale",
+        segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
+      ),
       el("button", { type: "button", onclick: () => this.camera.showAll() }, "Show all"),
       this.finder,
       tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),

@@ -5,7 +5,7 @@
 // alternatives: [{piece, logprob}], beam: [{text, score}]}], generation: p_gen of each piece or null}]}; the last piece of
 // either side ends the sentence.
 
-import { plain } from "../../data/tokens.js";
+import { plain, unknownNote } from "../../data/tokens.js";
 import { Alignment } from "../../draw/alignment_matrix.js";
 import { el, slider } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
@@ -76,7 +76,8 @@ export class TranslationCard {
     this.words("source", columns);
     this.words("target", rows);
     const summary = copySummary(this.table);
-    this.copying.replaceChildren(...(summary ? [summary] : []));
+    const unknown = unknownNote([...columns, ...rows]);
+    this.copying.replaceChildren(...(summary ? [summary] : []), ...(unknown ? [el("p.quietly", {}, unknown)] : []));
     this.stage.hidden = !weights;
     if (weights) {
       this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
