@@ -35,7 +35,7 @@ test("to a word the sum, from a word the mean (Clark et al. 2019)", () => {
 });
 
 test("the mark of an unknown word is explained where there is one", () => {
-  assert.match(unknownNote(["a", "<unk>"]), /^<unk> stands for a word/);
-  assert.match(unknownNote(["[UNK]"]), /^\[UNK\] stands/);
+  assert(unknownNote(["a", "<unk>"]).startsWith("<unk> stands for a word"));
+  assert(unknownNote(["[UNK]"]).startsWith("[UNK] stands"));
   assert.equal(unknownNote(["unk", "a"]), "");
 });
