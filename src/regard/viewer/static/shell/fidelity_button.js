@@ -33,7 +33,9 @@ export function proofButton() {
     const faith = call ? call.fidelity : { kept: trace.faithful, error: worst(trace), word: commonWord(trace) };
     const error = faith.error == null ? "" : ` · error ${number(faith.error)}`;
     button.dataset.kept = String(faith.kept ?? null);
-    button.replaceChildren(`Weights ${verdict(faith)}`, el("span.badge-error", {}, error));
+    const words = verdict(faith);
+    button.replaceChildren(el("span.badge-subject", {}, "Weights "), words, el("span.badge-error", {}, error));
+    button.setAttribute("aria-label", `Weights ${words}${error}`); // on a phone only the verdict has room
     button.title = MEANINGS[String(faith.kept ?? null)];
     dialog.replaceChildren(...table(trace), el("button", { type: "button", onclick: () => dialog.close() }, "Close"));
   };
