@@ -96,7 +96,9 @@ class Batches(Dataset[Batch]):
                 f"row {long} takes {width[-1]} tokens, tokens={tokens}; raise it or drop such rows (longest=)"
             )
         most = np.full_like(width, sentences) if tokens is None else tokens // width  # rows of a batch this wide
-        steps = _fixed(width, most, world, full=fixed_shapes == "full") if fixed_shapes else _cut(most, world)
+        steps = (
+            _fixed_width_steps(width, most, world, full=fixed_shapes == "full") if fixed_shapes else _cut(most, world)
+        )
         if not 0 <= start <= len(steps):
             raise ValueError(f"this epoch has {len(steps)} batches; it cannot start at batch {start}")
         self._steps = [steps[i] for i in random.permutation(len(steps))[start:]]
@@ -132,16 +134,16 @@ def collate(encoded: EncodedCorpus, pairs: Int64[np.ndarray, "batch"], width: in
         source = every[np.where(empty, 0, encoded.source_starts[pairs] // every[0].size)]
         source_lengths = np.where(empty, 1, every[0].size)
     else:
-        source = _padded(encoded.source, encoded.source_starts[pairs], source_lengths, width * encoded.about.stride)
+        source = _pad(encoded.source, encoded.source_starts[pairs], source_lengths, width * encoded.about.stride)
         source[empty, 0] = END if source.dtype == np.int64 else 0
-    target = _padded(encoded.target, encoded.target_starts[pairs], target_lengths, width + 1 if width else 0)
+    target = _pad(encoded.target, encoded.target_starts[pairs], target_lengths, width + 1 if width else 0)
     target[empty, 0] = BEGIN
     rows = np.where(empty, EMPTY, encoded.rows[pairs])
     arrays = (source, source_lengths, target, target_lengths, rows)
     return Batch(*(torch.from_numpy(array) for array in arrays))
 
 
-def _padded(
+def _pad(
     flat: Shaped[np.ndarray, "tokens"],
     starts: Int64[np.ndarray, "batch"],
     lengths: Int64[np.ndarray, "batch"],
@@ -170,7 +172,7 @@ def _cut(most: Int64[np.ndarray, "pairs"], world: int) -> list[BatchSlice]:
     return steps
 
 
-def _fixed(
+def _fixed_width_steps(
     width: Int64[np.ndarray, "pairs"], most: Int64[np.ndarray, "pairs"], world: int, *, full: bool
 ) -> list[BatchSlice]:
     """The pairs of each width over as few steps as can be; evenly, or with `full` as many in each as fit."""

@@ -76,9 +76,9 @@ class PairReader:
         self.first: dict[str, str] = {}
         self._parts: list[Callable[[], Rows]]
         self._sides: tuple[str, ...] = _SIDES
-        paths, pairs = _sorted(files)
+        paths, pairs = _files_or_pairs(files)
         if target is not None:
-            targets, _ = _sorted(target)
+            targets, _ = _files_or_pairs(target)
             if paths is None or targets is None or len(paths) != len(targets):
                 raise ValueError(f"target= names one file for each source file, got {files} and {target}")
             if columns is not None:
@@ -144,7 +144,7 @@ class _PairIterable:
             yield pair.where or f"pair {i + 1}", [pair.source, pair.target, pair.alignment, pair.possible]
 
 
-def _sorted(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
+def _files_or_pairs(files: File | Iterable[File] | Iterable[Pair]) -> tuple[list[Path] | None, Iterable[Pair]]:
     """The files, or None and the pairs; the first item decides."""
     several: Iterable[Any] = [files] if isinstance(files, str | os.PathLike) else files
     each = iter(several)
@@ -174,12 +174,12 @@ def _pair(cells: Cells, row: int, where: str, names: tuple[str, ...]) -> Pair | 
             return RowProblem("undecodable bytes", f"{name} holds one half of a surrogate pair")
         sides.append(text.strip())
     links = [None if cell is None else str(cell).split() for cell in cells[2:]]
-    wrong = _wrong(links, *(len(side.split(" ")) for side in sides))
+    wrong = _link_problem(links, *(len(side.split(" ")) for side in sides))
     written = [None if some is None else " ".join(some) for some in links] + [None, None]
     return wrong or Pair(sides[0], sides[1], row, where, written[0], written[1])
 
 
-def _wrong(links: list[list[str] | None], source: int, target: int) -> RowProblem | None:
+def _link_problem(links: list[list[str] | None], source: int, target: int) -> RowProblem | None:
     """What is wrong with gold links between sentences of so many words, if anything."""
     for link in chain.from_iterable(some or [] for some in links):
         ends: Any = _LINK.fullmatch(link)

@@ -71,7 +71,7 @@ class PictureReader:
         def pixels(image: Any) -> UInt8[np.ndarray, "size size 3"]:
             from PIL import Image
 
-            return np.asarray(_plain(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
+            return np.asarray(_to_rgb(image).resize((self.size, self.size), Image.Resampling.BICUBIC))
 
         return _read(source, pixels)
 
@@ -79,7 +79,7 @@ class PictureReader:
         """Width and height of the picture in its file, upright."""
         if source.startswith("scene:"):
             return self.size, self.size
-        width, height = _read(source, lambda image: _plain(image).size)
+        width, height = _read(source, lambda image: _to_rgb(image).size)
         return width, height
 
     def remarks(self, source: str) -> list[str]:
@@ -95,7 +95,7 @@ class PictureReader:
                 f"{source} is unlike the pictures this model was trained on (in brightness, colours, edges and plain "
                 "areas), so what it makes of it means little"
             )
-        if not source.startswith("scene:") and _read(source, _several):
+        if not source.startswith("scene:") and _read(source, _is_animated):
             remarks.append(f"{source} holds several pictures, as an animation does; the first is taken")
         return remarks
 
@@ -107,7 +107,7 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
     except ModuleNotFoundError as missing:
         raise ValueError("pictures need Pillow; install it with: pip install 'regard[pictures]'") from missing
     try:
-        with _opened(source) as file, warnings.catch_warnings():
+        with _open_picture(source) as file, warnings.catch_warnings():
             if not file.peek(1):
                 raise UnreadablePictureError("the file is empty")
             # Pillow warns of large pictures and refuses the largest; `MOST` is less than either.
@@ -127,7 +127,7 @@ def _read(source: str, take: Callable[[Any], T]) -> T:
     raise ValueError(f"{source}: {why}")
 
 
-def _several(image: Any) -> bool:
+def _is_animated(image: Any) -> bool:
     # Photographs of telephones are MPO, with a preview after the photograph.
     return image.format != "MPO" and bool(getattr(image, "is_animated", False))
 
@@ -136,7 +136,7 @@ class UnreadablePictureError(ValueError):
     """Why a picture cannot be read; its name is added by the caller."""
 
 
-def _opened(source: str) -> Any:
+def _open_picture(source: str) -> Any:
     """The file, or the file in an archive, opened for reading."""
     path = Path(source)
     if path.is_dir():
@@ -152,7 +152,7 @@ def _opened(source: str) -> Any:
         raise UnreadablePictureError(f"{archive} is no zip archive") from None
 
 
-def _plain(image: Any) -> Any:
+def _to_rgb(image: Any) -> Any:
     """Upright, opaque, 8 bits, RGB."""
     from PIL import Image, ImageOps
 

@@ -41,13 +41,13 @@ def reader(path: Path) -> Callable[[Path, Columns | None], Rows]:
 
 def tsv(path: Path, columns: Columns | None) -> Rows:
     """Lines whose cells tabs separate."""
-    return _chosen(path, columns, _tab_cells(_numbered(path)), "tabs")
+    return _column_cells(path, columns, _tab_cells(_line_numbers(path)), "tabs")
 
 
 def tsv_places(path: Path, columns: Columns | None) -> tuple[tuple[int, ...], bool]:
     """The places of the columns of a TSV file, and whether its first line is a header."""
     columns = (0, 1) if columns is None else columns
-    places = _column_places(path, columns, _tab_cells(_numbered(path)))
+    places = _column_places(path, columns, _tab_cells(_line_numbers(path)))
     return places or (0, 1), not isinstance(columns[0], int)
 
 
@@ -62,7 +62,7 @@ def _tab_cells(numbered: Numbered) -> Iterator[tuple[int, list[str] | RowProblem
 
 def csv(path: Path, columns: Columns | None) -> Rows:
     """Rows whose cells commas separate (RFC 4180): one in quotes may hold commas, line breaks and, doubled, quotes."""
-    return _chosen(path, columns, _Records(path), "commas")
+    return _column_cells(path, columns, _Records(path), "commas")
 
 
 class _Records:
@@ -73,7 +73,7 @@ class _Records:
     """
 
     def __init__(self, path: Path) -> None:
-        self.lines = _numbered(path)
+        self.lines = _line_numbers(path)
         self.number = self.size = 0
         self.rows = commas.reader(iter(self._feed, None), strict=True)
 
@@ -113,11 +113,11 @@ class _BadLine(Exception):
         self.bad = bad
 
 
-def _numbered(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
+def _line_numbers(path: Path) -> Iterator[tuple[int, str | RowProblem]]:
     return enumerate(lines(path), start=1)
 
 
-def _chosen(
+def _column_cells(
     path: Path, columns: Columns | None, numbered: Iterable[tuple[int, list[str] | RowProblem]], separators: str
 ) -> Rows:
     """Columns by number, from 0; or by name, where the first line is a header."""
@@ -186,7 +186,7 @@ def aligned_rows(
 
 def jsonl(path: Path, columns: Columns | None) -> Rows:
     """One JSON object a line; columns are keys, `outer.inner` for a key within a key."""
-    return jsonl_rows(path, columns, _numbered(path))
+    return jsonl_rows(path, columns, _line_numbers(path))
 
 
 def jsonl_rows(path: Path, columns: Columns | None, numbered: Numbered) -> Rows:

@@ -113,7 +113,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
     file, start, length = (source, 0, None) if stretch is None else (stretch[1], int(stretch[2]), int(stretch[3]))
     if not isfile(file):
         raise ValueError(f"there is no file {file:.200}")
-    _whole(file)
+    _check_size(file)
     rate = 0
     try:
         with soundfile.SoundFile(file) as sound:
@@ -152,7 +152,7 @@ def _read(source: str) -> tuple[Float[np.ndarray, "samples channels"], int]:
     return x, rate
 
 
-def _whole(file: str) -> None:
+def _check_size(file: str) -> None:
     """That a file holds what it promises: libsndfile reads what is left of a truncated WAV without an error.
 
     A WAV is "RIFF", its size, "WAVE", and chunks: a name, the number of bytes that follow, and those, padded to even.

@@ -24,21 +24,21 @@ BOM = b"\xef\xbb\xbf"
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """A file opened for reading, decompressed; damage is an error that names the line where it begins."""
-    with _decompressed(path) as file:
+    with _open_binary(path) as file:
         try:
             yield file
         except DAMAGE as error:
             raise ValueError(f"{path}:{_damaged_line(path)}: the file is damaged from here on: {error}") from error
 
 
-def _decompressed(path: Path) -> Any:
+def _open_binary(path: Path) -> Any:
     return COMPRESSED.get(path.suffix, open)(path, "rb")
 
 
 def _damaged_line(path: Path) -> int:
     """The number of the first line that cannot be read."""
     number = 0
-    with _decompressed(path) as file, suppress(*DAMAGE):
+    with _open_binary(path) as file, suppress(*DAMAGE):
         for number, _ in enumerate(read(file), 1):  # noqa: B007  the number is the result
             pass
     return number + 1
@@ -77,11 +77,11 @@ def read(file: IO[bytes], *, has_mark: bool = True) -> Iterator[str | RowProblem
                 _skip_rest(file)
             yield RowProblem("over-long line", f"the line is longer than {LONGEST:,} bytes")
         else:
-            yield _decoded(text.removeprefix(BOM) if first else text)
+            yield _decode(text.removeprefix(BOM) if first else text)
         first = False
 
 
-def _decoded(line: bytes) -> str | RowProblem:
+def _decode(line: bytes) -> str | RowProblem:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -84,7 +84,7 @@ class Tokenizer:
         if slots and kind != "word":
             raise ValueError(f'slots = {slots} are for the tokenizer "word"; "{kind}" splits unknown words into pieces')
         backend, trainer = untrained_backend(kind, size, lowercase, punctuation)
-        backend.train_from_iterator(_some(texts), trainer)
+        backend.train_from_iterator(_require_text(texts), trainer)
         if backend.get_vocab_size() > size:
             raise ValueError(
                 f"a vocabulary of {size} is too small for the characters of this text; ask for at least "
@@ -256,7 +256,7 @@ def passages(text: str, size: int = PASSAGE) -> Iterator[str]:
     yield text[begin:]
 
 
-def _some(texts: Iterable[str]) -> Iterator[str]:
+def _require_text(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for text in texts:
         empty = False

@@ -27,18 +27,18 @@ class AliasFinder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, rest = fullname.partition(".")
-        if package not in self.names or find_spec(self._actual(package, rest)) is None:
+        if package not in self.names or find_spec(self._target_name(package, rest)) is None:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         package, _, rest = spec.name.partition(".")
-        return import_module(self._actual(package, rest))
+        return import_module(self._target_name(package, rest))
 
     def exec_module(self, module: ModuleType) -> None:
         """The module has run under its own name."""
 
-    def _actual(self, package: str, rest: str) -> str:
+    def _target_name(self, package: str, rest: str) -> str:
         return f"{self.names[package]}.{rest}" if rest else self.names[package]
 
 

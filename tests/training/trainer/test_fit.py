@@ -92,7 +92,7 @@ class TestFit:
         """Of parameters that FSDP shards, a process has only its piece at the end, which may be empty."""
         from regard.training.trainer import fit as fitting
 
-        finish = fitting.keep_model
+        finish = fitting.save_final_model
 
         def sharded(trained: TrainingModule, device: torch.device) -> None:
             for parameter in trained.model.parameters():
@@ -101,7 +101,7 @@ class TestFit:
 
         recipe = recipe_loader.load_recipe(file, ["training.updates=4"])
         whole = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "whole").model).state_dict()
-        monkeypatch.setattr(fitting, "keep_model", sharded)
+        monkeypatch.setattr(fitting, "save_final_model", sharded)
         pieces = EncoderDecoder.from_pretrained(fit(recipe, tmp_path / "pieces").model).state_dict()
         for name, tensor in pieces.items():
             assert torch.equal(tensor, whole[name])

@@ -26,7 +26,7 @@ def parquet(path: Path, columns: Columns | None) -> Rows:
     names = column_names(path, columns)
     with _parquet_file(path) as file:
         require_columns(path, names, file.schema_arrow.names)
-        batches = file.iter_batches(batch_size=BATCH_ROWS, columns=_outer(names))
+        batches = file.iter_batches(batch_size=BATCH_ROWS, columns=_top_level_columns(names))
         yield from _rows(path, names, batches)
 
 
@@ -89,7 +89,7 @@ class DatasetSplit:
         dataset = self.open()
         if dataset.column_names is not None:  # not known before the first row, of some formats
             require_columns(self, names, dataset.column_names)
-            dataset = dataset.select_columns(_outer(names))
+            dataset = dataset.select_columns(_top_level_columns(names))
         tables = dataset.skip(start).with_format("arrow").iter(batch_size=BATCH_ROWS)
         yield from _rows(self, names, (batch for table in tables for batch in table.to_batches()), start)
 
@@ -98,7 +98,7 @@ class DatasetSplit:
         return f"dataset {self.name}{configuration}, split {self.split}"
 
 
-def _outer(names: list[str]) -> list[str]:
+def _top_level_columns(names: list[str]) -> list[str]:
     """The columns that keys within keys are in."""
     return list(dict.fromkeys(name.split(".")[0] for name in names))
 

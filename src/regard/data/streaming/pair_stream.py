@@ -61,7 +61,7 @@ class FileStream:
         )
         # A block of lines is parsed when its rows are asked for, so those before `start` cost little.
         for is_first, block in islice(blocks, start, None):
-            yield _without(block.rows(), self.held_out) if is_first else block.rows()
+            yield _drop_first(block.rows(), self.held_out) if is_first else block.rows()
 
     def first_block(self) -> CheckedRows:
         return next((block.rows() for block in _file_blocks(self.parts[0])), _no_rows())
@@ -85,7 +85,7 @@ class DatasetStream:
             reader = PairReader([], on_bad=self.on_bad)
             chunk = next(row_chunks(reader.check_rows(cells), BLOCK_LINES), _no_rows().chunk)
             checked = CheckedRows(chunk, reader.reasons, reader.first)
-            yield checked if start else _without(checked, self.held_out)
+            yield checked if start else _drop_first(checked, self.held_out)
             start += 1
 
     def first_block(self) -> CheckedRows:
@@ -111,7 +111,7 @@ def _file_blocks(part: CorpusPart) -> Iterator[LineBlock | RowBlock]:
         ) from None
 
 
-def _without(checked: CheckedRows, count: int) -> CheckedRows:
+def _drop_first(checked: CheckedRows, count: int) -> CheckedRows:
     """The rows of a block but the first `count` pairs."""
     if not count:
         return checked

@@ -117,14 +117,14 @@ class DeferredLinear:
         learns = torch.is_grad_enabled() and (matrix.requires_grad or (bias is not None and bias.requires_grad))
         self._edge = _Collect.apply(matrix, bias, self._pairs) if learns else None
         self._packed: Tensor | None = None  # for a loop without gradients, from its second step on
-        self._called = False
+        self._has_run = False
 
     def __call__(self, x: Float[Tensor, "*batch rows in"]) -> Float[Tensor, "*batch rows out"]:
         x = x.to(self.matrix.dtype)
         if not torch.is_grad_enabled() and plain(x):
-            if self._called and self._packed is None and x.dim() == 2 and len(x) > 1:  # one row gains nothing
+            if self._has_run and self._packed is None and x.dim() == 2 and len(x) > 1:  # one row gains nothing
                 self._packed = pack(self.matrix)
-            self._called = True
+            self._has_run = True
             if self._packed is not None:
                 return product(x, self._packed, self.bias)
         if self._edge is None:

@@ -88,15 +88,15 @@ class LoopAdditive:
         self._gradients = AdditiveGradients(self.keys)
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
         self._edge = _Collect.apply(keys, weight, self._gradients) if learns else None
-        self._twice = None
+        self._inference_terms = None
         if not torch.is_grad_enabled() and keys.device.type == "cpu" and is_wide(keys):
-            self._twice = (2 * self.keys, 2 * self.weight, self.weight.sum())
+            self._inference_terms = (2 * self.keys, 2 * self.weight, self.weight.sum())
 
     def __call__(self, q: Float[Tensor, "batch queries d"]) -> Float[Tensor, "batch queries places"]:
         q = q.to(self.keys.dtype)
-        if self._twice is not None and not torch.is_grad_enabled():
+        if self._inference_terms is not None and not torch.is_grad_enabled():
             # As `tanh_` does it, with the factors and the sum taken out: w · tanh(x) = 2w · σ(2x) − Σ w.
-            keys, weight, total = self._twice
+            keys, weight, total = self._inference_terms
             with exact(q.device):
                 return torch.sigmoid_((2 * q)[:, :, None] + keys[:, None]) @ weight - total
         if self._edge is None:

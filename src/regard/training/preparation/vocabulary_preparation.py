@@ -76,9 +76,9 @@ class VocabularyPreparation:
         self.say("learning the vocabulary")
         if not in_blocks(recipe) or recipe.tokenizer.kind not in ("bpe", "unigram", "word", "character"):
             return self._learn(train)
-        return self._cached(cache, train, list(filter(None, tagged)))
+        return self._load_or_learn(cache, train, list(filter(None, tagged)))
 
-    def _cached(self, cache: PreparationCache, train: Iterable[Pair], tags: list[str]) -> TokenizerPair:
+    def _load_or_learn(self, cache: PreparationCache, train: Iterable[Pair], tags: list[str]) -> TokenizerPair:
         """Of text files: from the cache, or learned and kept there."""
         recipe, split = self.recipe, self.splits.split("train")
         split = replace(split, parts=tuple(replace(part, tag="") for part in split.parts))

@@ -75,7 +75,7 @@ class FilesData(DataSection):
     )
 
     @model_validator(mode="after")
-    def _validates(self) -> FilesData:
+    def _check_splits(self) -> FilesData:
         if self.hold_out == 1:
             raise ValueError("hold_out = 1 would hold out every row of `train`; 10 holds out one of ten")
         if bool(self.valid) == bool(self.hold_out):
@@ -129,7 +129,7 @@ class StreamData(DataSection):
     )
 
     @model_validator(mode="after")
-    def _names(self) -> StreamData:
+    def _check_dataset(self) -> StreamData:
         if not self.dataset:
             if self.configuration or self.revision:
                 raise ValueError("configuration and revision are those of a dataset; name it in `dataset`")
@@ -180,7 +180,7 @@ class PhrasebookData(GeneratedData):
     )
 
     @model_validator(mode="after")
-    def _plain(self) -> PhrasebookData:
+    def _check_invented(self) -> PhrasebookData:
         if self.invented and (self.lectures or self.language != "french"):
             raise ValueError('invented = true is for language = "french" without lectures')
         return self

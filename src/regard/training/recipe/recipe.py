@@ -43,7 +43,7 @@ def _task_base() -> type[Any]:
     return Task
 
 
-def _checked(part: Any) -> Any:
+def _check_part(part: Any) -> Any:
     """The part's own rules, which its configuration class states."""
     if part is not None:
         part.check()
@@ -80,20 +80,20 @@ class Recipe(StrictSection):
     source: SourceSection = TextSource()
     tokenizer: TokenizerSection = TokenizerSection()
     encoder: Annotated[
-        AnyEncoderConfig, Field(discriminator="kind"), _plugin("encoder", ENCODERS), AfterValidator(_checked)
+        AnyEncoderConfig, Field(discriminator="kind"), _plugin("encoder", ENCODERS), AfterValidator(_check_part)
     ]
     decoder: Annotated[
         AnyDecoderConfig | None,
         Field(discriminator="kind"),
         _plugin("decoder", DECODERS),
-        AfterValidator(_checked),
+        AfterValidator(_check_part),
     ] = None
-    head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_checked)] = None
+    head: Annotated[HeadConfig | None, _plugin("head", {}), AfterValidator(_check_part)] = None
     training: TrainingSection = TrainingSection()
     search: SearchSection = SearchSection()
 
     @model_validator(mode="after")
-    def _together(self) -> Recipe:
+    def _check_sections(self) -> Recipe:
         """Rules between sections."""
         wrong = self._task_problems()
         vocabulary = 1 if self.source.kind == "text" else 0  # the real size is not known yet

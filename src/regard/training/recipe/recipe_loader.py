@@ -146,7 +146,7 @@ def _load(name: str | Path, layer: Layer, overrides: Iterable[str]) -> Recipe:
     settings = _overrides(overrides)
     merge(values, settings)
     fill_sections(values)
-    origins.update(dict.fromkeys(_flat(settings), "command line"))
+    origins.update(dict.fromkeys(_key_paths(settings), "command line"))
     try:
         # Through JSON: there pydantic's strict mode takes a mapping for a dataclass, and a list is a list.
         return Recipe.model_validate_json(json.dumps(values, default=str))  # TOML has dates; no key of ours has
@@ -188,20 +188,20 @@ def _find(name: str, folder: Path) -> Layer:
             raise ValueError(f"{path} is a folder; a recipe is a file")
         if not path.is_file():
             files = [file.name for file in path.parent.glob("*.toml") if not file.is_dir()]
-            raise ValueError(f"there is no recipe file {path}{_near(path.name, files)}")
+            raise ValueError(f"there is no recipe file {path}{_suggestion(path.name, files)}")
         return _read(path.resolve())
     shipped = shipped_recipes() | shipped_parts()
     if name in shipped:
-        return Layer(name, Path(), shipped[name], dict.fromkeys(_flat(shipped[name]), name))
+        return Layer(name, Path(), shipped[name], dict.fromkeys(_key_paths(shipped[name]), name))
     if (folder / f"{name}.toml").is_file():
         raise ValueError(f"no recipe that ships is called {name!r}; did you mean the file {name}.toml?")
     raise ValueError(
-        f"no recipe is called {name!r}{_near(name, shipped)}; `regard recipes` lists those that ship, or give a .toml "
-        "file"
+        f"no recipe is called {name!r}{_suggestion(name, shipped)}; `regard recipes` lists those that ship, or give a "
+        ".toml file"
     )
 
 
-def _near(name: str, names: Iterable[str]) -> str:
+def _suggestion(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -264,8 +264,8 @@ def _overrides(items: Iterable[str]) -> Settings:
     return values
 
 
-def _flat(values: Settings, prefix: str = "") -> list[str]:
+def _key_paths(values: Settings, prefix: str = "") -> list[str]:
     keys = []
     for key, value in values.items():
-        keys.extend(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key])
+        keys.extend(_key_paths(value, f"{prefix}{key}.") if isinstance(value, dict) else [prefix + key])
     return keys

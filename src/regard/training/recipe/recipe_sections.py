@@ -65,13 +65,13 @@ HIGHEST_RATE = 1e30
 """Adam divides the rate by 1 − β, and float32 ends at 3.4e38."""
 
 
-def _representable(rate: float) -> float:
+def _check_rate(rate: float) -> float:
     if rate > HIGHEST_RATE:
         raise ValueError(f"is {rate:g}; it should be at most {HIGHEST_RATE:g}: float32 has no numbers for such steps")
     return rate
 
 
-Rate = Annotated[float, Field(gt=0), AfterValidator(_representable)]
+Rate = Annotated[float, Field(gt=0), AfterValidator(_check_rate)]
 
 
 class TrainingSection(StrictSection):

@@ -45,13 +45,13 @@ class WeightSnapshots:
 
     def digests(self, best: int) -> dict[str, str]:
         """The SHA-256 of what a checkpoint refers to: the window, and the best, which is of update `best`."""
-        files = [*self._window(), *(file for file in self._taken("best") if _update(file) == best)]
+        files = [*self._window(), *(file for file in self._files("best") if _update(file) == best)]
         return {file.name: self._digests.setdefault(file.name, sha256(file)) for file in files}
 
     def forget(self, after: int, best: int, needed: Collection[str] = ()) -> None:
         """Remove what a checkpoint of update `after`, with its best at `best`, does not refer to; `needed` stays."""
         kept = {file.name for file in self._window(after)} | {f"best-{best:08d}.safetensors"} | set(needed)
-        for file in (*self._taken("update"), *self._taken("best")):
+        for file in (*self._files("update"), *self._files("best")):
             if file.name not in kept:
                 file.unlink()
                 self._digests.pop(file.name, None)
@@ -68,13 +68,13 @@ class WeightSnapshots:
         return {n: (t / len(files)).to(kinds[n]) if t.is_floating_point() else t for n, t in total.items()}
 
     def best(self) -> Weights:
-        return _load(self._taken("best")[-1])
+        return _load(self._files("best")[-1])
 
     def _window(self, after: int | None = None) -> list[Path]:
         """The last of those taken, up to update `after`."""
-        return [file for file in self._taken("update") if after is None or _update(file) <= after][-self.window :]
+        return [file for file in self._files("update") if after is None or _update(file) <= after][-self.window :]
 
-    def _taken(self, kind: str) -> list[Path]:
+    def _files(self, kind: str) -> list[Path]:
         return sorted(self.folder.glob(f"{kind}-*.safetensors"))
 
     def _write(self, path: Path, weights: Weights) -> None:

@@ -19,7 +19,7 @@ from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored, holds_run
 from ..tasks.task import recipe_task
 from .device_settings import accelerator, one_thread, require_precision, uses_graphs
-from .kept_model import keep_model
+from .final_model import save_final_model
 from .lightning_trainer import hide_remarks, make_trainer
 from .metric_loggers import log_recipe, require_packages
 from .run_session import is_first_process, run_session
@@ -194,7 +194,7 @@ def _fit(run: Run, parts: RunParts, *, first: bool, resume: bool, changed: dict[
         fitting.signals.restore()
         bar.stop()
     with lost_process_errors(trainer, folder):
-        keep_model(fitting, trainer)
+        save_final_model(fitting, trainer)
 
 
 def _remarks(recipe: Recipe) -> Iterator[str]:

@@ -143,7 +143,7 @@ class TrainingModule(lightning.LightningModule):
         assert isinstance(optimizer, lightning.core.optimizer.LightningOptimizer)
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         for number, batch in enumerate(batches, 1):
-            with self._synchronised(number == len(batches)):
+            with self._gradient_sync(number == len(batches)):
                 loss = self._backward(batch)
             sums += torch.stack([loss.tokens.double(), loss.total.detach().double(), loss.nll.double()])
         if self.trainer.world_size > 1:
@@ -179,7 +179,7 @@ class TrainingModule(lightning.LightningModule):
         self.manual_backward(loss.total)
         return loss
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[None]:
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         """The processes exchange gradients in the last batch of an update only."""
         wrapped = self.trainer.strategy.model
         if is_sharded(self.model):

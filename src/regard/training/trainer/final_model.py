@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .lightning_module import TrainingModule
 
 
-def keep_model(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
+def save_final_model(fitting: TrainingModule, trainer: lightning.Trainer) -> None:
     """Keep the average of the last checkpoints, or the best single one, whichever scores higher on validation.
 
     Every process takes part: each evaluates a share, and a model of one's own has the kept weights on all of them.
