@@ -20,3 +20,10 @@ def test_it_is_tanh(dtype: torch.dtype, most: float) -> None:
 def test_half_precision_keeps_the_digits_of_small_numbers() -> None:
     x = torch.tensor([1e-3, -2e-4], dtype=torch.bfloat16)
     assert torch.equal(tanh_(x.clone()), x.tanh())
+
+
+def test_it_has_a_gradient() -> None:
+    x = torch.linspace(-2, 2, 9, dtype=torch.float64, requires_grad=True)
+    tanh_(2 * x).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, 2 * (1 - (2 * x.detach()).tanh().square()))
