@@ -25,7 +25,7 @@ from .added_product import AddedProduct, columns_of
 from .recent_masks import shorten_masks
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float
     from torch import Tensor
 
     from ....attention import Mask, Modifier
@@ -321,7 +321,7 @@ def _joined(first: Mask | None, second: Mask | None) -> Mask | None:
     return first & second
 
 
-def _compact(x: Bool[Tensor, "..."], axes: int | None = None) -> Tensor:
+def _compact(x: Tensor, axes: int | None = None) -> Tensor:
     """Without the copies along axes that were expanded: all of them, or the first `axes`."""
     return x[tuple(slice(0, 1) if step == 0 else slice(None) for step in x.stride()[:axes])]
 

@@ -169,7 +169,7 @@ def _capture(
         bias, sinks = options.get("position_bias"), _sinks(module, options) if has_sinks else None
         learned = tuple([x for x in (bias, sinks) if x is not None])
         settings = None if bias is not None else settings
-    dropout = _dropout(module, arguments) if module.training else 0.0
+    dropout = _dropout(module, arguments)
     call_routing.try_capture(
         _captured_record, query, key, value, out.transpose(1, 2), module, mask, None, learned, settings,
         (implementation, module, options, dropout, rounded), (out, _transposed),
