@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -17,138 +15,26 @@ from regard import load_trace, watch
 from regard.seeing.capture import written_attention
 from regard.seeing.capture.taps import score_trace
 from regard.seeing.capture.taps.function_mode import end_mode
+from tests.support.written_attention import (
+    BUCKETS,
+    CAUSAL,
+    LEAST,
+    PADDING,
+    PAST,
+    WAYS,
+    B,
+    Block,
+    H,
+    Scores,
+    T,
+    distances,
+    inputs,
+    seen_of,
+    shifted,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-B, H, T, D = 2, 3, 160, 8
-Scores = Callable[[Tensor, Tensor], Tensor]
-PAST = torch.ones(T, T, dtype=torch.bool).tril()
-LEAST = torch.finfo(torch.bfloat16).min
-CAUSAL = torch.zeros(B, 1, T, T).masked_fill(~PAST, LEAST)
-PADDING = torch.zeros(B, 1, 1, T)
-PADDING[1, ..., -9:] = LEAST
-SLOPES = torch.arange(B * H).view(-1, 1, 1) * torch.linspace(-1, 0, T)
-
-
-class Block(nn.Module):
-    """A module that writes attention out; `weights` has those it used."""
-
-    def __init__(self, scores: Scores) -> None:
-        super().__init__()
-        self.scores, self.num_heads = scores, H
-        self.weights: list[Tensor] = []
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = self.scores(q, k)
-        w = scores.softmax(-1).to(v.dtype)
-        self.weights.append(w.detach().clone())
-        return w.view(-1, *w.shape[-2:]) @ v.reshape(-1, *v.shape[-2:]) if w.dim() == 3 else w @ v
-
-
-def inputs(dtype: torch.dtype = torch.bfloat16, length: int = T) -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(B, H, length, D) * 2 for _ in range(3))
-    return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
-def seen_of(scores: Scores, *qkv: Tensor) -> tuple[Any, Block]:
-    model = Block(scores)
-    with torch.no_grad(), watch(model) as seen:
-        model(*qkv)
-    assert not torch._C._len_torch_function_stack(), "a mode stayed on the stack"
-    return seen, model
-
-
-def _in_place(q: Tensor, k: Tensor) -> Tensor:
-    e = q @ k.mT
-    e /= D**0.5
-    e += CAUSAL.to(e.dtype)
-    return e.float()
-
-
-def _filled(q: Tensor, k: Tensor) -> Tensor:
-    e = torch.matmul(q, k.transpose(2, 3)) * 0.25
-    closed = (~PAST).view(1, 1, T, T).expand_as(e)
-    e.masked_fill_(closed, LEAST)
-    return e.float() + PADDING
-
-
-def _merged(q: Tensor, k: Tensor) -> Tensor:
-    e = torch.bmm(q.flatten(0, 1) * 0.5, k.flatten(0, 1).transpose(1, 2))
-    e = e.view(B, H, T, T) + CAUSAL.to(e.dtype)
-    return torch.max(e, torch.tensor(LEAST, dtype=e.dtype)).view(B * H, T, T)
-
-
-def _with_slopes(q: Tensor, k: Tensor) -> Tensor:
-    e = SLOPES.to(q.dtype).baddbmm(q.flatten(0, 1), k.flatten(0, 1).mT, beta=1.0, alpha=0.3)
-    return e.view(B, H, T, T) + CAUSAL.to(e.dtype)
-
-
-def _einsum(q: Tensor, k: Tensor) -> Tensor:
-    e = torch.einsum("bhkd,bhqd->bhqk", k, q) * torch.tensor(0.3)
-    return torch.where(PAST, e, torch.tensor(LEAST, dtype=e.dtype))
-
-
-def _distances(q: Tensor, count: int = 2 * T) -> Tensor:
-    """A vector for each distance."""
-    angles = torch.arange(count)[:, None] * torch.logspace(0, -2, D)
-    return angles.sin().to(q.dtype).expand(B, H, count, D)
-
-
-def _shifted(p: Tensor) -> Tensor:
-    """XLNet: row i begins with column T − i."""
-    p = p.reshape(B, H, 2 * T, T)[:, :, 1:, :].reshape(B, H, T, 2 * T - 1)
-    return torch.index_select(p, 3, torch.arange(T))
-
-
-def _padded_shift(p: Tensor) -> Tensor:
-    """Transformer-XL: row i begins with column T − 1 − i."""
-    p = torch.nn.functional.pad(p, (1, 0)).view(B, H, 2 * T, T)
-    return p[:, :, 1:].view(B, H, T, 2 * T - 1)[..., :T]
-
-
-def _far_distances(q: Tensor) -> Tensor:
-    return _distances(q, 3 * T)
-
-
-def _shifted_by_two(p: Tensor) -> Tensor:
-    """Funnel: row i begins with column 2 · T − 2 · i."""
-    return p.reshape(B, H, 3 * T, T)[:, :, 2:, :].reshape(B, H, T, 3 * T - 2)[..., :T]
-
-
-BUCKETS = (torch.arange(T)[:, None] - torch.arange(T)).clamp(-20, 19) + 20
-
-
-def _disentangled(q: Tensor, k: Tensor) -> Tensor:
-    """DeBERTa: from the query to the position of the key, and from the key to the position of the query."""
-    r, score = _distances(q, 40), 0
-    score += torch.gather(q @ r.mT, -1, BUCKETS.expand(B, H, T, T)) * 0.5  # type: ignore[assignment]
-    to_query = torch.gather(k @ (r + 0.5).mT, dim=-1, index=(39 - BUCKETS).expand(B, H, T, T)).transpose(-1, -2)
-    score += to_query / 3
-    return score  # type: ignore[return-value]
-
-
-WAYS: dict[str, Scores] = {
-    "in place": _in_place,
-    "filled": _filled,
-    "merged heads": _merged,
-    "baddbmm": _with_slopes,
-    "einsum and where": _einsum,
-    "of the tensor": lambda q, k: (q @ k.mT).where(PAST, LEAST).div(3.0).sub(-PADDING.to(q.dtype)),
-    "cast to float": lambda q, k: (q @ k.mT).float().mul(0.2).clamp(min=-1e30) + CAUSAL,
-    "zeros": lambda q, k: torch.baddbmm(q.new_zeros(B * H, T, T), q.flatten(0, 1), k.flatten(0, 1).mT) * 0.3 + 0,
-    "nothing between": lambda q, k: (q * 0.3) @ k.mT,
-    "two products": lambda q, k: (q @ k.mT) / 3 + (q * 2) @ (k + 1).mT * 0.1 + CAUSAL.to(q.dtype),
-    "three products": lambda q, k: 0 + (q @ k.mT + (q * 0.2) @ (k + 1).mT + k @ q.mT) * 0.3,
-    "relative positions": lambda q, k: (q @ k.mT + _shifted((q + 1) @ _distances(q).mT)) * 0.3,
-    "positions first": lambda q, k: _shifted(q @ _distances(q).mT * 0.5) + q @ k.mT,
-    "padded positions": lambda q, k: q @ k.mT * 0.3 + _padded_shift(q @ _distances(q)[..., 1:, :].mT),
-    "every second position": lambda q, k: q @ k.mT * 0.3 + _shifted_by_two(q @ _far_distances(q).mT),
-    "disentangled": lambda q, k: q @ (k / 3).mT + _disentangled(q, k) + CAUSAL.to(q.dtype),
-    "transposed": lambda q, k: q @ k.mT * 0.1 + (k @ (q + 1).mT * 0.1).transpose(-1, -2),
-    "gated": lambda q, k: (q @ k.mT / 3) * PAST.to(q.dtype) + -1e4 * (1 - PAST.to(q.dtype)),
-}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
@@ -201,7 +87,7 @@ def _changed_product(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _changed_while_moved(q: Tensor, k: Tensor) -> Tensor:
-    p = q @ _distances(q).mT
+    p = q @ distances(q).mT
     moved = p.reshape(B, H, 2 * T, T)
     p[..., 1:, :] *= 2
     return q @ k.mT + moved[:, :, 1:, :].reshape(B, H, T, 2 * T - 1)[..., :T]
@@ -209,12 +95,12 @@ def _changed_while_moved(q: Tensor, k: Tensor) -> Tensor:
 
 def _gathered_by_rows(q: Tensor, k: Tensor) -> Tensor:
     index = (torch.arange(T)[:, None] * 7 + torch.arange(T)) % 40
-    return q @ k.mT + torch.gather(q @ _distances(q, 40).mT, -1, index.expand(B, H, T, T))
+    return q @ k.mT + torch.gather(q @ distances(q, 40).mT, -1, index.expand(B, H, T, T))
 
 
 def _changed_positions(q: Tensor, k: Tensor) -> Tensor:
     index = BUCKETS.clone()
-    e = q @ k.mT + torch.gather(q @ _distances(q, 40).mT, -1, index.expand(B, H, T, T))
+    e = q @ k.mT + torch.gather(q @ distances(q, 40).mT, -1, index.expand(B, H, T, T))
     index.zero_()
     return e
 
@@ -229,7 +115,7 @@ KEPT: dict[str, tuple[Scores, str]] = {
     "positions changed while moved": (_changed_while_moved, "a bias of their own"),
     "gathered by no distance": (_gathered_by_rows, "not those of distances"),
     "positions of a gather changed": (_changed_positions, "changed in place"),
-    "positions alone": (lambda q, k: _shifted(q @ _distances(q).mT), "moved along the keys"),
+    "positions alone": (lambda q, k: shifted(q @ distances(q).mT), "moved along the keys"),
     "transposed": (lambda q, k: (q @ k.mT).transpose(-1, -2), "moved along the keys"),
     "rows moved": (lambda q, k: (q @ k.mT)[..., torch.arange(T - 1, -1, -1), :], "moved along the keys"),
     "a bias": (lambda q, k: q @ k.mT + torch.linspace(-1, 1, B * H * T * T).view(B, H, T, T), "a bias of their own"),
@@ -356,102 +242,6 @@ def test_a_product_without_a_softmax_is_followed_once() -> None:
     assert not score_trace.without_softmax
 
 
-LONG = 512
-UNSAMPLED = torch.ones(LONG, dtype=torch.bool).index_fill(0, torch.arange(64) * (LONG - 1) // 63, False)
-"""Rows that neither the comparison nor the measurement of fidelity samples."""
-
-
-def _rows_zeroed(w: Tensor) -> Tensor:
-    return w.masked_fill_(UNSAMPLED[:, None], 0.0)
-
-
-def _rows_scaled(w: Tensor) -> Tensor:
-    return w.mul_(1.0 + UNSAMPLED[:, None])
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("change", [_rows_zeroed, _rows_scaled])
-def test_weights_changed_in_place_after_the_softmax_are_kept(change: Callable[[Tensor], Tensor], grad: bool) -> None:
-    class Attention(nn.Module):
-        num_heads = 2
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return change(torch.softmax(q @ k.mT / 4, -1)) @ v
-
-    q, k, v = inputs(torch.float32, LONG)
-    model = nn.Sequential(Attention()).eval()
-    with torch.set_grad_enabled(grad), watch(model) as seen:
-        out = model[0](q, k, v)
-    (call,) = seen
-    assert call.matrix == "its weights were changed in place after the softmax"
-    torch.testing.assert_close(call.weights.dense() @ v, out.detach())
-
-
-def test_weights_of_closed_keys_set_to_zero_again_are_recomputed() -> None:
-    """SEW-D: the change has no effect, which a comparison of all rows shows."""
-    closed = torch.ones(LONG, LONG, dtype=torch.bool).triu(1)
-
-    class Attention(nn.Module):
-        num_heads = 2
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            w = torch.softmax((q @ k.mT / 4).masked_fill(closed, LEAST), -1)
-            return w.masked_fill_(closed, 0) @ v
-
-    q, k, v = inputs(torch.float32, LONG)
-    model = nn.Sequential(Attention()).eval()
-    with torch.no_grad(), watch(model) as seen:
-        out = model[0](q, k, v)
-    (call,) = seen
-    assert call.matrix == ""
-    torch.testing.assert_close(call.weights.dense() @ v, out, rtol=1e-4, atol=1e-5)
-
-
-def test_rows_of_scores_changed_in_inference_mode_are_found() -> None:
-    def changed(q: Tensor, k: Tensor) -> Tensor:
-        e = q @ k.mT / 4
-        for row in UNSAMPLED.nonzero().flatten().tolist()[:50]:
-            e.select(-2, row).zero_()
-        return e
-
-    q, k, v = inputs(torch.float32, LONG)
-    model = Block(changed)
-    with torch.inference_mode(), watch(model) as seen:
-        model(q, k, v)
-    (call,) = seen
-    assert "differ by" in call.matrix
-    torch.testing.assert_close(call.weights.dense(), model.weights[0].clone().view(call.shape))
-
-
-def test_a_mask_refilled_between_layers_in_inference_mode() -> None:
-    past = torch.ones(LONG, LONG, dtype=torch.bool).tril()
-
-    class Attention(nn.Module):
-        num_heads = 2
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-            return torch.softmax(q @ k.mT / 4 + mask, -1) @ v
-
-    class Layers(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attention = nn.ModuleList(Attention() for _ in range(2))
-
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-            mask = torch.zeros(LONG, LONG).masked_fill(~past, LEAST)
-            first = self.attention[0](q, k, v, mask)
-            near = (torch.arange(LONG)[:, None] - torch.arange(LONG)) < 5
-            mask.masked_fill_(~near & UNSAMPLED[:, None], LEAST)
-            return [first, self.attention[1](q, k, v, mask)]
-
-    q, k, v = inputs(torch.float32, LONG)
-    model = Layers().eval()
-    with torch.inference_mode(), watch(model) as seen:
-        outputs = model(q, k, v)
-    for call, out in zip(seen, outputs, strict=True):
-        torch.testing.assert_close(call.weights.dense() @ v, out.clone(), rtol=1e-4, atol=1e-4)
-
-
 def test_products_of_other_threads_are_not_followed() -> None:
     model = Block(lambda q, k: q @ k.mT / 3)
 
@@ -560,43 +350,6 @@ def test_scores_that_were_computed_before_another_softmax_are_followed(dtype: to
     assert not torch._C._len_torch_function_stack()
 
 
-@pytest.mark.parametrize("where", ["queries", "distances"])
-def test_a_tensor_of_an_added_product_changed_after_the_call_is_noticed(where: str) -> None:
-    q, k, v = inputs(torch.float32)
-    tensors = {"queries": q * 0.5, "distances": _distances(q).clone()}
-    model = Block(lambda q, k: q @ k.mT + _shifted(tensors["queries"] @ tensors["distances"].mT))
-    with torch.no_grad(), watch(model) as seen:
-        model(q, k, v)
-    assert seen[0].matrix == ""
-    assert seen.faithful is True
-    tensors[where][..., 3, :] += 1
-    assert seen.faithful is not True
-    assert seen[0].fidelity().lost
-
-
-@pytest.mark.parametrize("change", ["the shifted product", "the sum", "the product before"])
-def test_added_products_changed_in_inference_mode_are_found(change: str) -> None:
-    """Nothing tells of changes in place there: all rows are compared."""
-
-    def changed(q: Tensor, k: Tensor) -> Tensor:
-        p = q @ _distances(q).mT
-        if change == "the product before":
-            p.select(-2, 5).zero_()
-        shifted = _shifted(p)
-        if change == "the shifted product":
-            shifted.select(-2, 5).zero_()
-        e = q @ k.mT * 0.1 + shifted
-        if change == "the sum":
-            e.select(-2, 5).zero_()
-        return e
-
-    model = Block(changed)
-    with torch.inference_mode(), watch(model) as seen:
-        model(*inputs(torch.float32))
-    assert "differ by" in seen[0].matrix
-    torch.testing.assert_close(seen[0].weights.dense(), model.weights[0].clone())
-
-
 @pytest.mark.parametrize("way", ["relative positions", "disentangled"])
 def test_added_products_are_saved_with_a_trace(way: str, tmp_path: Path) -> None:
     seen, _ = seen_of(WAYS[way], *inputs(torch.bfloat16))
@@ -604,77 +357,6 @@ def test_added_products_are_saved_with_a_trace(way: str, tmp_path: Path) -> None
     (call,) = load_trace(tmp_path / "trace")
     torch.testing.assert_close(call.weights.dense(), seen[0].weights.dense(), rtol=0, atol=0)
     assert call.fidelity().faithful
-
-
-def _by_data(x: Tensor) -> None:
-    x.data[:, :, ROW] = 0
-
-
-def _by_new_data(x: Tensor) -> None:
-    changed = x.clone()
-    changed[:, :, ROW] = 0
-    x.data = changed
-
-
-def _by_numpy(x: Tensor) -> None:
-    x.detach().numpy()[:, :, ROW] = 0
-
-
-def _by_array(x: Tensor) -> None:
-    numpy = pytest.importorskip("numpy")
-    numpy.asarray(x.detach())[:, :, ROW] = 0
-
-
-def _by_dlpack(x: Tensor) -> None:
-    torch.from_dlpack(x.detach())[:, :, ROW] = 0
-
-
-def _by_address(x: Tensor) -> None:
-    bytes_of_row, entry = x.stride(2) * x.itemsize, x.stride(1) * x.itemsize
-    for n in range(x.shape[0] * x.shape[1]):
-        ctypes.memset(x.data_ptr() + n * entry + ROW * bytes_of_row, 0, bytes_of_row)
-
-
-def _by_storage(x: Tensor) -> None:
-    torch.empty(0).set_(x.untyped_storage()).view(x.shape)[:, :, ROW] = 0
-
-
-ROW = 50
-"""None of the rows of 160 that are compared or kept as an output."""
-UNCOUNTED = [_by_data, _by_new_data, _by_numpy, _by_array, _by_dlpack, _by_address, _by_storage]
-
-
-@pytest.mark.parametrize("where", ["scores", "queries", "addend", "weights", "many functions later"])
-@pytest.mark.parametrize("write", UNCOUNTED)
-def test_a_row_written_without_a_version_counter_is_noticed(write: Callable[[Tensor], None], where: str) -> None:
-    """Version counters do not count these writes. All rows are compared then."""
-    weights = None
-
-    class Written(nn.Module):
-        def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            nonlocal weights
-            scores, addend = q @ k.mT, (q * 0.5) @ k.mT
-            for _ in range(score_trace.FUNCTIONS if where == "many functions later" else 0):
-                v = v + 0
-            if where in ("scores", "many functions later"):
-                write(scores)
-            elif where == "addend":
-                write(addend)
-            scores = scores + addend if where == "addend" else scores
-            if where == "queries":
-                write(q)
-            w = scores.softmax(-1)
-            if where == "weights":
-                write(w)
-            weights = w.clone()
-            return w @ v
-
-    model = Written()
-    with torch.no_grad(), watch(model) as seen:
-        model(*(x.contiguous() for x in inputs(torch.float32)))
-    (call,) = seen
-    assert seen.faithful is True
-    torch.testing.assert_close(call.weights.dense(), weights, rtol=1e-4, atol=1e-6)
 
 
 def test_rows_are_compared_by_sample_where_nothing_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
