@@ -82,6 +82,12 @@ def library(minilm: Seen) -> Library:
     return library
 
 
+@pytest.fixture
+def trace(library: Library) -> str:
+    """The key of the first trace, which is MiniLM's."""
+    return next(iter(library.traces))
+
+
 @pytest.fixture(scope="session")
 def server(library: Library) -> Iterator[Server]:
     from regard.viewer.http.server import serving

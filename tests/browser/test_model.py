@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 READY = "drawn.thumbs && drawn.cells[0].scores && 'entropy' in drawn.cells[0].values"
 
 
-@pytest.fixture
-def trace(library: Library) -> str:
-    return next(iter(library.traces))
-
-
 def test_maps_figures_and_labels(page: Page, server: Server, minilm: Seen, trace: str) -> None:
     drawing = look(page, server, READY, view="model", trace=trace)
     heads = [(call, head) for call in range(6) for head in range(12)]

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from regard.viewer.http.server import Server
 
 
-@pytest.fixture
-def trace(library: Library) -> str:
-    return next(iter(library.traces))
-
-
 def test_every_view_by_its_key_and_back(page: Page, server: Server, trace: str) -> None:
     look(page, server, "drawn.links.length", view="heads", trace=trace)
     names = page.evaluate("regard.views")
