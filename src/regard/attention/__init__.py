@@ -6,8 +6,12 @@ from .dictionary_lookup import lookup
 from .energies.energies import Cosine, Dot, Energy, Exact, Gaussian, InverseDistance, ScaledDot
 from .energies.learned_energies import Additive, Concat, General, LearnedEnergy
 from .energies.modifiers import Bias, Modified, Modifier, SoftCap
-from .masks.mask import Mask, dense, mask_mod
-from .masks.standard_masks import causal, documents, padding, prefix, window
+from .masks.causal_mask import causal
+from .masks.dense_mask import dense
+from .masks.document_mask import documents
+from .masks.mask import Mask, mask_mod
+from .masks.padding_mask import padding, prefix
+from .masks.window_mask import window
 from .normalizers.entmax import Entmax, Sparsemax
 from .normalizers.hard import Hard
 from .normalizers.normalizer import Normalizer

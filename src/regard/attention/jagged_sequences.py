@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .masks.mask import Dense, Mask
-from .masks.standard_masks import padding
+from .masks.dense_mask import Dense
+from .masks.mask import Mask
+from .masks.padding_mask import padding
 from .request import make_request
 from .torch_transforms import no_kernel
 

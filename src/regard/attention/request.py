@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from .block_indices import check_device
 from .energies.lazy_energy_matrix import EnergyMatrix, split
 from .energies.modifiers import Modifier
+from .masks.dense_mask import Dense
 from .masks.hidden_keys import clear_hidden_keys, clear_named_keys
-from .masks.mask import Dense, Mask, MaskMod
+from .masks.mask import Mask, MaskMod
 from .normalizers.function_normalizer import FunctionNormalizer
 from .normalizers.normalizer import Normalizer
 from .part import takes
