@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ...data import TokenizerPair
     from ...models import EncoderDecoder
-    from .onnx_decoders import DecoderWriter, TensorShape
+    from .onnx_decoder_writer import DecoderWriter, TensorShape
 
 DESCRIPTION = "onnx.json"
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...special_tokens import UNKNOWN
-from .onnx_decoders import DecoderWriter, TensorShape, decoder_writer
+from .onnx_decoder_writer import DecoderWriter, TensorShape
+from .onnx_decoders import decoder_writer
 from .onnx_graph import INTEGER
 from .onnx_layers import linear_of
 
 if TYPE_CHECKING:
-    from .onnx_decoders import DecoderShapes, StepValues, Values
+    from .onnx_decoder_writer import DecoderShapes, StepValues, Values
     from .onnx_encoders import EncoderValues
     from .onnx_graph import OnnxGraph
 
