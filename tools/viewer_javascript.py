@@ -22,7 +22,7 @@ from regard.attention.energies.energy_forms import NEAR
 from regard.attention.positions.rotary import BASE
 from regard.layers import SinusoidalPositions
 from regard.viewer.data.library import Library
-from regard.viewer.data.tile_pyramid import Tile
+from regard.viewer.data.tile import Tile
 from regard.viewer.export import single_file
 from regard.viewer.http.application import create_app
 from regard.viewer.static_files import STATIC

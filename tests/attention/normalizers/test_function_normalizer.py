@@ -7,7 +7,8 @@ from torch import nn
 import regard as r
 from regard import attend
 from regard.attention import blocked_attention
-from regard.viewer.data.tile_pyramid import Tile, TilePyramid
+from regard.viewer.data.tile import Tile
+from regard.viewer.data.tile_pyramid import TilePyramid
 from tests.support.attention_cases import city_block, inputs, masks
 
 

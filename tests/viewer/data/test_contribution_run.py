@@ -20,7 +20,7 @@ from regard.viewer.data.contribution_run import (
     trace_answers,
 )
 from regard.viewer.data.library import Library, installed_models
-from regard.viewer.data.tile_pyramid import Tile
+from regard.viewer.data.tile import Tile
 from regard.viewer.limits import RequestError
 
 CASES = [

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import regard
-from regard.viewer.data import tile_pyramid
-from regard.viewer.data.tile_pyramid import Tile, TilePyramid
+from regard.viewer.data import head_matrix, tile_pyramid
+from regard.viewer.data.tile import Tile
+from regard.viewer.data.tile_pyramid import TilePyramid
 from regard.viewer.http import request_computations
 from regard.viewer.http.in_process_client import request
 from tests.support.viewer_client import Model, answered, app_of, array_of, get, seen_of
@@ -64,7 +65,8 @@ def test_every_zoom_is_the_pooled_matrix(name: str, pool: Any, monkeypatch: pyte
     """With a small base level and small bands, so that 101 tokens go through all that 131,072 go through."""
     monkeypatch.setattr(tile_pyramid, "BASE", 32)
     monkeypatch.setattr(tile_pyramid, "BAND", 1200)
-    monkeypatch.setattr(tile_pyramid, "CHUNK", 300)
+    for module in (tile_pyramid, head_matrix):
+        monkeypatch.setattr(module, "CHUNK", 300)
     seen = seen_of(OPTIONS[name], length=101, heads=2, batch=1)
     w = seen[0].weights.dense()[0, 1]
     head = walked(TilePyramid(seen[0].head(1)))
@@ -128,7 +130,7 @@ def test_rows_of_nan_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for band in range(13):
         head.compute_states(band)
     assert head.bands_without_states(range(101)) == []
-    values = head.weights(range(101), range(101))
+    values = head.matrix.weights(range(101), range(101))
     torch.testing.assert_close(values[:50], seen[0].weights.dense()[0, 0, :50], atol=1e-6, rtol=0)
     for path in ("weights", "top"):
         assert get(app, f"{root}/calls/0/{path}").status == 200
@@ -229,7 +231,7 @@ def test_rows_of_large_energies(normalize: regard.Normalizer, monkeypatch: pytes
     energy = regard.Modified(regard.ScaledDot(), regard.Bias(bias))
     _, w = regard.attend(2.0**60 * q, k, k, energy=energy, mask=regard.causal(), normalize=normalize, weights=True)
     dense, head = w.dense()[0], walked(TilePyramid(w[0]))
-    torch.testing.assert_close(head.weights(range(96), range(3, 50)), dense[:, 3:50])
+    torch.testing.assert_close(head.matrix.weights(range(96), range(3, 50)), dense[:, 3:50])
     tile = Tile(0, 0, 96, 96, 12, 12)
     for pool in ("max", "mean"):
         torch.testing.assert_close(head.tile(tile, pool), pooled(dense, head.edges(tile), pool))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ...seeing import Call, Seen
     from .answer_inputs import AnswerInputs
     from .library import Library
-    from .tile_pyramid import Pool, Tile
+    from .tile import Pool, Tile
     from .trace_view import TraceView
 
 LISTED = 12

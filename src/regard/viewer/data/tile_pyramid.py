@@ -10,96 +10,24 @@ The pass runs band by band, the rows of the requested tile first, and stops when
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention import Softmax
-from ...attention.normalizers.normalizer import RowState, largest, mark_empty
 from ...attention.weight_statistics import Cells
+from .head_matrix import CHUNK, HeadMatrix, as_slice
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
     from torch import Tensor
 
     from ...attention import Weights
+    from .tile import Pool, Tile
 
-    Pool = Literal["max", "mean"]
-
-SOFTMAX = Softmax()
 BASE = 2048
 """Cells along the longer side of the base level."""
 BAND = 1 << 23
 """Weights of one band of the pass: some 30 ms of work, after which a more urgent job can run."""
-SMALL_BLOCK = 8
-"""Keys up to which a block is pooled by halves."""
-LOG2E = math.log2(math.e)
-CHUNK = 1 << 20
-"""Energies in memory at once: 4 MiB, which stay in cache between the steps that read them."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A rectangle of the matrix, and the number of cells it is pooled to.
-
-    Where cells of a power of two give that number, they are used, the last one smaller; else cell r of R covers rows
-    r·T//R up to (r+1)·T//R of the T rows, as in `Weights.map`.
-    """
-
-    top: int
-    left: int
-    bottom: int
-    right: int
-    height: int
-    width: int
-
-    @property
-    def rows(self) -> range:
-        return range(self.top, self.bottom)
-
-    @property
-    def cols(self) -> range:
-        return range(self.left, self.right)
-
-    @cached_property
-    def edges(self) -> tuple[list[int], list[int]]:
-        """Where the cells begin, and where the last one ends; for rows and columns."""
-        return _edges(self.rows, self.height), _edges(self.cols, self.width)
-
-
-def _pooled_keys(x: Float[Tensor, "rows keys"], block: int, pool: Pool) -> Float[Tensor, "rows wide"]:
-    """The maximum or the sum of each block of keys; of small blocks by halves: torch is slow along a few numbers."""
-    if block > SMALL_BLOCK:
-        return Cells.blocks(x.shape[-1], block, x.device).pool(x, -1, pool)
-    if pool == "max" and x.device.type == "cpu":  # three times as fast as by halves
-        return torch.nn.functional.max_pool1d(x[:, None], block, ceil_mode=True)[:, 0]
-    while block > 1:
-        if x.shape[-1] % 2:
-            x = torch.nn.functional.pad(x, (0, 1), value=-torch.inf if pool == "max" else 0.0)
-        even, odd = x[:, 0::2], x[:, 1::2]
-        x = torch.maximum(even, odd) if pool == "max" else even + odd
-        block //= 2
-    return x
-
-
-def _exp_(x: Tensor) -> Tensor:
-    """e^x in place, as 2^(x log₂ e).
-
-    The exp of MKL, which torch calls on CPU, takes 5 to 30 times as long where the result underflows, as behind a mask.
-    """
-    return x.mul_(LOG2E).exp2_()
-
-
-def _edges(span: range, count: int) -> list[int]:
-    size = 1
-    while size * count < len(span):
-        size *= 2
-    if -(-len(span) // size) == count:
-        return [*span[::size], span.stop]
-    return [span.start + edge for edge in Cells.edges(len(span), count)]
 
 
 class TilePyramid:
@@ -107,20 +35,8 @@ class TilePyramid:
 
     def __init__(self, weights: Weights) -> None:
         """`weights` of shape [T_q, T_k]."""
-        self._weights, self._energies, self._normalize = weights, weights.flat(), weights.normalize
-        self._unmasked = replace(self._energies, mask=None)
-        # Softmax can be pooled before its row states are known. Not with a sink, whose share is in the row state.
-        self._one_pass = self._normalize == SOFTMAX
-        self._entry = slice(weights.entries[0], weights.entries[0] + 1)
-        self.queries, self.keys = weights.shape
-        self._device = self._energies.a.device
-        self._state = torch.zeros(self.queries, dtype=self._energies.precision, device=self._device)
-        # Which rows have a state. A state may be NaN, where the model computed NaN.
-        self._has_state = torch.zeros(self.queries, dtype=torch.bool)
-        # Rows of energies too large for one number. `Weights` computes them, from whole rows.
-        self._is_large = torch.zeros(self.queries, dtype=torch.bool)
-        if weights.kernel_state is not None:  # the kernel stored it
-            self._set_state(range(self.queries), weights.row_state().map(lambda x: x[0]))
+        self.matrix = HeadMatrix(weights)
+        self.queries, self.keys, self._device = self.matrix.queries, self.matrix.keys, self.matrix.device
         self.block = 1
         while max(self.queries, self.keys) > BASE * self.block:
             self.block *= 2
@@ -132,74 +48,7 @@ class TilePyramid:
 
     @property
     def nbytes(self) -> int:
-        state = self._state.nbytes + self._has_state.nbytes + self._is_large.nbytes
-        return state + sum(x.nbytes for x in self._base.values())
-
-    # Weights
-
-    @torch.no_grad()
-    def weights(self, rows: range, cols: range) -> Float[Tensor, "rows cols"]:
-        """The weights of a rectangle."""
-        state = self._states(rows)
-        if state is None or not self._normalize.pointwise:
-            return self._weights.tile(_slice(rows), _slice(cols)).float()
-        e = self._energy_block(rows, cols)
-        return self._normalize.weigh(e, state[:, None], self._positions(cols)).float()
-
-    def _positions(self, x: range) -> Tensor:
-        return torch.arange(x.start, x.stop, device=self._device)
-
-    def _energy_block(self, rows: range, cols: range, buffer: Tensor | None = None) -> Float[Tensor, "rows cols"]:
-        energies = self._energies if self._any_masked(rows, cols) else self._unmasked
-        return energies.block(self._entry, _slice(rows), _slice(cols), self._normalize.absent, buffer)[0]
-
-    def _states(self, rows: range) -> Float[Tensor, " rows"] | None:
-        """One number per row; None where that is not enough for some of them."""
-        some = _slice(rows)
-        if not bool(self._has_state[some].all()):
-            if self._one_pass:
-                state = self._softmax_state(rows)
-            else:
-                state = self._weights.rows(some).row_state().map(lambda x: x[0])
-            self._set_state(rows, state)
-        return None if bool(self._is_large[some].any()) else self._state[some]
-
-    def _set_state(self, rows: range, state: RowState) -> None:
-        state = self._normalize.joined(state)
-        self._state[_slice(rows)] = state.rest.to(self._state.dtype)
-        self._is_large[_slice(rows)] = state.anchor is not None
-        self._has_state[_slice(rows)] = True
-
-    def _softmax_state(self, rows: range) -> RowState:
-        """max_j e_ij and log Σ_j exp(e_ij − max), some keys at a time: a few rows of 131,072 keys would leave cache."""
-        wide = max(1, CHUNK // len(rows))
-        spans = [range(start, min(start + wide, self.keys)) for start in range(0, self.keys, wide)]
-        parts = [
-            self._normalize.row_state(self._energy_block(rows, cols))
-            for cols in spans
-            if not self._all_masked(rows, cols)
-        ]
-        if not parts:
-            return RowState(self._state.new_full((len(rows),), torch.inf))
-        return _joined_rows(parts)
-
-    def _visible(self, rows: range) -> tuple[Tensor, Tensor] | None:
-        """The first visible key of each query and the one after the last; None where the mask is no interval."""
-        if self._energies.mask is None:
-            return None
-        entry = torch.tensor([self._entry.start], device=self._device)
-        return self._energies.interval(entry, self._positions(rows))
-
-    def _all_masked(self, rows: range, cols: range) -> bool:
-        """Whether the mask hides the whole rectangle, such as above the diagonal: there is nothing to compute."""
-        visible = self._visible(rows)
-        return visible is not None and bool(((visible[0] >= cols.stop) | (visible[1] <= cols.start)).all())
-
-    def _any_masked(self, rows: range, cols: range) -> bool:
-        visible = self._visible(rows)
-        if visible is None:
-            return self._energies.mask is not None
-        return not bool(((visible[0] <= cols.start) & (visible[1] >= cols.stop)).all())
+        return self.matrix.nbytes + sum(x.nbytes for x in self._base.values())
 
     # Bands
 
@@ -214,78 +63,47 @@ class TilePyramid:
         """The bands to pool before this tile is complete; none where it can be computed quickly without them."""
         if self.block == 1:
             return []
-        quick = bool(self._has_state[_slice(tile.rows)].all()) or len(tile.rows) * self.keys <= 2 * BAND
+        quick = self.matrix.has_states(tile.rows) or len(tile.rows) * self.keys <= 2 * BAND
         if quick and not self._uses_base(tile):
             return []
         return [band for band in self.bands(tile.rows) if not self.pooled[band]]
 
     def bands_without_states(self, rows: range) -> list[int]:
         """The bands whose row states are missing, which `weights` of these rows would have to compute first."""
-        return [band for band in self.bands(rows) if not bool(self._has_state[_slice(self._band_rows(band))].all())]
+        return [band for band in self.bands(rows) if not self.matrix.has_states(self._band_rows(band))]
 
     @torch.no_grad()
     def compute_states(self, band: int) -> None:
         """Compute the row states of one band."""
-        self._states(self._band_rows(band))
+        self.matrix.states(self._band_rows(band))
 
     @torch.no_grad()
     def pool_band(self, band: int) -> None:
         """Compute one band of queries: their row states, and their part of the base level."""
         self._allocate_base()
         rows = self._band_rows(band)
-        if self._one_pass:
-            maxima, sums = self._pool_softmax(rows)
+        if self.matrix.is_softmax:
+            maxima, sums = self.matrix.pool_softmax(rows, self.block)
             blocks = Cells.blocks(len(rows), self.block, self._device)
-            self._base["max"][_slice(rows, self.block)] = blocks.pool(maxima, -2, "max")
-            self._base["mean"][_slice(rows, self.block)] = blocks.pool(sums, -2, "mean")
+            self._base["max"][as_slice(rows, self.block)] = blocks.pool(maxima, -2, "max")
+            self._base["mean"][as_slice(rows, self.block)] = blocks.pool(sums, -2, "mean")
         else:
             cols = Cells.blocks(self.keys, self.block, self._device)
             tall = self.block * max(1, CHUNK // (self.keys * self.block))
             for start in range(rows.start, rows.stop, tall):
                 part = range(start, min(start + tall, rows.stop))
-                blocks, w = Cells.blocks(len(part), self.block, self._device), self.weights(part, range(self.keys))
+                blocks, w = (
+                    Cells.blocks(len(part), self.block, self._device),
+                    self.matrix.weights(part, range(self.keys)),
+                )
                 for pool, base in self._base.items():
-                    base[_slice(part, self.block)] = blocks.pool(cols.pool(w, -1, pool), -2, pool)
+                    base[as_slice(part, self.block)] = blocks.pool(cols.pool(w, -1, pool), -2, pool)
         self.pooled[band] = True
 
     def _allocate_base(self) -> None:
         if not self._base:
             size = -(-self.queries // self.block), -(-self.keys // self.block)
             self._base = {pool: torch.zeros(size, device=self._device) for pool in ("max", "mean")}
-
-    def _pool_softmax(self, rows: range) -> tuple[Float[Tensor, "rows wide"], Float[Tensor, "rows wide"]]:
-        """The largest weight and the sum of each `block` of keys, for every query; sets the row states.
-
-        One pass: in each chunk of keys the sums are of exp(e − m) with the chunk's own maximum m. After the last chunk
-        the row state is known and rescales them (Milakov & Gimelshein 2018).
-        """
-        width = -(-self.keys // self.block)
-        wide = self.block * max(1, CHUNK // (len(rows) * self.block))
-        maxima = torch.full((len(rows), width), -torch.inf, device=self._device)
-        sums, parts, chunks = torch.zeros(len(rows), width, device=self._device), [], []
-        buffer = self._state.new_empty(0)
-        for start in range(0, self.keys, wide):
-            cols = range(start, min(start + wide, self.keys))
-            if self._all_masked(rows, cols):
-                continue
-            e = self._energy_block(rows, cols, buffer)
-            chunk = _slice(cols, self.block)
-            maxima[:, chunk] = _pooled_keys(e, self.block, "max")
-            m = largest(maxima[:, chunk])
-            sums[:, chunk] = _pooled_keys(_exp_(e.sub_(m)), self.block, "mean")
-            parts.append(RowState(mark_empty(sums[:, chunk].sum(-1).log()), m[:, 0]))
-            chunks.append(chunk)
-        if not chunks:
-            self._set_state(rows, RowState(self._state.new_full((len(rows),), torch.inf)))
-            return _exp_(maxima), sums
-        state = _joined_rows(parts)
-        assert state.anchor is not None
-        anchor, rest = state.anchor[:, None], state.rest[:, None]
-        for chunk, part in zip(chunks, parts, strict=True):
-            assert part.anchor is not None
-            sums[:, chunk] *= ((part.anchor[:, None] - anchor) - rest).exp()
-        self._set_state(rows, state)
-        return _exp_(maxima.sub_(anchor).sub_(rest)), sums
 
     # Tiles
 
@@ -327,9 +145,9 @@ class TilePyramid:
 
     def _pool_rows(self, edges: list[int], tile: Tile, pool: Pool, missing: set[int]) -> Float[Tensor, "high width"]:
         rows = range(edges[0], edges[-1])
-        if missing.intersection(self.bands(rows)) or self._all_masked(rows, tile.cols):
+        if missing.intersection(self.bands(rows)) or self.matrix.all_masked(rows, tile.cols):
             return torch.zeros(len(edges) - 1, tile.width, device=self._device)
-        return self._pool(self.weights(rows, tile.cols), edges, tile.edges[1], pool)
+        return self._pool(self.matrix.weights(rows, tile.cols), edges, tile.edges[1], pool)
 
     def _pool(self, x: Float[Tensor, "rows cols"], rows: list[int], cols: list[int], pool: Pool) -> Tensor:
         """The maximum, or the sum, of every cell. Rows first: they are contiguous, and fewer remain for the columns."""
@@ -341,18 +159,3 @@ class TilePyramid:
         aligned = all(x % self.block == 0 for edges in tile.edges for x in edges[:-1]) and cell >= self.block
         heavy = len(tile.rows) * len(tile.cols) > 2 * BAND and cell >= 2 * self.block
         return self.block > 1 and (aligned or heavy)
-
-
-def _joined_rows(parts: list[RowState]) -> RowState:
-    """The softmax state of rows from those of their chunks of keys, each with its own maximum as the anchor."""
-    rest = torch.stack([part.rest for part in parts])  # [chunks, rows]
-    anchors = torch.stack([part.anchor for part in parts if part.anchor is not None])
-    seen = rest != torch.inf
-    anchor = anchors.masked_fill(~seen, -torch.inf).amax(0)
-    anchor = anchor.masked_fill(anchor == -torch.inf, 0)
-    total = (rest + (anchors - anchor)).masked_fill(~seen, -torch.inf).logsumexp(0)
-    return RowState(mark_empty(total), anchor)
-
-
-def _slice(x: range, block: int = 1) -> slice:
-    return slice(x.start // block, -(-x.stop // block))

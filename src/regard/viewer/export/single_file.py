@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...atomic_write import write_text
 from ..data.library import Library
-from ..data.tile_pyramid import Tile
+from ..data.tile import Tile
 from ..data.trace_view import TraceView
 from ..http.application import create_app
 from ..http.in_process_client import request

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..data.contribution_run import ContributionRun
     from ..data.library import Library
-    from ..data.tile_pyramid import Pool, Tile
+    from ..data.tile import Pool, Tile
     from ..data.trace_view import TraceView
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from ... import limits
 from ...data.neuron_view import MOST_KEYS, neuron_view
-from ...data.tile_pyramid import Tile
+from ...data.tile import Tile
 from ...limits import RequestError
 from ..responses import EncodedArray, json_response
 from .route_parameters import (
@@ -69,7 +69,7 @@ async def weights(
     await jobs.compute_row_states(request, view, call, entry, which, i)
 
     def compute() -> EncodedArray:
-        parts = [jobs.pyramid(view, call, entry, head).weights(i, j) for head in which]
+        parts = [jobs.pyramid(view, call, entry, head).matrix.weights(i, j) for head in which]
         return EncodedArray.of(torch.stack(parts), type)
 
     return (await jobs.run(request, compute)).response(request)
@@ -100,7 +100,7 @@ async def top(
     for at, rows_now in product(range(len(which)), _chunks(i, keys)):  # short jobs: the request can be cancelled
 
         def compute(at: int = at, rows_now: range = rows_now) -> None:
-            best = jobs.pyramid(view, call, entry, which[at]).weights(rows_now, range(keys)).topk(k)
+            best = jobs.pyramid(view, call, entry, which[at]).matrix.weights(rows_now, range(keys)).topk(k)
             values[at] += [[float(f"{w:.6g}") for w in row] for row in best.values.tolist()]
             indices[at] += best.indices.tolist()
 
@@ -126,7 +126,7 @@ async def received(request: Request, trace: TraceId, call: CallId, head: Head = 
     for rows in _chunks(range(queries), keys):
 
         def add(rows: range = rows) -> None:
-            total.add_(jobs.pyramid(view, call, entry, head).weights(rows, range(keys)).sum(0))
+            total.add_(jobs.pyramid(view, call, entry, head).matrix.weights(rows, range(keys)).sum(0))
 
         await jobs.run(request, add)
     return EncodedArray.of(total).response(request)

@@ -16,7 +16,7 @@ from ...data.contribution_run import (
     silence,
     trace_answers,
 )
-from ...data.tile_pyramid import Tile
+from ...data.tile import Tile
 from ...limits import RequestError
 from ..responses import EncodedArray, json_response
 from .call_routes import Edge, Side, check_tile
