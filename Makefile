@@ -61,7 +61,7 @@ test: $(READY) $(MODELS) $(BROWSER) $(NODE) ## every test that needs no GPU
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not gpu'
 
 sweep: $(READY)         ## property tests of attention with many random examples (REGARD_EXAMPLES, 5000 unless set): hours
-	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/test_weights_of_any_size.py \
+	REGARD_EXAMPLES=$${REGARD_EXAMPLES:-5000} $(BIN)/python -m pytest tests/attention/weights/test_weights_of_any_size.py \
 	  tests/attention/test_properties.py
 
 check: $(READY) $(NODE) ## formatting, lint, types, of Python and of JavaScript

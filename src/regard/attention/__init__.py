@@ -23,8 +23,8 @@ from .positions.alibi import Alibi
 from .positions.relative_bias import RelativeBias
 from .positions.rotary import Rotary
 from .select_backend import Plan
-from .weight_statistics import Stats, Top
 from .weights import Weights
+from .weights.weight_statistics import Stats, Top
 
 __all__ = [
     "Additive",

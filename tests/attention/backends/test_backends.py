@@ -67,8 +67,8 @@ def test_the_look_up_family(name: str) -> None:
 def test_blocks_of_any_size(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk over blocks, forced through every shape of block on small inputs."""
     from regard.attention import blocked_attention as blocked
-    from regard.attention import weight_blocks
     from regard.attention.kernels.additive import additive_cpu
+    from regard.attention.weights import weight_blocks
 
     monkeypatch.setattr(blocked, "BLOCK", tile)
     monkeypatch.setattr(weight_blocks, "BLOCK", tile)

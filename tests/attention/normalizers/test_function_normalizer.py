@@ -53,7 +53,7 @@ def test_a_softmax_of_ones_own_is_the_softmax(mask: str, function, backend: str,
 
 
 def test_every_answer_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.attention.weight_blocks.BLOCK", 900)
+    monkeypatch.setattr("regard.attention.weights.weight_blocks.BLOCK", 900)
     torch.manual_seed(0)
     q, k, v = inputs((2,), 40, 90)
     mask = r.causal(3)

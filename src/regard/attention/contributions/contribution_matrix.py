@@ -26,8 +26,8 @@ from ..block_indices import as_range, select, span
 from ..kernels.statistics import contribution_statistics_gpu
 from ..tensor_versions import ChangedInPlaceError, TensorVersions
 from ..torch_transforms import exact
-from ..weight_blocks import blocks
-from ..weight_statistics import Largest, On, Received, Top, flat_outputs
+from ..weights.weight_blocks import blocks
+from ..weights.weight_statistics import Largest, On, Received, Top, flat_outputs
 from .contribution_statistics import ContributionStats, LargestSizes, OfSizes, SignedMap, Spread, cells_of_map
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..weight_statistics import Block
     from ..weights import Weights
+    from ..weights.weight_statistics import Block
     from .contribution_statistics import ContributionStatistic
 
 

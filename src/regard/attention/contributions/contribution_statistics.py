@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 
-from ..weight_statistics import Map, Top
+from ..weights.weight_statistics import Map, Top
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..weight_statistics import Block, Largest, On, Received
+    from ..weights.weight_statistics import Block, Largest, On, Received
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ...attention.weight_statistics import Block
+    from ...attention.weights.weight_statistics import Block
     from ..capture.attention_call import Call
     from ..capture.recorded_calls import Seen
 

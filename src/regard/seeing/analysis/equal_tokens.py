@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...attention import Weights
-    from ...attention.weight_statistics import Block
+    from ...attention.weights.weight_statistics import Block
     from ..capture.tokenized_text import TokenizedText
 
 KINDS = ("identical", "duplicate", "induction", "other sentence", "related")

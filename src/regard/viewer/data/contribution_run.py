@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...attention.weight_statistics import Cells
+from ...attention.weights.pooling_cells import Cells
 from ...decoding.text_generation import generate_ids
 from ...seeing.analysis import TokenizedText, ablate
 from ...seeing.capture.watch import watch

@@ -13,7 +13,7 @@ import torch
 
 from ...attention import Softmax
 from ...attention.normalizers.normalizer import RowState, largest, mark_empty
-from ...attention.weight_statistics import Cells
+from ...attention.weights.pooling_cells import Cells
 
 if TYPE_CHECKING:
     from jaxtyping import Float

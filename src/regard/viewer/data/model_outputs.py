@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...attention.weight_statistics import Cells
+from ...attention.weights.pooling_cells import Cells
 from ...data.batch import BEGIN, END
 from ...decoding.batched_translation import translate
 from ...decoding.beam_hypotheses_per_step import beam_history

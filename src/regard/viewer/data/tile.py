@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ...attention.weight_statistics import Cells
+from ...attention.weights.pooling_cells import Cells
 
 Pool = Literal["max", "mean"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...attention.weight_statistics import Cells
+from ...attention.weights.pooling_cells import Cells
 from .head_matrix import CHUNK, HeadMatrix, as_slice
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
     from torch import Tensor
 
-    from ...weight_statistics import Top
     from ...weights import Weights
+    from ...weights.weight_statistics import Top
     from .kernel_row_state import KernelRowState
     from .matrix_region import MatrixRegion
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...weight_statistics import Top
+from ...weights.weight_statistics import Top
 from .. import ceil
 from ..fast_triton_launch import start_by_name, with_descriptors
 from .key_block_visibility import KeyBlocks, key_blocks, ranges_of

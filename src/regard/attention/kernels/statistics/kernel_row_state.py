@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ...weights import Weights
+    from ...weights.lazy_weight_matrix import WeightMatrix
 
 LOG2E = math.log2(math.e)
 
@@ -36,7 +36,7 @@ class KernelRowState(NamedTuple):
         return {"state": self.rest, "anchor": self.anchor if anchored else self.rest, "ANCHORED": anchored}
 
 
-def kernel_row_state(w: Weights, r: MatrixRegion) -> KernelRowState:
+def kernel_row_state(w: WeightMatrix, r: MatrixRegion) -> KernelRowState:
     """The row state for kernels that read weights of this region."""
     state = w.row_state()
     if state.anchor is None:
@@ -68,7 +68,7 @@ def _inverse(x: Tensor) -> Tensor:
     return torch.where(x == 0, 0, 1 / x)
 
 
-def row_state(w: Weights) -> RowState | None:
+def row_state(w: WeightMatrix) -> RowState | None:
     """The state of the chosen rows by one pass over the keys, where one number per row is enough.
 
     None where it is not, or the kernels do not apply: PyTorch's energies need a state of their own then.
@@ -85,7 +85,7 @@ def row_state(w: Weights) -> RowState | None:
     return one if one.anchor is None else None
 
 
-def _with_sink(w: Weights, state: RowState, unit: float = 1.0) -> RowState:
+def _with_sink(w: WeightMatrix, state: RowState, unit: float = 1.0) -> RowState:
     """A softmax's state with the share of the sink, from that of its keys; the energy of an anchor is anchor · unit."""
     if w.sinks is None:
         return state

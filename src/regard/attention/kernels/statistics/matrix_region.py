@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ...energies.lazy_energy_matrix import EnergyMatrix
     from ...normalizers.normalizer import Normalizer
-    from ...weights import Weights
+    from ...weights.lazy_weight_matrix import WeightMatrix
 
 KIND = {"softmax": 0, "proportional": 1, "threshold": 2, "hard": 3}  # as weight_functions_triton has them
 _MODIFIERS: tuple[list[str], ...] = ([], ["softcap"], ["alibi"], ["softcap", "alibi"])
@@ -145,7 +145,7 @@ class MatrixRegion:
         )
 
 
-def matrix_region(w: Weights, rows: Sequence[int], keys: range | None = None) -> MatrixRegion | None:
+def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = None) -> MatrixRegion | None:
     """The chosen matrices with these queries and keys; None where the kernels do not apply."""
     energies, normalize = w.energies, w.normalize
     keys = range(energies.keys) if keys is None else keys

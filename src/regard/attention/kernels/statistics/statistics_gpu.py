@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from ...weight_statistics import Top
+from ...weights.weight_statistics import Top
 from .. import ceil
 from ..fast_triton_launch import start_by_name
 from .kernel_launches import CANDIDATES, MOST, ROOM, cell_arguments, largest, launch_walk, mean_map, shares

@@ -1,6 +1,6 @@
 """Every answer of Weights beside the same question asked of its dense matrix in float64, for energies of any size.
 
-    make sweep        the whole of it: REGARD_EXAMPLES=5000 python -m pytest tests/attention/test_weights_of_any_size.py
+    make sweep        the whole of it, with REGARD_EXAMPLES=5000
 
 Energies, normalizers, masks, precisions, magnitudes from 1e-30 to 1e30 and backends are drawn at random. The bound is
 what rounding allows, with ε of the precision that energies have (float32 at least):

@@ -11,7 +11,7 @@ from tests.support.attention_cases import energies, inputs, masks
 @pytest.mark.parametrize("mask", ["none", "causal", "empty entry", "dense"])
 @pytest.mark.parametrize("name", ["scaled", "additive", "modified", "own function"])
 def test_is_the_formula_and_differentiable(name: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.attention.weight_blocks.BLOCK", 100)  # several blocks
+    monkeypatch.setattr("regard.attention.weights.weight_blocks.BLOCK", 100)  # several blocks
     torch.manual_seed(0)
     q, k, v = inputs(grad=True)
     energy, rule = energies()[name], masks()[mask]

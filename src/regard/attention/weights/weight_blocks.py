@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .block_indices import positions, span
-from .normalizers.normalizer import RowState
-from .torch_transforms import readable, traced
+from ..block_indices import positions, span
+from ..normalizers.normalizer import RowState
+from ..torch_transforms import readable, traced
 from .weight_statistics import Block
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from .block_indices import Index
-    from .energies.lazy_energy_matrix import EnergyMatrix
-    from .normalizers.normalizer import Normalizer
-    from .weights import Weights
+    from ..block_indices import Index
+    from ..energies.lazy_energy_matrix import EnergyMatrix
+    from ..normalizers.normalizer import Normalizer
+    from .lazy_weight_matrix import WeightMatrix
 
 BLOCK = 1 << 20
 """Numbers in one block of rows: 4 MiB of float32, which stay in cache between the statistics that read them."""
@@ -31,7 +31,7 @@ STEP = 512
 
 
 @torch.no_grad()
-def row_state(weights: Weights) -> RowState:
+def row_state(weights: WeightMatrix) -> RowState:
     """The state of the selected rows, from their energies."""
     energies, normalize = weights.flat(), weights.normalize
     rest = energies.a.new_empty(len(weights.entries), len(weights.queries), dtype=energies.precision)
@@ -45,7 +45,7 @@ def row_state(weights: Weights) -> RowState:
     return normalize.joined(RowState(rest, anchor if anchored else None))
 
 
-def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
+def logsumexp(weights: WeightMatrix, energies: EnergyMatrix, normalize: Normalizer) -> Float[Tensor, "n rows"]:
     """The logarithm of each row's denominator, from energies with a graph. The backward computes each block again."""
 
     def block(entries: Index, queries: Index) -> Tensor:
@@ -63,7 +63,7 @@ def logsumexp(weights: Weights, energies: EnergyMatrix, normalize: Normalizer) -
     return total
 
 
-def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
+def blocks(weights: WeightMatrix, with_log: bool, least: int = 1, whole: bool = False) -> Iterator[Block]:
     """The weights of the selected rows, with all keys where `whole`, else with those that are seen, `least` at least.
 
     Where weights may be negative there are always all keys: the zeros of masked keys can be the largest.
@@ -90,7 +90,7 @@ def blocks(weights: Weights, with_log: bool, least: int = 1, whole: bool = False
         yield Block(w, log, n, rows, positions(queries, weights.device))
 
 
-def _parts(weights: Weights, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
+def _parts(weights: WeightMatrix, energies: EnergyMatrix) -> Iterator[tuple[slice, slice, Index, Index]]:
     """Per block its place among the selected matrices and rows, and which matrices and queries these are."""
     for some, few in energies.blocks(len(weights.entries), len(weights.queries), BLOCK):
         n, rows = slice(some.start, some.stop), slice(few.start, few.stop)
