@@ -25,7 +25,7 @@ import torch
 from benchmarks.joeynmt import THEIR_IDS, theirs
 from regard.data.batch import END, PAD
 from regard.decoding import load_model_and_tokenizers, translate
-from regard.decoding.batched_translation import ON_CPU, ON_GPU
+from regard.decoding.translation import ON_CPU, ON_GPU
 from regard.models import EncoderDecoder, RecurrentDecoderConfig
 from regard.training.preparation.recipe_corpus import read
 from regard.training.run.run_folder import Run

@@ -12,7 +12,7 @@ from torch import nn
 
 from regard import attend, causal, watch
 from regard.seeing.alignment.word_level_weights import word_weights
-from regard.viewer.data.token_words import TokenLabels
+from regard.viewer.data.token_labels import TokenLabels
 from regard.viewer.data.trace_view import TraceView
 from tests.browser.conftest import PAIR
 from tests.support.browser_page import drawn, look, settle

@@ -13,7 +13,7 @@ from regard.decoding import load_model_and_tokenizers
 from regard.decoding.classification import classify
 from regard.models import Classifier, ClassifierConfig, HeadConfig, RecurrentEncoderConfig
 from regard.seeing.alignment.word_level_weights import sum_by_word
-from regard.viewer.data.token_words import TokenLabels
+from regard.viewer.data.token_labels import TokenLabels
 from tests.support.browser_page import drawn, look
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def break_it(
         check_figure_path(save_plot)
     from ..training.run.run_folder import Run
     from ..training.trainer.fit import fit
-    from ..training.trainer.trained_model import DivergedError
+    from ..training.trainer.training_model import DivergedError
 
     switch, runs, diverged = SWITCHES[part], dict[str, Run](), dict[str, str]()
     try:

@@ -82,17 +82,17 @@ def _watch_huggingface(name: str, text: str, second: str | None, device: str, tr
 def _watch_own(name: str, text: str, second: str | None, device: str) -> Seen:
     from ..decoding import load_model_and_tokenizers, translate
     from ..seeing import watch
-    from ..viewer.data.watched_run import TASKS, reads_file, watched_file, watched_run
+    from ..viewer.data.model_run import TASKS, reads_file, watch_file, watch_text
 
     if second is not None:
         raise ValueError(f"{name} reads one sentence; --with is for models that read pairs")
     loaded = load_model_and_tokenizers.load(name, device, wanted=TASKS)
     if reads_file(loaded):
-        seen, _ = watched_file(loaded, text)
+        seen, _ = watch_file(loaded, text)
         seen.model = name
         return seen
     if loaded.model.task != "translate":
-        seen, _ = watched_run(loaded, text)
+        seen, _ = watch_text(loaded, text)
         seen.model = name
         return seen
     with watch(loaded.model) as seen:

@@ -115,10 +115,10 @@ def _library(what: str | None, text: str | None, second: str | None) -> Library:
 
 def _read_file(library: Library, model: ModelEntry, file: str) -> TraceView:
     """The trace of a captioner or a classifier of sounds that reads a file."""
+    from ..viewer.data.model_run import watch_file
     from ..viewer.data.trace_view import TraceView
-    from ..viewer.data.watched_run import watched_file
 
-    seen, grid = watched_file(library.loaded(model), file)
+    seen, grid = watch_file(library.loaded(model), file)
     seen.model = model.name
     if not len(seen):
         raise ValueError(f"no attention of {model.name} could be watched: {seen.advice}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .pair import RowProblem
 from .streaming.arrow_rows import datasets_folder, parquet
-from .streaming.named_cells import column_names, row_cells
+from .streaming.column_names import column_names, row_cells
 from .text_lines import COMPRESSED, LONGEST, lines
 
 if TYPE_CHECKING:

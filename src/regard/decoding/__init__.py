@@ -1,7 +1,5 @@
 """Decoding: greedy and beam search, sampling, translation, text generation, classification, export."""
 
-from .batched_translation import Translation as Translation
-from .batched_translation import translate as translate
 from .beam_search import search as search
 from .beam_state import Hypothesis as Hypothesis
 from .ctranslate2_engine import CTranslate2 as CTranslate2
@@ -11,3 +9,5 @@ from .rescoring import rescore as rescore
 from .rescoring import target_logprobs as target_logprobs
 from .sampling import Sample as Sample
 from .text_generation import generate as generate
+from .translation import Translation as Translation
+from .translation import translate as translate

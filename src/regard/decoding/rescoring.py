@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..data import TokenizerPair
     from ..models import EncoderDecoder
-    from .batched_translation import Translation
+    from .translation import Translation
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jaxtyping import Int64
 
-    from .prepared_split import Split
+    from .split_preparation import Split
 
 
 def sample_indices(begin: int, count: int, size: int, total: int) -> Int64[np.ndarray, "chosen"]:

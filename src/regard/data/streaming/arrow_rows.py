@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..pair import RowProblem
-from .named_cells import column_names, require_columns, row_cells
+from .column_names import column_names, require_columns, row_cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

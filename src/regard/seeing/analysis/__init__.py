@@ -7,7 +7,7 @@ from ..effects.effect_table import Effects
 from ..effects.energy_attribution import EnergyAttribution, energy_attribution
 from ..effects.logit_attribution import LogitAttribution, logit_attribution
 from ..effects.logit_lens import logit_lens, next_tokens
-from ..effects.value_weighted import value_weighted_attention
+from ..effects.value_weighted_attention import value_weighted_attention
 from .ablation import ablate, output_difference
 from .attention_rollout import flow, rollout
 from .distance_between_heads import classical_scaling, head_distances

@@ -13,18 +13,18 @@ from ...checksums import write_checksums
 from ...data import EncodedCorpus, TokenizerPair
 from ...data.label_set import UnknownLabelError
 from ...data.preparation.preparation_cache import PreparationCache
-from ...data.preparation.prepared_split import PAIRS as TEXTS
-from ...data.preparation.prepared_split import PartReport, prepare_split
+from ...data.preparation.split_preparation import PAIRS as TEXTS
+from ...data.preparation.split_preparation import PartReport, prepare_split
 from ...decoding.load_model_and_tokenizers import find
 from ..recipe.data_section import FilesData, StreamData
 from ..run.provenance import Provenance
 from ..streaming.stream_files import NAME as STREAM_FILES
 from ..streaming.stream_positions import NAME as STREAM
+from .data_settings_file import changed_keys, write_settings
 from .preparation_progress import CountedRows, progress_of
 from .preparation_remarks import longest_side, rare_label_remarks, split_name, split_remarks
-from .prepared_settings import changed_keys, write_settings
 from .recipe_corpus import corpus_files, read
-from .scanned_splits import ScannedSplits, in_blocks
+from .split_files import SplitFiles, in_blocks
 from .vocabulary_preparation import VocabularyPreparation
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class CorpusPreparation:
     def __init__(self, run: Run, task: Task, say: Callable[[str], None]) -> None:
         self.run, self.task, self.say = run, task, say
         self.recipe: Recipe = run.recipe
-        self.splits = ScannedSplits(run.recipe)
+        self.splits = SplitFiles(run.recipe)
 
     def prepare(self) -> None:
         train = read(self.recipe.data, "train", self.recipe.source.kind)

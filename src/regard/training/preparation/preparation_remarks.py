@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...data import EncodedCorpus
-    from ...data.preparation.prepared_split import PartReport
+    from ...data.preparation.split_preparation import PartReport
     from ..recipe.data_section import Data
     from ..tasks.task import Task
 

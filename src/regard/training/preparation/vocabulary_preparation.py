@@ -17,7 +17,7 @@ from ..fine_tuning.warm_start import WarmStart
 from ..recipe.data_section import StreamData
 from .preparation_progress import CountedRows
 from .recipe_corpus import read
-from .scanned_splits import ScannedSplits, in_blocks
+from .split_files import SplitFiles, in_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ STREAM_SAMPLE = 300_000  # rows of a stream that the vocabulary is learned from,
 class VocabularyPreparation:
     """Loads the tokenizers of a run, or learns them."""
 
-    def __init__(self, run: Run, splits: ScannedSplits, say: Callable[[str], None]) -> None:
+    def __init__(self, run: Run, splits: SplitFiles, say: Callable[[str], None]) -> None:
         self.run, self.splits, self.say = run, splits, say
         self.recipe: Recipe = run.recipe
 

@@ -15,7 +15,7 @@ from ...models import EncoderDecoder
 from ...seeing.alignment.word_alignment import alignment_error_rate, best_links
 from ...seeing.alignment.word_level_weights import merge_pieces
 from . import bleu as scores
-from .copied_words import copied_share
+from .copy_recall import copy_recall
 from .gold_links import gold_links
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...data import Batch, Pair, TokenizerPair
-    from ...decoding.batched_translation import Engine
     from ...decoding.beam_search import SearchSettings
+    from ...decoding.translation import Engine
     from ...seeing.alignment.word_alignment import Links
     from .bleu import LengthBin, Score
 
@@ -91,7 +91,7 @@ def evaluate_translation(
         tokens_per_second=written / seconds,
         seconds=seconds,
         search={name: value for name, value in how.items() if value is not None},
-        copied=copied_share(texts, pairs, tokenizers),
+        copied=copy_recall(texts, pairs, tokenizers),
     )
     return evaluation, texts
 

@@ -15,7 +15,7 @@ from ...data import Batch, EncodedCorpus, Pair, TokenizerPair
 from ...data.pair_reader import BadRowError
 from ...data.preparation.bpe_dropout import BpeDropout
 from ..preparation.corpus_preparation import VALID_PAIRS, CorpusPreparation
-from ..preparation.prepared_settings import settings_changed
+from ..preparation.data_settings_file import settings_changed
 from ..preparation.recipe_corpus import pair_stream
 from ..recipe.data_section import StreamData
 from ..streaming.stream_files import NAME as STREAM_FILES

@@ -27,7 +27,7 @@ from .cuda_graphs import CudaGraphs
 from .interrupt_signals import InterruptSignals
 from .learning_rate import rate
 from .moving_average import MovingAverage
-from .trained_model import DivergedError, TrainedModel
+from .training_model import DivergedError, TrainingModel
 from .validation import ValidationState, validate
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TrainingModule(lightning.LightningModule):
     """
 
     model: Any  # an `EncoderDecoder` or a `Classifier`, from `Task.model`
-    trained: TrainedModel
+    training_model: TrainingModel
 
     def __init__(self, run: Run, task: Task, corpora: DataModule, bar: ProgressBar) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class TrainingModule(lightning.LightningModule):
         torch.manual_seed(recipe.seed)  # the same weights on every process …
         with self.trainer.strategy.root_device:  # … by any strategy: each device has random numbers of its own …
             self.model = self.task.model(self.corpora.tokenizers, self.corpora.train)
-        self.trained = TrainedModel(self.model, self.run, self.trainer.strategy, starts=self.starts)
+        self.training_model = TrainingModel(self.model, self.run, self.trainer.strategy, starts=self.starts)
         lightning.seed_everything(recipe.seed + self.global_rank, verbose=False)  # … and different dropout
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -122,7 +122,7 @@ class TrainingModule(lightning.LightningModule):
         elif self._chance is not None:  # there are more processes than before
             lightning.seed_everything(self.run.recipe.seed + self.global_rank + update, verbose=False)
         if self.settings.ema:
-            self.trained.average = MovingAverage(self.model, self.settings.ema, self._averages)
+            self.training_model.average = MovingAverage(self.model, self.settings.ema, self._averages)
         self.model.train()
         if self.corpora.fixed_shapes:
             mixed = torch.bfloat16 if self.trainer.precision == "bf16-mixed" else None
@@ -164,8 +164,8 @@ class TrainingModule(lightning.LightningModule):
             group["lr"] = now * share
         optimizer.step()
         optimizer.zero_grad()
-        if self.trained.average is not None:
-            self.trained.average.update(self.trainer.global_step)
+        if self.training_model.average is not None:
+            self.training_model.average.update(self.trainer.global_step)
         if isinstance(self.model, EncoderDecoder):
             self.model.decoder.updated()
         self._sums = sums if self._sums is None else self._sums.to(sums.device) + sums
@@ -263,8 +263,8 @@ class TrainingModule(lightning.LightningModule):
         began = time.perf_counter()
         self.bar.move(update, "validating …")
         self.model.eval()
-        with torch.no_grad(), self.trained.averaged():
-            whole = self.trained.whole(self.device)
+        with torch.no_grad(), self.training_model.averaged():
+            whole = self.training_model.whole(self.device)
             nll, score = validate(self.task, self.corpora, whole, self.global_rank, self.trainer.world_size)
         self.model.train()
         self._record({"update": update, "valid_nll": nll, self.task.column: abs(score)})
@@ -317,8 +317,8 @@ class TrainingModule(lightning.LightningModule):
         sums = None if self._sums is None else self._sums.cpu()
         groups = list(parameter_groups(self, self.settings))
         checkpoint["regard"] = {"standing": asdict(self.standing), "chance": states, "sums": sums, "groups": groups}
-        if self.trained.average is not None:
-            checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self.trained.average.averages]
+        if self.training_model.average is not None:
+            checkpoint["regard"]["average"] = [tensor.cpu() for tensor in self.training_model.average.averages]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         state = checkpoint["regard"]
@@ -334,4 +334,4 @@ class TrainingModule(lightning.LightningModule):
         self._sums = state["sums"]  # on the CPU: the module is moved to its device later
 
     def _weights(self) -> dict[str, Tensor]:
-        return self.trained.weights(self.trainer.global_step, keep=self.global_rank == 0)
+        return self.training_model.weights(self.trainer.global_step, keep=self.global_rank == 0)

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ...data.batch import BEGIN, END
-from ...decoding.batched_translation import translate
 from ...decoding.source_batches import stacked
+from ...decoding.translation import translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...decoding.batched_translation import translate
 from ...decoding.classification import classify
+from ...decoding.translation import translate
 from ...seeing.analysis import ablate
 from ..limits import RequestError
 from .trace_view import TraceView

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .. import limits
 from ..limits import ClientDisconnected, RequestError
+from .model_run import watch_text
 from .trace_view import TraceView
-from .watched_run import watched_run
 
 if TYPE_CHECKING:
     import threading
@@ -230,7 +230,7 @@ class Library:
         """What a model attends to over a text, and the number of tokens of its prompt; adds no trace."""
         loaded = self.loaded(model)
         if model.ours:
-            return watched_run(loaded, text, generate)
+            return watch_text(loaded, text, generate)
         if generate:
             return loaded.generate(loaded.encode(text), generate), 0
         return loaded.read(loaded.encode(text, second)), 0

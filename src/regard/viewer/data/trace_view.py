@@ -15,7 +15,7 @@ from ...seeing.analysis import THRESHOLDS, Patterns
 from ...seeing.capture.call_inputs_and_output import evenly_spaced
 from ...seeing.capture.tokenized_text import WORD_START
 from .. import limits
-from .token_words import TokenLabels
+from .token_labels import TokenLabels
 
 if TYPE_CHECKING:
     from ...attention import Weights

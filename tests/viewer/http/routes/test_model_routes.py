@@ -17,9 +17,9 @@ import torch
 
 from regard.data.picture_reader import PictureReader
 from regard.decoding import load_model_and_tokenizers
-from regard.decoding.batched_translation import translate
 from regard.decoding.beam_hypotheses_per_step import beam_history
 from regard.decoding.classification import classify
+from regard.decoding.translation import translate
 from regard.viewer import limits
 from regard.viewer.data.library import Library, ModelEntry, installed_models, model_at
 from regard.viewer.data.sample_files import SAMPLES

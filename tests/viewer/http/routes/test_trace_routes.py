@@ -9,7 +9,7 @@ import torch
 
 from regard.seeing import load_trace
 from regard.seeing.analysis import Patterns
-from regard.viewer.data.token_words import TokenLabels
+from regard.viewer.data.token_labels import TokenLabels
 from regard.viewer.data.trace_view import TraceView
 from tests.support.viewer_client import WORDS, app_of, array_of, error_of, get, json_of, post, seen_of
 

@@ -116,7 +116,7 @@ function patternOf(parts) {
 
 const SPECIAL = /^(\[[A-Z]+\d*\]|<\/?[a-z]+>|<\|.+\|>|<(start|end)_of_\w+>)$/;
 
-/** The number of each piece's word, and whether it is special; as viewer/data/token_words.py. */
+/** The number of each piece's word, and whether it is special; as viewer/data/token_labels.py. */
 export function labelsOf(tokens) {
   const special = tokens.map((token) => SPECIAL.test(token));
   const begins = tokens.some((token) => token.startsWith(SPACE));

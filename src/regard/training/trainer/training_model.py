@@ -34,7 +34,7 @@ class DivergedError(ValueError):
         self.reason = reason
 
 
-class TrainedModel:
+class TrainingModel:
     """A model while it is trained, with the moving average of its weights where there is one."""
 
     def __init__(self, model: Any, run: Run, strategy: Strategy, *, starts: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regard.data import Pair, TokenizerPair
-from regard.training.score.copied_words import copied_share
+from regard.training.score.copy_recall import copy_recall
 
 
 @pytest.mark.parametrize("slots", [0, 20])
@@ -18,6 +18,6 @@ def test_unknown_words_of_source_and_reference_count(slots: int) -> None:
         Pair("the bird", "le oiseau", 2),
     ]
     texts = ["zork voit <unk>", "le oiseau 74", ""]
-    assert copied_share(texts, pairs, tokenizers) == pytest.approx(1 / 3)
-    assert copied_share(["zork zork zork", "47", ""], pairs, tokenizers) == 1
-    assert copied_share([""], pairs[2:], tokenizers) is None
+    assert copy_recall(texts, pairs, tokenizers) == pytest.approx(1 / 3)
+    assert copy_recall(["zork zork zork", "47", ""], pairs, tokenizers) == 1
+    assert copy_recall([""], pairs[2:], tokenizers) is None

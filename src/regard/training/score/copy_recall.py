@@ -1,4 +1,4 @@
-"""How many unknown words of the source a translation has where the reference has them: names and numbers."""
+"""Copy recall: the share of unknown words of source and reference, names and numbers, that a translation has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ...data import Pair, TokenizerPair
 
 
-def copied_share(texts: Sequence[str], pairs: Sequence[Pair], tokenizers: TokenizerPair) -> float | None:
+def copy_recall(texts: Sequence[str], pairs: Sequence[Pair], tokenizers: TokenizerPair) -> float | None:
     """Of the words that source and reference have and the vocabulary lacks, the share that the translation has.
 
     Each counts as often as the reference has it. None where there is no such word.

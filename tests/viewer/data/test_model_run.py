@@ -25,8 +25,8 @@ from regard.models import (
 )
 from regard.seeing.capture.trace_folder import load_trace
 from regard.seeing.drawing.head_report import row_and_column_tokens
+from regard.viewer.data.model_run import reads_file, watch_file, watch_text
 from regard.viewer.data.trace_view import TraceView
-from regard.viewer.data.watched_run import reads_file, watched_file, watched_run
 
 SENTENCE = "the fbi is chasing a criminal"
 WORDS = SENTENCE.split()
@@ -52,7 +52,7 @@ def lstmn_classifier() -> Pretrained:
 
 @pytest.mark.parametrize(("make", "tokens"), [(lstmn_language_model, WORDS), (lstmn_classifier, [*WORDS, "</s>"])])
 def test_each_row_of_an_lstmn_is_a_word_and_each_column_an_earlier_one(make: object, tokens: list[str]) -> None:
-    seen, _ = watched_run(make(), SENTENCE)  # type: ignore[operator]
+    seen, _ = watch_text(make(), SENTENCE)  # type: ignore[operator]
     [call] = [call for call in seen if call.kind == "self"]
     assert row_and_column_tokens(seen, call) == (tokens[1:], tokens[:-1])
     described = TraceView.of(seen).describe()
@@ -64,7 +64,7 @@ def test_each_row_of_an_lstmn_is_a_word_and_each_column_an_earlier_one(make: obj
 def test_a_captioner_reads_a_picture_and_its_columns_are_cells() -> None:
     loaded = load_model_and_tokenizers.load("scenes-soft")
     assert reads_file(loaded)
-    seen, grid = watched_file(loaded, "scene:test:0:7")
+    seen, grid = watch_file(loaded, "scene:test:0:7")
     rows, columns = row_and_column_tokens(seen, seen[0])
     assert grid == (8, 8)
     assert columns[:9] == ["0,0", "0,1", "0,2", "0,3", "0,4", "0,5", "0,6", "0,7", "1,0"]
@@ -85,7 +85,7 @@ def test_a_trace_of_a_pointer_has_the_copied_words_and_p_gen(tmp_path: Path) -> 
     with torch.no_grad():
         model.decoder.gate.bias.fill_(-1e3)  # always copy
     loaded = Pretrained(model, TokenizerPair(tokenizer, tokenizer), Path(), None, {})
-    seen, _ = watched_run(loaded, "zork 4711")
+    seen, _ = watch_text(loaded, "zork 4711")
     assert seen.sides["source"] == ["zork", "4711", "</s>"]
     assert set(seen.sides["target"]) <= {"zork", "4711", "</s>"}
     assert seen.sides["generation"] == ["0.0000"] * len(seen.sides["target"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...data.preparation.prepared_split import Split
+from ...data.preparation.split_preparation import Split
 from ..recipe.data_section import FilesData
 from .recipe_corpus import corpus_parts
 
@@ -19,7 +19,7 @@ def in_blocks(recipe: Recipe) -> bool:
     return isinstance(recipe.data, FilesData) and recipe.source.kind == "text"
 
 
-class ScannedSplits:
+class SplitFiles:
     """The splits of data in files."""
 
     def __init__(self, recipe: Recipe) -> None:

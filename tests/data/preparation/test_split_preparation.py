@@ -19,11 +19,11 @@ import pytest
 from regard.data import EncodedCorpus, Pair, Tokenizer, TokenizerPair
 from regard.data.encoded_corpus import ARRAYS
 from regard.data.pair_reader import BadRowError
-from regard.data.preparation import corpus_part, encode_shards, line_blocks, prepared_split
+from regard.data.preparation import corpus_part, encode_shards, line_blocks, split_preparation
 from regard.data.preparation.corpus_part import CorpusPart
 from regard.data.preparation.hold_out import is_held_out
 from regard.data.preparation.preparation_cache import PreparationCache
-from regard.data.preparation.prepared_split import Split, prepare_split
+from regard.data.preparation.split_preparation import Split, prepare_split
 from regard.data.preparation.vocabulary_sample import SampledPairs, sample_indices
 from regard.data.text_lines import BOM
 
@@ -44,7 +44,7 @@ def texts(count: int, seed: int) -> list[tuple[str, str]]:
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (line_blocks, corpus_part, prepared_split):
+    for module in (line_blocks, corpus_part, split_preparation):
         monkeypatch.setattr(module, "BLOCK_LINES", 7)
 
 
@@ -134,7 +134,9 @@ def test_every_format_gives_what_reading_row_by_row_gives(tmp_path: Path, tokeni
             assert reports[0].reasons == part.reader.reasons, name
             assert reports[0].first == part.reader.first, name
             if valid:
-                lines = (tmp_path / f"{name}-{valid}" / prepared_split.PAIRS).read_text(encoding="utf-8").splitlines()
+                lines = (
+                    (tmp_path / f"{name}-{valid}" / split_preparation.PAIRS).read_text(encoding="utf-8").splitlines()
+                )
                 assert [json.loads(line)[0] for line in lines] == wanted.rows.tolist()
     assert len(wanted) > 5
 
@@ -160,7 +162,7 @@ def test_processes_make_the_same_as_one(
 ) -> None:
     part = CorpusPart((str(write_tsv(tmp_path / "train.tsv", texts(200, 3))),), (0, 1))
     one, _, _ = prepared(split_of(part, longest=14), tokenizers, tmp_path / "one", tmp_path / "cache-1")
-    monkeypatch.setattr(prepared_split, "SMALL", 0)
+    monkeypatch.setattr(split_preparation, "SMALL", 0)
     monkeypatch.setenv("REGARD_PROCESSES", "2")
     two, _, blocks = prepared(split_of(part, longest=14), tokenizers, tmp_path / "two", tmp_path / "cache-2")
     assert_same(one, two)
@@ -224,19 +226,19 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(
 KILLED = """
 import sys, time
 from pathlib import Path
-from regard.data.preparation import corpus_part, encode_shards, line_blocks, prepared_split
+from regard.data.preparation import corpus_part, encode_shards, line_blocks, split_preparation
 from regard.data.preparation.corpus_part import CorpusPart
 from regard.data.preparation.preparation_cache import PreparationCache
-for module in (line_blocks, corpus_part, prepared_split):
+for module in (line_blocks, corpus_part, split_preparation):
     module.BLOCK_LINES = 7
 folder = Path(sys.argv[1])
 part, scans = CorpusPart((str(folder / "train.tsv"),), (0, 1)).scan()
 def slow(rows):
     print(rows, flush=True)
     time.sleep(60 if sys.argv[2] == "slow" else 0)
-split = prepared_split.Split((part,), (scans,), longest=14)
+split = split_preparation.Split((part,), (scans,), longest=14)
 cache = PreparationCache(folder / "cache")
-prepared_split.prepare_split(split, folder / "tokenizers", folder / sys.argv[2], cache, print, slow)
+split_preparation.prepare_split(split, folder / "tokenizers", folder / sys.argv[2], cache, print, slow)
 """
 
 

@@ -1,12 +1,12 @@
-"""Runs of regard's own models while their attention is watched: over a text, a picture or a sound."""
+"""Runs of regard's own models over a text, a picture or a sound, with their attention recorded."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...decoding.batched_translation import translate
 from ...decoding.classification import classify
 from ...decoding.text_generation import generate
+from ...decoding.translation import translate
 from ...seeing.capture.watch import watch
 
 if TYPE_CHECKING:
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ...seeing import Seen
 
 TASKS = ("translate", "classify", "write", "caption")
-"""Tasks of models (`model.task`) that `watched_run` and `watched_file` run."""
+"""Tasks of models (`model.task`) that `watch_text` and `watch_file` run."""
 
 
 def reads_file(loaded: Pretrained) -> bool:
-    """Whether a model reads files, pictures or sounds: `watched_file` runs it, not `watched_run`."""
+    """Whether a model reads files, pictures or sounds: `watch_file` runs it, not `watch_text`."""
     return bool(loaded.tokenizers.source.kind in ("picture", "sound"))
 
 
-def watched_file(loaded: Pretrained, file: str) -> tuple[Seen, tuple[int, int] | None]:
+def watch_file(loaded: Pretrained, file: str) -> tuple[Seen, tuple[int, int] | None]:
     """What a captioner or a classifier of sounds attended to over a file, and the grid of a picture's cells.
 
     For commands only: a file is opened by its name, which no request of a browser may give.
@@ -50,7 +50,7 @@ def _caption(loaded: Pretrained, file: str) -> tuple[Seen, tuple[int, int]]:
     return seen, (side, side)
 
 
-def watched_run(loaded: Pretrained, text: str, tokens: int = 0) -> tuple[Seen, int]:
+def watch_text(loaded: Pretrained, text: str, tokens: int = 0) -> tuple[Seen, int]:
     """What a model attended to over a text, and the number of tokens of its prompt (0 where it has none).
 
     `tokens` are generated after the text by a model that writes.
