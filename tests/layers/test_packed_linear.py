@@ -12,13 +12,18 @@ from torch import nn
 
 from regard.decoding import search
 from regard.layers import linear, packed_linear, packed_weights
-from regard.layers.packed_linear import pack
+from regard.layers.packed_linear import kernel_rows, pack
+from regard.layers.recurrent import deferred_gradient
+from regard.layers.recurrent.deferred_gradient import DeferredLinear
 from regard.models import EncoderDecoder, EncoderDecoderConfig
 from tests.support.small_models import DECODERS, ENCODERS, VOCABULARY, batch
 
 
 @pytest.fixture
-def layer() -> nn.Linear:
+def layer(monkeypatch: pytest.MonkeyPatch) -> nn.Linear:
+    """A layer that is packed although it is small."""
+    monkeypatch.setattr(packed_linear, "SMALLEST_MATRIX", 0)
+    monkeypatch.setattr(packed_linear, "SMALLEST_PRODUCT", 0)
     torch.manual_seed(0)
     return nn.Linear(24, 40)
 
@@ -33,13 +38,16 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return product(*arguments)
 
     monkeypatch.setattr(packed_linear, "product", counted)
+    monkeypatch.setattr(deferred_gradient, "product", counted)
     return calls
 
 
 def _error(layer: nn.Linear, x: torch.Tensor) -> float:
     """The largest difference to the formula in float64."""
     exact = x.double() @ layer.weight.detach().double().mT + layer.bias.detach().double()
-    return float((linear(layer, x).double() - exact).abs().max())
+    y = linear(layer, x)
+    assert y.shape == exact.shape
+    return float((y.double() - exact).abs().max()) if y.numel() else 0.0
 
 
 needs_onednn = pytest.mark.skipif(pack(torch.ones(2, 2)) is None, reason="this PyTorch has no oneDNN")
@@ -47,12 +55,78 @@ needs_onednn = pytest.mark.skipif(pack(torch.ones(2, 2)) is None, reason="this P
 
 @needs_onednn
 @torch.no_grad()
-@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (3, 7, 24), (200, 24)])
+@pytest.mark.parametrize("shape", [(24,), (1, 24), (5, 24), (3, 7, 24), (200, 24), (0, 24)])
 def test_products_are_those_of_the_formula(layer: nn.Linear, products: list[int], shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
     with packed_weights(layer):
         assert _error(layer, x) < 24 * 2**-22
     assert products == [1]
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, torch.Size]]:
+    """(rows, shape of the matrix) of each product that oneDNN computes: it compiles and keeps a kernel for each."""
+    calls: list[tuple[int, torch.Size]] = []
+    compute = packed_linear._linear
+    assert compute is not None
+
+    def recorded(x: torch.Tensor, packed: torch.Tensor, *arguments: object) -> torch.Tensor:
+        calls.append((x[..., 0].numel(), packed.shape))
+        y: torch.Tensor = compute(x, packed, *arguments)
+        return y
+
+    monkeypatch.setattr(packed_linear, "_linear", recorded)
+    return calls
+
+
+@needs_onednn
+@torch.no_grad()
+def test_many_row_counts_need_few_kernels(layer: nn.Linear, kernels: list[tuple[int, torch.Size]]) -> None:
+    """oneDNN keeps each kernel, 0.6 MB, so a server whose requests have many row counts would need gigabytes."""
+    with packed_weights(layer):
+        for rows in range(1, 641):
+            assert linear(layer, torch.ones(rows, 24)).shape == (rows, 40)
+    assert len(kernels) == 640
+    assert len(set(kernels)) == 33
+
+
+def test_kernels_have_at_most_a_quarter_more_rows() -> None:
+    for rows in range(1, 3000):
+        assert rows <= kernel_rows(rows) <= rows * 5 / 4
+
+
+@needs_onednn
+@pytest.mark.parametrize("decoder", ["Transformer", "Bahdanau, dot"])
+def test_searches_of_many_sizes_need_few_kernels(
+    decoder: str, layer: nn.Linear, kernels: list[tuple[int, torch.Size]]
+) -> None:
+    config = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
+    model = EncoderDecoder(config).eval()
+    for sentences in range(1, 21):
+        pairs = batch(sentences, places=4)
+        with torch.no_grad():
+            search(model, model.encode(pairs.source, pairs.source_lengths), beams=3, longest=2)
+    assert {rows for rows, _ in kernels} <= {kernel_rows(rows) for rows in range(1, 61)}
+
+
+@needs_onednn
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("shape", "rows", "packs"),
+    [((256, 256), 5, 0), ((256, 256), 160, 0), ((768, 256), 5, 1), ((512, 512), 1, 0), ((2048, 512), 1, 1)],
+)
+def test_only_products_that_are_faster_are_packed(
+    products: list[int], shape: tuple[int, int], rows: int, packs: int
+) -> None:
+    layer = nn.Linear(shape[1], shape[0])
+    step = DeferredLinear(layer.weight, layer.bias)
+    step(torch.randn(rows, shape[1]))
+    for multiply in (lambda x: linear(layer, x), step):
+        products[0] = 0
+        x = torch.randn(rows, shape[1])
+        with packed_weights(layer):
+            torch.testing.assert_close(multiply(x), layer(x), rtol=1e-4, atol=1e-4)
+        assert products == [packs]
 
 
 @needs_onednn

@@ -1,17 +1,24 @@
 """Matrices packed for repeated products: a search multiplies a few rows with the same weights at every step.
 
-On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product with 5 rows then takes less
-than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a product with 50 rows.
+On a CPU oneDNN stores such a matrix in the order in which its kernel reads it. A product of a large matrix with 5 rows
+then takes less than half as long, one with 160 rows about a tenth less. Packing a matrix takes about as long as a
+product with 50 rows. Small products are slower packed: `pays` has the limits.
+
+oneDNN compiles a kernel for each number of rows and each shape of a matrix, about 0.6 MB, and keeps 1024 of them.
+`product` rounds the number of rows up, so a server needs few kernels however many rows its requests have.
+`python -m benchmarks.packed_products` measures both.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.nn.modules.module import _has_any_global_hook
 
 from ..attention.torch_transforms import plain, traced, transformed
@@ -24,6 +31,16 @@ if TYPE_CHECKING:
 # PyTorch's compiler uses these operators. A build of PyTorch without oneDNN lacks them.
 _pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _linear = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+
+SMALLEST_MATRIX = 3 * 2**16
+"""Elements of a matrix that is packed. A product with 256 × 256 takes longer packed, with 768 × 256 it does not."""
+SMALLEST_PRODUCT = 2**19
+"""Multiplications of a product that is packed: calling oneDNN takes about 10 μs more than calling the BLAS library."""
+
+
+def pays(rows: int, matrix: Tensor) -> bool:
+    """Whether a product of so many rows with this matrix is faster packed."""
+    return matrix.numel() >= SMALLEST_MATRIX and rows * matrix.numel() >= SMALLEST_PRODUCT
 
 
 def pack(matrix: Float[Tensor, "out in"]) -> Tensor | None:
@@ -42,8 +59,22 @@ def product(
     x: Float[Tensor, "*rows in"], packed: Tensor, bias: Float[Tensor, "out"] | None
 ) -> Float[Tensor, "*rows out"]:
     """x Mᵀ + b, of a matrix M that was packed. It has no derivative."""
-    y: Tensor = _linear(x, packed, bias, "none", [], "")  # type: ignore[misc]
-    return y
+    rows = prod(x.shape[:-1])
+    extra = kernel_rows(rows) - rows
+    if not extra:
+        y: Tensor = _linear(x, packed, bias, "none", [], "")  # type: ignore[misc]
+        return y
+    y = _linear(pad(x.reshape(rows, -1), (0, 0, 0, extra)), packed, bias, "none", [], "")  # type: ignore[misc]
+    return y[:rows].unflatten(0, x.shape[:-1])
+
+
+def kernel_rows(rows: int) -> int:
+    """Rows of the kernel that multiplies this many: four numbers between a power of two and the next, 8 or fewer exactly.
+
+    These are 25 numbers for up to 160 rows, and 37 for up to 1,280.
+    """
+    step = max(1, 2 ** (rows - 1).bit_length() // 8)
+    return -(-rows // step) * step
 
 
 class _PackedMatrix:
@@ -85,7 +116,7 @@ def packed_weights(*modules: nn.Module) -> Iterator[None]:
 
 
 def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
-    """layer(x), by the packed copy of its matrix where a block of `packed_weights` has one.
+    """layer(x), by the packed copy of its matrix where a block of `packed_weights` has one and that is faster.
 
     A layer with hooks, gradients, autocast and other dtypes or widths than the matrix has are left to the layer itself.
     """
@@ -105,5 +136,7 @@ def _packed_matrix(layer: nn.Linear, x: Tensor) -> Tensor | None:
     if torch._C._len_torch_function_stack() or not plain(x, weight):
         return None
     if x.dtype != torch.float32 or x.device != weight.device or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
+        return None
+    if not pays(prod(x.shape[:-1]), weight):
         return None
     return matrix.update(weight)

@@ -17,7 +17,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...attention.torch_transforms import exact, plain
-from ..packed_linear import pack, product
+from ..packed_linear import pack, pays, product
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -122,10 +122,11 @@ class DeferredLinear:
     def __call__(self, x: Float[Tensor, "*batch rows in"]) -> Float[Tensor, "*batch rows out"]:
         x = x.to(self.matrix.dtype)
         if not torch.is_grad_enabled() and plain(x):
-            if self._has_run and self._packed is None and x.dim() == 2 and len(x) > 1:  # one row gains nothing
-                self._packed = pack(self.matrix)
+            faster = self._has_run and x.dim() == 2 and pays(len(x), self.matrix)
             self._has_run = True
-            if self._packed is not None:
+            if faster and self._packed is None:
+                self._packed = pack(self.matrix)
+            if faster and self._packed is not None:
                 return product(x, self._packed, self.bias)
         if self._edge is None:
             return _product(x, self.matrix, self.bias)
