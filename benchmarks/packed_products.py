@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def speeds() -> None:
         cells = []
         for rows in ROWS:
             x = torch.randn(rows, width)
-            ratio = _seconds(lambda x=x: linear(x, matrix, bias)) / _seconds(lambda x=x: product(x, packed, bias))  # type: ignore[misc]
+            ratio = _seconds(partial(linear, x, matrix, bias)) / _seconds(partial(product, x, packed, bias))
             cells.append(f"{ratio:10.2f}{'*' if pays(rows, matrix) else ' '} ")
         print(f"{out} × {width}".ljust(12), *cells, flush=True)
 

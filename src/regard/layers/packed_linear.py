@@ -69,7 +69,7 @@ def product(
 
 
 def kernel_rows(rows: int) -> int:
-    """Rows of the kernel that multiplies this many: four numbers between a power of two and the next, 8 or fewer exactly.
+    """Rows of the kernel that multiplies this many: up to 8 as many, then four numbers for each power of two.
 
     These are 25 numbers for up to 160 rows, and 37 for up to 1,280.
     """
