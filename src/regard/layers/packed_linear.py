@@ -61,11 +61,9 @@ def product(
     """x Mᵀ + b, of a matrix M that was packed. It has no derivative."""
     rows = prod(x.shape[:-1])
     extra = kernel_rows(rows) - rows
-    if not extra:
-        y: Tensor = _linear(x, packed, bias, "none", [], "")  # type: ignore[misc]
-        return y
-    y = _linear(pad(x.reshape(rows, -1), (0, 0, 0, extra)), packed, bias, "none", [], "")  # type: ignore[misc]
-    return y[:rows].unflatten(0, x.shape[:-1])
+    padded = pad(x.reshape(rows, -1), (0, 0, 0, extra)) if extra else x
+    y: Tensor = _linear(padded, packed, bias, "none", [], "")  # type: ignore[misc]
+    return y[:rows].reshape(*x.shape[:-1], -1) if extra else y
 
 
 def kernel_rows(rows: int) -> int:
@@ -73,7 +71,7 @@ def kernel_rows(rows: int) -> int:
 
     These are 25 numbers for up to 160 rows, and 37 for up to 1,280.
     """
-    step = max(1, 2 ** (rows - 1).bit_length() // 8)
+    step = max(1, (1 << (rows - 1).bit_length()) // 8)
     return -(-rows // step) * step
 
 
