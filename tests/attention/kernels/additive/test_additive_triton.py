@@ -16,7 +16,7 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 skip_without_triton()
 with interpreted():
     from regard.attention.kernels import energies_to_output_and_back_triton
-    from regard.attention.kernels.additive import additive_few_queries_forward_backward_triton as few_kernels
+    from regard.attention.kernels.additive import additive_few_queries_triton as few_kernels
     from regard.attention.kernels.additive import additive_gpu
     from regard.attention.kernels.additive import additive_short_sequences_triton as short_kernels
     from regard.attention.kernels.additive.additive_op import additive, additive_backward
@@ -194,8 +194,8 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     monkeypatch.setattr(short_kernels, "LONGEST", 0)
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
-    monkeypatch.setattr(few_kernels, "_forwards", {})  # and nothing remembered of how it was done before
-    monkeypatch.setattr(few_kernels, "_backwards", {})
+    monkeypatch.setattr(few_kernels.launches, "_forwards", {})  # without launches that are kept from before
+    monkeypatch.setattr(few_kernels.launches, "_backwards", {})
     for result, truth in zip((*ours(inputs), *our_gradients(inputs, grads)), (*whole, *slopes), strict=True):
         torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)
 

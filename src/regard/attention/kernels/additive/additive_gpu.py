@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .. import energies_to_output_and_back_triton
 from . import additive_backward_triton as many_queries
-from . import additive_few_queries_forward_backward_triton as few_queries
+from . import additive_few_queries_triton as few_queries
 from . import additive_short_sequences_triton as short_sequences
 from .additive_energies_triton import energies, padded, side
 
@@ -29,9 +29,9 @@ def forward(
     """Output and log-sum-exp; +∞ marks a row that sees no key."""
     options = options.expand(*a.shape[:2])
     if few_queries.applies(a, v):
-        return few_queries.forward(a, b, w, v, options)
+        return few_queries.launches.forward(a, b, w, v, options)
     if short_sequences.applies(a, v):
-        return short_sequences.forward(a, b, w, v, options)
+        return short_sequences.launches.forward(a, b, w, v, options)
     left, right, weight, keys = side(a, True), side(b, True), padded(w), slice(0, b.shape[1])
 
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
@@ -57,7 +57,7 @@ def backward(
     inputs = (grad, None if grad_lse is None else grad_lse.contiguous(), a, b, w, v, out.contiguous(), lse.contiguous())
     options = options.expand(*a.shape[:2])
     if few_queries.applies(a, v):
-        return few_queries.backward(*inputs, options)
+        return few_queries.launches.backward(*inputs, options)
     if short_sequences.applies(a, v):
-        return short_sequences.backward(*inputs, options)
+        return short_sequences.launches.backward(*inputs, options)
     return many_queries.backward(*inputs, options)

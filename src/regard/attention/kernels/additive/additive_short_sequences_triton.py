@@ -12,21 +12,18 @@ give the same bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
 import triton
 import triton.language as tl
 
 from .. import ceil
 from ..energies_to_output_and_back_triton import LN2, LOG2E, WORKSPACE, kept
-from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
+from ..fast_triton_launch import Launch, leading_strides
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, keys_at_once, reciprocal
+from .additive_launches import AdditiveLaunches, BackwardLaunches, ForwardLaunches
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from jaxtyping import Float
     from torch import Tensor
 
     from .. import KernelArguments
@@ -199,14 +196,6 @@ def _backward(
     _store_halves(dw + part * d, at, row, d, first[None, :], second[None, :])
 
 
-class _Backward(NamedTuple):
-    """How one kind of call is run."""
-
-    step: Launch
-    add_dw: Launch
-    blocks: int
-
-
 def applies(a: Tensor, v: Tensor) -> bool:
     """Whether the sequences are short, and the parts of da fit into the workspace."""
     (n, q, d), (k, width) = a.shape, v.shape[1:]
@@ -215,62 +204,16 @@ def applies(a: Tensor, v: Tensor) -> bool:
     return n * q * d * ceil(k, keys_at_once(d, width, BACKWARD_TILE)[0]) <= WORKSPACE
 
 
-_forwards: dict[Hashable, Launch] = {}
-_backwards: dict[Hashable, _Backward] = {}
-
-
-def forward(
-    a: Float[Tensor, "n q d"],
-    b: Float[Tensor, "n k d"],
-    w: Float[Tensor, " d"],
-    v: Float[Tensor, "n k d_v"],
-    options: KernelArguments,
-) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
-    """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    a, b, w, v = dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
-    start, stop, seed, scale, dropout = options
-    key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
-    step = _forwards.get(key)
+def _forward_launches(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> ForwardLaunches:
+    start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
-    if step is None:
-        numbers = (*leading_strides(a, b, v, start, stop), q, k, d, width, scale, dropout)
-        flags = (start is not None, dropout > 0, ROWS, *keys_at_once(d, width, FORWARD_TILE))
-        step = remember(_forwards, key, Launch(_forward, (n, ceil(q, ROWS), 1), (*numbers, *flags), num_warps=WARPS))
-    out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
-    step(a, b, w, v, start, stop, seed, out, lse)
-    return out, lse
+    numbers = (*leading_strides(a, b, v, start, stop), q, k, d, width, scale, dropout)
+    flags = (start is not None, dropout > 0, ROWS, *keys_at_once(d, width, FORWARD_TILE))
+    step = Launch(_forward, (n, ceil(q, ROWS), 1), (*numbers, *flags), num_warps=WARPS)
+    return ForwardLaunches(step, None, 1)
 
 
-def backward(
-    grad: Float[Tensor, "n q d_v"],
-    grad_lse: Float[Tensor, "n q"] | None,
-    a: Float[Tensor, "n q d"],
-    b: Float[Tensor, "n k d"],
-    w: Float[Tensor, " d"],
-    v: Float[Tensor, "n k d_v"],
-    out: Float[Tensor, "n q d_v"],
-    lse: Float[Tensor, "n q"],
-    options: KernelArguments,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of a, b, w and v, each in its tensor's dtype."""
-    grad, a, b, w, v = dense_rows(grad), dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
-    start, stop, seed, scale, dropout = options
-    key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
-    key = (*key, scale, dropout, a.get_device())
-    plan = _backwards.get(key)
-    if plan is None:
-        plan = remember(_backwards, key, _backward_plan(grad, a, b, v, options))
-    (n, q, d), blocks = a.shape, plan.blocks
-    # What is written once is written as it shall be; what is added up is float32 until it is.
-    da = a.new_empty((n, blocks, q, d), dtype=a.dtype if blocks == 1 else torch.float32)
-    db, dv, dw = b.new_empty(b.shape), v.new_empty(v.shape), w.new_empty(d)
-    parts = lse.new_empty((n * blocks, d))
-    plan.step(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, parts, dv)
-    plan.add_dw(parts, dw)
-    return da[:, 0] if blocks == 1 else da.sum(1).to(a.dtype), db, dw, dv
-
-
-def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
+def _backward_launches(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> BackwardLaunches:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     keys, deep, wide = keys_at_once(d, width, BACKWARD_TILE)
@@ -278,4 +221,8 @@ def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: Kerne
     numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, scale, dropout)
     flags = (start is not None, dropout > 0, keys, max(deep, wide))
     step = Launch(_backward, (n, blocks, 1), (*numbers, *flags), num_warps=WARPS)
-    return _Backward(step, Launch(add_parts, (ceil(d, 16), 1, 1), (n * blocks, d, 128, 16), num_warps=4), blocks)
+    add_dw = Launch(add_parts, (ceil(d, 16), 1, 1), (n * blocks, d, 128, 16), num_warps=4)
+    return BackwardLaunches(step, add_dw, blocks, in_float32=False)
+
+
+launches = AdditiveLaunches(_forward_launches, _backward_launches)

@@ -10,20 +10,18 @@ dw, added up afterwards: no atomics, and two runs give the same bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
 import triton
 import triton.language as tl
 
+from .. import ceil
 from ..energies_to_output_and_back_triton import LN2, LOG2E, kept
-from ..fast_triton_launch import Launch, dense_rows, kind, leading_strides, remember
+from ..fast_triton_launch import Launch, leading_strides
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, keys_at_once, reciprocal
+from .additive_launches import AdditiveLaunches, BackwardLaunches, ForwardLaunches
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
-    from jaxtyping import Float
     from torch import Tensor
 
     from .. import KernelArguments
@@ -200,105 +198,34 @@ def _backward(
     tl.store(dw + part * d + deep, tl.sum(slopes, 0), deep < d)
 
 
-class _Forward(NamedTuple):
-    """How one kind of call is run: kernels, and the sizes of what they write."""
-
-    step: Launch
-    join: Launch | None
-    splits: int
-
-
-class _Backward(NamedTuple):
-    step: Launch
-    added: Launch
-    splits: int
-
-
 def applies(a: Tensor, v: Tensor) -> bool:
     return a.shape[1] <= FEW and a.shape[2] <= WIDEST and v.shape[2] <= WIDEST
 
 
-_forwards: dict[Hashable, _Forward] = {}
-_backwards: dict[Hashable, _Backward] = {}
-
-
-def forward(
-    a: Float[Tensor, "n q d"],
-    b: Float[Tensor, "n k d"],
-    w: Float[Tensor, " d"],
-    v: Float[Tensor, "n k d_v"],
-    options: KernelArguments,
-) -> tuple[Float[Tensor, "n q d_v"], Float[Tensor, "n q"]]:
-    """Output and log-sum-exp; +∞ marks a row that sees no key."""
-    a, b, w, v = dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
-    start, stop, seed, scale, dropout = options
-    key = (kind(a), kind(b), kind(w), kind(v), kind(start), kind(stop), kind(seed), scale, dropout, a.get_device())
-    plan = _forwards.get(key)
-    if plan is None:
-        plan = remember(_forwards, key, _forward_plan(a, b, v, options))
-    (n, q, _), width, splits = a.shape, v.shape[2], plan.splits
-    out, lse = v.new_empty((n, q, width)), a.new_empty((n, q), dtype=torch.float32)
-    if plan.join is None:
-        plan.step(a, b, w, v, start, stop, seed, out, lse)
-    else:
-        parts, states = lse.new_empty((splits, n, q, width)), lse.new_empty((splits, n, q))
-        plan.step(a, b, w, v, start, stop, seed, parts, states)
-        plan.join(parts, states, out, lse)
-    return out, lse
-
-
-def _forward_plan(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Forward:
+def _forward_launches(a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> ForwardLaunches:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     rows, (keys, deep, wide) = n * q, keys_at_once(d, width, TILE)
-    splits = max(1, min(PROGRAMS // rows, SPLITS, -(-k // (4 * keys))))
-    share = -(-k // splits)
-    numbers = (*leading_strides(a, b, v, start, stop), rows, q, k, d, width, share, scale, dropout)
+    splits = max(1, min(PROGRAMS // rows, SPLITS, ceil(k, 4 * keys)))
+    numbers = (*leading_strides(a, b, v, start, stop), rows, q, k, d, width, ceil(k, splits), scale, dropout)
     flags = (start is not None, dropout > 0, splits == 1, keys, deep, wide, STAGES)
     step = Launch(_forward, (rows, splits, 1), (*numbers, *flags), num_warps=WARPS)
     if splits == 1:
-        return _Forward(step, None, 1)
+        return ForwardLaunches(step, None, 1)
     sizes = (rows, splits, width, 1 << (splits - 1).bit_length(), wide)
-    return _Forward(step, Launch(_join, (rows, 1, 1), sizes, num_warps=4), splits)
+    return ForwardLaunches(step, Launch(_join, (rows, 1, 1), sizes, num_warps=4), splits)
 
 
-def backward(
-    grad: Float[Tensor, "n q d_v"],
-    grad_lse: Float[Tensor, "n q"] | None,
-    a: Float[Tensor, "n q d"],
-    b: Float[Tensor, "n k d"],
-    w: Float[Tensor, " d"],
-    v: Float[Tensor, "n k d_v"],
-    out: Float[Tensor, "n q d_v"],
-    lse: Float[Tensor, "n q"],
-    options: KernelArguments,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of a, b, w and v, each in its tensor's dtype."""
-    grad, a, b, w, v = dense_rows(grad), dense_rows(a), dense_rows(b), dense_rows(w), dense_rows(v)
-    start, stop, seed, scale, dropout = options
-    key = tuple(kind(x) for x in (grad, grad_lse, a, b, w, v, out, lse, start, stop, seed))
-    key = (*key, scale, dropout, a.get_device())
-    plan = _backwards.get(key)
-    if plan is None:
-        plan = remember(_backwards, key, _backward_plan(grad, a, b, v, options))
-    (n, q, d), splits = a.shape, plan.splits
-    # What is written once is written as it shall be; what is added up is float32 until it is.
-    da = a.new_empty((n, splits, q, d), dtype=a.dtype if splits == 1 else torch.float32)
-    db = b.new_empty(b.shape, dtype=b.dtype if q == 1 else torch.float32)
-    dv = v.new_empty(v.shape, dtype=v.dtype if q == 1 else torch.float32)
-    parts, dw = lse.new_empty((n * splits, d)), w.new_empty(d)
-    plan.step(grad, grad_lse, a, b, w, v, out, lse, start, stop, seed, da, db, parts, dv)
-    plan.added(parts, dw)
-    da = da[:, 0] if splits == 1 else da.sum(1).to(a.dtype)
-    return da, db.to(b.dtype), dw, dv.to(v.dtype)
-
-
-def _backward_plan(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> _Backward:
+def _backward_launches(grad: Tensor, a: Tensor, b: Tensor, v: Tensor, options: KernelArguments) -> BackwardLaunches:
     start, stop, _, scale, dropout = options
     (n, q, d), (k, width) = a.shape, v.shape[1:]
     keys, deep, wide = keys_at_once(d, width, TILE)
-    splits = max(1, min(PROGRAMS // n, SPLITS, -(-k // keys)))
-    numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, -(-k // splits), scale, dropout)
+    splits = max(1, min(PROGRAMS // n, SPLITS, ceil(k, keys)))
+    numbers = (*leading_strides(grad, a, b, v, start, stop), q, k, d, width, ceil(k, splits), scale, dropout)
     flags = (start is not None, dropout > 0, q == 1, keys, deep, wide, STAGES)
     step = Launch(_backward, (n, splits, 1), (*numbers, *flags), num_warps=WARPS)
-    return _Backward(step, Launch(add_parts, (-(-d // 16), 1, 1), (n * splits, d, 128, 16), num_warps=4), splits)
+    add_dw = Launch(add_parts, (ceil(d, 16), 1, 1), (n * splits, d, 128, 16), num_warps=4)
+    return BackwardLaunches(step, add_dw, splits, in_float32=q > 1)
+
+
+launches = AdditiveLaunches(_forward_launches, _backward_launches)
