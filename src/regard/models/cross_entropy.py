@@ -49,27 +49,22 @@ class _CrossEntropy(torch.autograd.Function):
         column = even * w.sum(0) if learns else None
         for at in range(0, len(f), rows):
             here = slice(at, at + rows)
-            log_p = torch.log_softmax(f[here] @ w.mT, dim=-1, dtype=wide)  # [rows, vocabulary]
-            y = wanted[here, None]
-            target, spread = log_p.gather(1, y)[:, 0], log_p.sum(1) if smoothing else None
-            if real is not None:
-                target = target * real[here]
-                spread = None if spread is None else spread * real[here]
-            nll -= target.sum()
-            if spread is not None:
-                total -= even * spread.sum()
+            features, weight = f[here], None if real is None else real[here]
+            logits = features @ w.mT  # [rows, vocabulary], in the dtype of the features
+            for part in _parts(logits):
+                target, spread = _log_likelihoods(
+                    logits[part], wanted[here][part], None if weight is None else weight[part], smoothing, learns
+                )
+                nll -= target
+                if spread is not None:
+                    total -= even * spread
             if to_f is None or to_w is None or column is None:
                 continue
-            p = log_p.exp_()
-            p.scatter_add_(1, y, torch.full_like(y, smoothing - 1, dtype=wide))  # p − (1 − ε) onehot(y)
-            features = f[here]
-            if real is not None:
-                p *= real[here, None]
-                features = features * real[here, None]
+            if weight is not None:
+                features = features * weight[:, None]
             # ε/V is the same for every word, so its part of the products is a sum of columns or rows.
-            p = p.to(f.dtype)
-            torch.sub(p @ w, column if real is None else column * real[here, None], out=to_f[here])
-            to_w = to_w.addmm_(p.mT, f[here]) if wide == f.dtype else to_w.add_(p.mT @ f[here])
+            torch.sub(logits @ w, column if weight is None else column * weight[:, None], out=to_f[here])
+            to_w = to_w.addmm_(logits.mT, f[here]) if wide == f.dtype else to_w.add_(logits.mT @ f[here])
             to_w -= even * features.sum(0)
         total += (1 - smoothing) * nll
         if learns:
@@ -83,6 +78,39 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         to_f, to_w = ctx.saved_tensors
         return to_f * g.to(to_f.dtype), (to_w * g).to(ctx.dtype), None, None, None, None, None
+
+
+def _parts(logits: Float[Tensor, "rows vocabulary"]) -> list[slice]:
+    """Rows whose log-probabilities stay in a CPU's second-level cache; on a GPU all of them."""
+    size = len(logits) if logits.device.type != "cpu" else max(1, (1 << 18) // logits.shape[1])
+    return [slice(first, first + size) for first in range(0, len(logits), size)]
+
+
+def _log_likelihoods(
+    logits: Float[Tensor, "rows vocabulary"],
+    wanted: Int[Tensor, "rows"],
+    real: Float[Tensor, "rows"] | None,
+    smoothing: float,
+    learns: bool,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""] | None]:
+    """Σ log p_y over the rows, and with smoothing Σ_v log p_v; in float32 at least.
+
+    With `learns` the logits are overwritten by p − (1 − ε) onehot(y).
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    log_p, y = torch.log_softmax(logits, dim=-1, dtype=wide), wanted[:, None]
+    target, spread = log_p.gather(1, y)[:, 0], log_p.sum(1) if smoothing else None
+    if real is not None:
+        target = target * real
+        spread = None if spread is None else spread * real
+    if learns:
+        p = torch.exp(log_p, out=logits) if wide == logits.dtype else log_p.exp_()
+        p.scatter_add_(1, y, torch.full_like(y, smoothing - 1, dtype=wide))
+        if real is not None:
+            p *= real[:, None]
+        if wide != logits.dtype:
+            logits.copy_(p)
+    return target.sum(), None if spread is None else spread.sum()
 
 
 def cross_entropy(
@@ -103,7 +131,7 @@ def cross_entropy(
     if device == "cpu":
         # Padding is removed before the product. A GPU would have to wait for the count, so there it is multiplied by 0.
         kept, wanted, weight = features[real], wanted[real], None
-        rows = max(16, (1 << 22) // len(matrix))  # logits that stay in a CPU's cache
+        rows = max(16, (1 << 24) // (matrix.element_size() * len(matrix)))  # 16 MB of logits, for a CPU's caches
     else:
         kept, wanted, weight = features.flatten(0, -2), wanted.flatten(), real.flatten().to(torch.float32)
         rows = max(16, (1 << 28) // len(matrix))

@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from .. import blocked_attention
 from ..block_indices import grid
 from ..normalizers.normalizer import mark_empty
-from ..torch_transforms import no_kernel, traced
+from ..torch_transforms import exact, no_kernel, traced
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,14 +40,14 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
     batch, groups = energies.batch, energies.groups
     is_causal = energies.mask is not None and energies.mask.is_causal and not energies.modifiers
     # Some energies project in higher precision than the inputs have; the kernel wants one for all.
-    kind = request.v.dtype
+    kind = _kernel_dtype(request)
     bias = None if is_causal else _bias(energies, normalize.temperature)
     if bias is not None and bias.dtype not in (torch.bool, kind) and bias.device.type != "cpu":
         bias = _narrow(bias, kind)  # on a CPU the bias may have more digits than the queries
     bias = None if bias is None else _four_mask(bias, batch)
     shared = batch if groups == 1 else (*batch[:-1], batch[-1] // groups)
-    q, k = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b))
-    q, k, v = _four(q, batch), _four(k, shared), _four(request.v, shared)
+    q, k, v = (x if x.dtype == kind else x.to(kind) for x in (energies.a, energies.b, request.v))
+    q, k, v = _four(q, batch), _four(k, shared), _four(v, shared)
     scale = energies.form.scale / normalize.temperature
     state = None
     # The state of rounded queries and keys would not be that of the ones `Weights` keeps.
@@ -57,11 +57,23 @@ def run(request: Request) -> tuple[Tensor, Tensor | None]:
         out, state = _with_state(kernel, q, k, v, bias, is_causal, scale)
         state = _mark_empty(state.reshape(*batch, energies.queries), energies)
     else:
-        out = scaled_dot_product_attention(
-            q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
-        )
+        with exact(v.device):  # autocast would choose the dtype again
+            out = scaled_dot_product_attention(
+                q, k, v, bias, request.dropout, is_causal, scale=scale, enable_gqa=bool(groups > 1)
+            )
     out = out if len(batch) == 2 else out.reshape(*batch, *out.shape[-2:])
+    out = out if out.dtype == request.v.dtype else out.to(request.v.dtype)
     return blocked_attention.differentiable(request, out), state
+
+
+def _kernel_dtype(request: Request) -> torch.dtype:
+    """That of the values. On a CPU the kernel's backward pass takes three times as long in half precision as in float32."""
+    v, energies = request.v, request.energies
+    half = v.dtype in (torch.bfloat16, torch.float16)
+    if half and v.device.type == "cpu" and torch.is_grad_enabled():
+        if any(x.requires_grad for x in (energies.a, energies.b, v)):
+            return torch.float32
+    return v.dtype
 
 
 def _narrow(bias: Tensor, kind: torch.dtype) -> Tensor:

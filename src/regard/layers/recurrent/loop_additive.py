@@ -84,6 +84,9 @@ class LoopAdditive:
     """q ↦ w · tanh(q + k_j) for one loop: make it before the loop, call it at every step."""
 
     def __init__(self, keys: Float[Tensor, "batch places d"], weight: Float[Tensor, "d"]) -> None:
+        if keys.device.type == "cpu" and not is_wide(keys):
+            # `tanh_` is fast in float32 only, and sums over steps and places lose digits in half precision.
+            keys, weight = keys.float(), weight.float()
         self.keys, self.weight = keys.detach(), weight.detach()
         self._gradients = AdditiveGradients(self.keys)
         learns = torch.is_grad_enabled() and (keys.requires_grad or weight.requires_grad)
