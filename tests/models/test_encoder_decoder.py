@@ -372,8 +372,11 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         translator(TRANSFORMER, DECODERS["Transformer, learned"], longest=4).loss(batch())
 
 
-def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
+@pytest.mark.parametrize("cached", [1, 44, 1 << 18])
+def test_the_loss_is_the_same_in_any_number_of_pieces(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from regard.models import cross_entropy as loss
+
+    monkeypatch.setattr(loss, "CACHED", cached)
 
     torch.manual_seed(0)
     f, w = (torch.randn(n, 6, dtype=torch.float64, requires_grad=True) for n in (50, 11))
@@ -391,6 +394,23 @@ def test_the_loss_is_the_same_in_any_number_of_pieces() -> None:
     torch.testing.assert_close(total, want)
     for got, other in zip(torch.autograd.grad(total, (f, w)), torch.autograd.grad(want, (f, w)), strict=True):
         torch.testing.assert_close(got, other)
+
+
+def test_the_loss_of_half_precision_features_is_that_of_their_numbers() -> None:
+    """Log-probabilities, their sums and the gradient of the matrix are in float32; only p − y is rounded."""
+    from regard.models.cross_entropy import cross_entropy
+
+    torch.manual_seed(0)
+    f, w = (torch.randn(n, 16).bfloat16().requires_grad_() for n in (300, 1000))
+    y, real = torch.randint(0, 1000, (300,)), torch.rand(300) < 0.8
+    wide = [x.detach().double().requires_grad_() for x in (f, w)]
+    want = cross_entropy(wide[0], wide[1], y, real, 0.1).total
+    total = cross_entropy(f, w, y, real, 0.1).total
+    assert total.dtype == torch.float32
+    assert total.item() == pytest.approx(want.item(), rel=2**-8)  # the logits are bfloat16
+    for got, exact in zip(torch.autograd.grad(total, (f, w)), torch.autograd.grad(want, wide), strict=True):
+        assert got.dtype == torch.bfloat16
+        assert (got.double() - exact).norm() < 2**-6 * exact.norm()
 
 
 def test_scoring_computes_no_gradients() -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+CACHED = 1 << 18  # log-probabilities that a CPU computes at once: 1 MB, its second-level cache
+
+
 class SourceTargetBatch(Protocol):
     """A batch as `regard.data.Batch` holds it: sources are ids, samples of sound or pixels, targets are ids."""
 
@@ -82,7 +85,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 def _parts(logits: Float[Tensor, "rows vocabulary"]) -> list[slice]:
     """Rows whose log-probabilities stay in a CPU's second-level cache; on a GPU all of them."""
-    size = len(logits) if logits.device.type != "cpu" else max(1, (1 << 18) // logits.shape[1])
+    size = len(logits) if logits.device.type != "cpu" else max(1, CACHED // logits.shape[1])
     return [slice(first, first + size) for first in range(0, len(logits), size)]
 
 
