@@ -15,7 +15,7 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import energies_to_output_and_back_triton
+    from regard.attention.kernels import matrix_pieces_triton
     from regard.attention.kernels.additive import additive_few_queries_triton as few_kernels
     from regard.attention.kernels.additive import additive_gpu
     from regard.attention.kernels.additive import additive_short_sequences_triton as short_kernels
@@ -191,7 +191,7 @@ def test_pieces_make_no_difference(name: str, device: str, monkeypatch: pytest.M
     whole = ours(inputs)
     grads = torch.randn_like(whole[0]), torch.randn_like(whole[1])
     slopes = our_gradients(inputs, grads)
-    monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(matrix_pieces_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     monkeypatch.setattr(short_kernels, "LONGEST", 0)
     monkeypatch.setattr(few_kernels, "PROGRAMS", 1)  # one program for all keys of a few rows
     monkeypatch.setattr(few_kernels.launches, "_forwards", {})  # without launches that are kept from before

@@ -18,7 +18,7 @@ from tests.support.triton_interpreter import interpreted, skip_without_triton
 
 skip_without_triton()
 with interpreted():
-    from regard.attention.kernels import energies_to_output_and_back_triton
+    from regard.attention.kernels import matrix_pieces_triton
     from regard.attention.kernels.distance import distance_attention_triton
     from regard.attention.kernels.distance.distance_op import distance, distance_backward
 
@@ -190,7 +190,7 @@ def test_pieces_make_no_difference(inverse: bool, device: str, monkeypatch: pyte
     whole = ours(inputs, inverse)
     grads = _gradients_of(*whole, inverse)
     slopes = our_gradients(inputs, grads, inverse)
-    monkeypatch.setattr(energies_to_output_and_back_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
+    monkeypatch.setattr(matrix_pieces_triton, "WORKSPACE", 1)  # one block of rows of one matrix at a time
     again = (*ours(inputs, inverse), *our_gradients(inputs, grads, inverse))
     for result, truth in zip(again, (*whole, *slopes), strict=True):
         torch.testing.assert_close(result, truth, rtol=1e-5, atol=1e-5)

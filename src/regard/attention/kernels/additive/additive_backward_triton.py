@@ -2,7 +2,7 @@
 
     da_id = Σ_j ds_ij w_d (1 − t²)     db_jd = Σ_i ds_ij w_d (1 − t²)     dw_d = Σ_ij ds_ij t     t = tanh(a_id + b_jd)
 
-Energies and slopes ds exist one bounded piece at a time (`energies_to_output_and_back_triton.py`). Then `_contract`
+Energies and slopes ds exist one bounded piece at a time (`attention_from_energies_triton.py`). Then `_contract`
 runs twice: for da a thread keeps its rows and entries d and walks along the keys, for db it keeps keys and walks along
 the rows. So every sum has one owner and one order: no atomics, and two runs give the same bits.
 """
@@ -15,8 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import ceil, energies_to_output_and_back_triton, fast_triton_launch
-from ..energies_to_output_and_back_triton import BLOCK, meets
+from .. import attention_from_energies_triton, ceil, fast_triton_launch
+from ..matrix_pieces_triton import BLOCK, meets
 from .additive_energies_triton import LIMIT, energies, padded, reciprocal, shrink, side
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..energies_to_output_and_back_triton import Spans
+    from ..matrix_pieces_triton import Spans
     from .additive_energies_triton import Side
 
 
@@ -125,7 +125,7 @@ def backward(
         dw.add_(_contracted(left, right, weight, ds, spans, da[m, i], keys=False))
         _contracted(right, left, weight, ds, spans, db[m], keys=True)
 
-    dv = energies_to_output_and_back_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
+    dv = attention_from_energies_triton.backward(piece, contract, grad, grad_lse, v, out, lse, options)
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dw, dv), (a, b, w, v), strict=True))  # type: ignore[return-value]
 
 

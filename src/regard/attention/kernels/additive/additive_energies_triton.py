@@ -19,13 +19,13 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from .. import ceil, fast_triton_launch
-from ..energies_to_output_and_back_triton import BLOCK, COMPILED, LOG2E, meets
+from ..matrix_pieces_triton import BLOCK, COMPILED, LOG2E, meets
 
 if TYPE_CHECKING:
     from jaxtyping import Float
     from torch import Tensor
 
-    from ..energies_to_output_and_back_triton import Spans
+    from ..matrix_pieces_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: the sum of w r drifts to Σw/2 and would lose digits if carried along."""

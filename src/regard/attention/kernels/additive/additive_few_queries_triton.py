@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from .. import ceil
-from ..energies_to_output_and_back_triton import LN2, LOG2E, kept
 from ..fast_triton_launch import Launch, leading_strides
+from ..matrix_pieces_triton import LN2, LOG2E, kept
 from .additive_energies_triton import LIMIT, TWICE_LOG2E, add_parts, keys_at_once, reciprocal
 from .additive_launches import AdditiveLaunches, BackwardLaunches, ForwardLaunches
 

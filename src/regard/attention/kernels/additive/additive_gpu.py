@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import energies_to_output_and_back_triton
+from .. import attention_from_energies_triton
 from . import additive_backward_triton as many_queries
 from . import additive_few_queries_triton as few_queries
 from . import additive_short_sequences_triton as short_sequences
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..energies_to_output_and_back_triton import Spans
+    from ..matrix_pieces_triton import Spans
 
 
 def forward(
@@ -37,7 +37,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         energies(left.part(m, i), right.part(m, keys), weight, spans, options.scale, e)
 
-    return energies_to_output_and_back_triton.forward(piece, a.shape[1], v, options)
+    return attention_from_energies_triton.forward(piece, a.shape[1], v, options)
 
 
 def backward(

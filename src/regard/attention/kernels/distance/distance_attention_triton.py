@@ -19,15 +19,16 @@ import torch
 import triton
 import triton.language as tl
 
-from .. import ceil, energies_to_output_and_back_triton, fast_triton_launch
-from ..energies_to_output_and_back_triton import BLOCK, LOG2E, MOST, meets
+from .. import attention_from_energies_triton, ceil, fast_triton_launch
+from ..attention_from_energies_triton import MOST
+from ..matrix_pieces_triton import BLOCK, LOG2E, meets
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
     from torch import Tensor
 
     from .. import KernelArguments
-    from ..energies_to_output_and_back_triton import Spans
+    from ..matrix_pieces_triton import Spans
 
 GROUP = 16
 """Terms summed before they join the total: a long sum loses digits to its own size."""
@@ -269,7 +270,7 @@ def forward(
     def piece(m: slice, i: slice, spans: Spans | None, e: Tensor) -> None:
         _written(left, right, m, i, spans, options.scale * LOG2E, inverse, e)
 
-    return energies_to_output_and_back_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
+    return attention_from_energies_triton.forward(piece, a.shape[1], v, options.expand(*a.shape[:2]), inverse)
 
 
 def backward(
@@ -299,7 +300,7 @@ def backward(
         _contracted(b[m], a[m, i], c, near, spans, db[m], keys=True)
 
     options = options.expand(*a.shape[:2])
-    dv = energies_to_output_and_back_triton.backward(
+    dv = attention_from_energies_triton.backward(
         piece, contract, grad, grad_state, v, out, state, options, again=True, inverse=inverse
     )
     return tuple(g.to(x.dtype) for g, x in zip((da, db, dv), (a, b, v), strict=True))  # type: ignore[return-value]
