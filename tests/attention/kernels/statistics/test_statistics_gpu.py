@@ -5,6 +5,7 @@ One set of cases, run twice: small under Triton's interpreter on a CPU, and at r
 
 from __future__ import annotations
 
+import heapq
 import os
 import subprocess
 import sys
@@ -411,8 +412,25 @@ def test_top_of_many_keys_has_a_threshold_first(
     _check_top(w, w.dense().double(), 8)
 
 
-def test_shares_of_the_work() -> None:
+@pytest.mark.parametrize("causal", [False, True])
+def test_shares_of_the_work(causal: bool) -> None:
     for blocks, rows, count, most, programs in ((32, 64, 32, 96, 396), (128, 256, 16, 48, 396), (1, 1, 1, 1, 396)):
-        strips, parts = kernel_launches.shares(blocks, rows, count, most, programs)
+        strips, parts = kernel_launches.shares(blocks, rows, count, most, programs, causal)
         assert 1 <= strips <= min(blocks, most)
         assert 1 <= parts <= rows
+
+
+@pytest.mark.parametrize("most", [37, 12])
+def test_programs_under_a_causal_mask_end_together(most: int) -> None:
+    """The work of each program, counted: 264 at a time they take little longer than all of it evenly spread."""
+    blocks, count, programs = 256, 16, 264
+    strips, parts = kernel_launches.shares(blocks, blocks, count, most, programs, True)
+    work = [0.0] * strips
+    for turn in range(-(-blocks // strips)):
+        for strip in range(strips):
+            block = turn * strips + (strips - 1 - strip if turn % 2 else strip)
+            work[strip] += max(0, blocks - block) / parts
+    ends = [0.0] * programs
+    for strip_work in work * (count * parts):
+        heapq.heapreplace(ends, ends[0] + strip_work)
+    assert max(ends) <= 1.02 * count * sum(work) * parts / programs

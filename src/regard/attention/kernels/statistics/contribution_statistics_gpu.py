@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .kernel_row_state import KernelRowState
     from .matrix_region import MatrixRegion
 
-SUMS_ROOM = 112 << 20
+SUMS_ROOM = 144 << 20
 """Bytes that the row sums of single programs may take: with more programs for the keys, fewer share the queries, and
 each loads its keys and values less often."""
 
@@ -83,7 +83,7 @@ def _walk(
     kinds = [name for name, flag in planes.items() if flag]
     sums = total or len(kinds) > 1
     most = SUMS_ROOM // (4 * len(kinds) * r.count * r.queries) if sums else plan.blocks
-    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
+    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut), r.causal)
     own: dict[str, Any] = {"SUMS": sums, "SIZES": size or spread, "ENTROPY": spread, "ON": columns is not None}
     own |= {"RECEIVED": received, "RECEIVED_SIZE": received_size}
     if sums:

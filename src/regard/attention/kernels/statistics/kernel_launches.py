@@ -42,19 +42,17 @@ ROOM = 48 << 20
 
 
 @lru_cache(maxsize=256)
-def shares(blocks: int, row_blocks: int, count: int, most: int, programs: int) -> tuple[int, int]:
+def shares(blocks: int, row_blocks: int, count: int, most: int, programs: int, causal: bool) -> tuple[int, int]:
     """How many programs share the keys of one matrix, `most` at most, and how many its queries.
 
-    A GPU works on `programs` at once. What counts is that the last of them end together, that none has a block more
-    than others, and that each has several blocks of queries for every block of keys that it loads.
+    A GPU works on `programs` at once. What counts is that the last of them end together, that none has more work than
+    others, and that each has several blocks of queries for every block of keys that it loads.
     """
 
     def worth(strips: int, parts: int) -> float:
-        waves, turns, steps = (count * strips * parts / programs, blocks / strips, row_blocks / parts)
-        balance = 1.0
-        for x in (waves, turns, steps):
-            balance *= x / math.ceil(x)
-        return balance * steps / (steps + LOADING)
+        waves, steps = count * strips * parts / programs, row_blocks / parts
+        balance = _balance_under_causal_mask(blocks, strips) if causal else _filled(blocks / strips)
+        return balance * _filled(waves) * _filled(steps) * steps / (steps + LOADING)
 
     choices = [
         (strips, parts)
@@ -64,6 +62,22 @@ def shares(blocks: int, row_blocks: int, count: int, most: int, programs: int) -
     ]
     several = [x for x in choices if count * x[0] * x[1] >= 1.9 * programs]  # no program is the last for long
     return max(several or choices, key=lambda x: worth(*x), default=(1, 1))
+
+
+def _filled(rounds: float) -> float:
+    """The part of the last of some rounds, and of those before it, in which there is work."""
+    return rounds / math.ceil(rounds)
+
+
+def _balance_under_causal_mask(blocks: int, strips: int) -> float:
+    """Mean work of a strip ÷ the most that one has, where block b of the keys is seen by blocks − b blocks of queries.
+
+    Strips take one block each, in order and then in reverse. Two such turns are the same work for all. Of the `rest`
+    blocks after the last two turns strip 0 has the first, which is the most work that is left.
+    """
+    rest = blocks % (2 * strips)
+    mean = blocks * (blocks + 1) / 2 / strips
+    return mean / (mean + rest - rest * (rest + 1) / 2 / strips)
 
 
 @dataclass(frozen=True, slots=True)

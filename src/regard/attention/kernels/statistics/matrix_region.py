@@ -75,6 +75,8 @@ class MatrixRegion:
     stop: Int[Tensor, "n_or_1 q"] | None
     mask_key: Hashable | None
     """Equal for regions with the same `start` and `stop`; None where that is not known."""
+    causal: bool
+    """Whether later keys are seen by fewer queries."""
     kind: int
     power: float
     scale: float
@@ -190,6 +192,7 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
         start=start,
         stop=stop,
         mask_key=mask_key,
+        causal=energies.mask is not None and energies.mask.is_causal,
         kind=KIND[normalize.kernel or ""],
         power=normalize.power,
         scale=energies.form.scale,

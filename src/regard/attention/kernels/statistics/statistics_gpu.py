@@ -108,7 +108,7 @@ def _walk(
     plan = equal_blocks(r.keys, cut.keys)
     sums = entropy + (chosen is not None)
     most = ROOM // (4 * sums * r.count * r.queries) if sums else plan.blocks
-    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut))
+    strips, parts = shares(plan.blocks, ceil(r.queries, cut.queries), r.count, most, programs(r, cut), r.causal)
     zeros = torch.zeros(sums, r.count, strips, r.queries, device=device)
     taken = torch.empty(r.count, parts, r.keys, device=device) if received else zeros
     codes = torch.full((r.count, r.queries), -(1 << 63), device=device) if best else zeros
