@@ -1,29 +1,28 @@
 """The README's moving picture, docs/loop.webp: six seconds of the viewer, dark. `python -m tools.readme_loop [FOLDER]`.
 
-A word is pointed at after another in the trace that ships, then another layer, then all heads at once, then a
-translation. The frames are real: the page is driven through Chromium, and a pointer is drawn where the mouse is. With
-FOLDER, the frames are also written there as PNG files, to be looked at one by one.
+It opens as `regard view` does. One word after another is pointed at, then all heads are shown at once, then a
+translation, and the pointer goes back to the tab it began at. The frames are real: the page is driven through Chromium,
+and a pointer is drawn where the mouse is. With FOLDER, the frames are also written there as PNG files, to be looked at
+one by one.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Locator, Page
 
     from regard.viewer.data.library import Library
 
 PATH = Path(__file__).parent.parent / "docs" / "loop.webp"
 LARGEST = 3_000_000
 """Bytes of the file."""
-SIZE = {"width": 1120, "height": 700}
+SIZE = {"width": 1120, "height": 800}
 WIDTH = 1120
 """Pixels of the picture across."""
 RATE = 10
@@ -46,9 +45,10 @@ addEventListener("mousemove", (event) => {
 class Recorder:
     """Takes frames while the mouse moves."""
 
-    def __init__(self, page: Page) -> None:
-        self.page, self.place = page, (SIZE["width"] * 0.4, SIZE["height"] * 0.97)
+    def __init__(self, page: Page, place: tuple[float, float]) -> None:
+        self.page, self.place = page, place
         self.frames: list[bytes] = []
+        page.mouse.move(*place)
 
     def hold(self, seconds: float) -> None:
         for _ in range(round(seconds * RATE)):
@@ -65,11 +65,16 @@ class Recorder:
             self.frames.append(self.page.screenshot())
         self.place = (x, y)
 
+    def press(self, place: Locator, seconds: float = 0.3) -> None:
+        """Move to the middle of what stands there and click."""
+        self.move(*_middle(place), seconds)
+        self.page.mouse.down()
+        self.page.mouse.up()
+
 
 def record(library: Library) -> list[bytes]:
     from playwright.sync_api import sync_playwright
 
-    from regard.viewer.data.first_trace import STATE
     from regard.viewer.http.server import serving
 
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -78,41 +83,45 @@ def record(library: Library) -> list[bytes]:
         context = browser.new_context(viewport=SIZE, color_scheme="dark", reduced_motion="reduce")
         context.add_init_script("try { localStorage.setItem('regard-tour', 'done') } catch {}")
         page = context.new_page()
-        state: dict[str, Any] = {"view": "heads", **{key: value for key, value in STATE.items() if key != "pins"}}
-        page.goto(f"{server.url}#" + "&".join(f"{key}={quote(json.dumps(value))}" for key, value in state.items()))
+        page.goto(server.url)
         page.wait_for_function("() => regard.drawn()?.links.length")
         page.evaluate(POINTER)
-        page.mouse.move(SIZE["width"] * 0.4, SIZE["height"] * 0.97)
-        page.wait_for_timeout(500)
+        tab = {name: page.get_by_role("tab", name=name, exact=True) for name in ("Heads", "Model", "Translate")}
         tokens = next(iter(next(iter(library.traces.values())).sides.values()))[0].tokens
-        recorder = Recorder(page)
-        recorder.hold(0.3)
-        for word in ("cat", "it", "tired"):
+        recorder = Recorder(page, _middle(tab["Heads"]))
+        page.wait_for_timeout(500)
+        recorder.hold(0.5)
+        recorder.move(*_token(page, tokens, "it"), 0.3)
+        page.mouse.down()  # it is pinned; from here on the word under the pointer is shown alone
+        page.mouse.up()
+        for word in ("cat", "tired"):
+            recorder.hold(0.1)
             recorder.move(*_token(page, tokens, word), 0.3)
-            recorder.hold(0.5)
-        page.get_by_role("tab", name="Model", exact=True).click()
+            recorder.hold(0.4)
+        recorder.press(tab["Model"], 0.4)
         page.wait_for_function("() => regard.drawn()?.thumbs")
         page.wait_for_timeout(800)
-        recorder.hold(0.5)
-        cell = page.locator(".thumb").nth(14).bounding_box()
-        assert cell is not None
-        recorder.move(cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2, 0.3)
-        page.mouse.down()
-        page.mouse.up()
+        recorder.hold(0.4)
+        recorder.press(page.locator(".thumb").nth(14))
         page.wait_for_timeout(600)
-        recorder.hold(0.7)
-        page.get_by_role("tab", name="Translate", exact=True).click()
+        recorder.hold(0.6)
+        recorder.press(tab["Translate"])
         page.wait_for_function("() => regard.drawn()?.length", timeout=120_000)
         page.wait_for_timeout(800)
         recorder.hold(0.3)
         words = page.locator(".sentence.target .word")
         for at in (1, 5):
-            box = words.nth(at).bounding_box()
-            assert box is not None
-            recorder.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, 0.3)
-            recorder.hold(0.5)
+            recorder.move(*_middle(words.nth(at)), 0.2)
+            recorder.hold(0.4)
+        recorder.move(*_middle(tab["Heads"]), 0.2)
         browser.close()
     return recorder.frames
+
+
+def _middle(place: Locator) -> tuple[float, float]:
+    box = place.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 def _token(page: Page, tokens: list[str], word: str) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """Pictures of every view for docs/viewer.md, light and dark: `python -m tools.screenshots [VIEW …]`.
 
-`--widths FOLDER` writes them into a folder instead, at the widths of a phone, a tablet and a desktop, for looking at.
+`--widths FOLDER` writes them into a folder instead, at the widths of a phone, a tablet and two desktops, for looking at.
 
 They are of real traces: MiniLM, SmolLM2 reading docs/tour.md and writing on, the translators, the captioner and the
 classifier that ship, and a small listener that learns tones here. It takes a few minutes on two cores.
@@ -30,7 +30,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 FOLDER = DOCS / "viewer"
 SIZES = {"": (1280, 800)}
 """What is added to the name of a picture, and its width and height: those of docs/viewer.md."""
-WIDTHS = {"-390": (390, 844), "-1024": (1024, 768), "-1440": (1440, 900)}
+WIDTHS = {"-390": (390, 844), "-1024": (1024, 768), "-1440": (1440, 900), "-1920": (1920, 1080)}
 """Those of `--widths`."""
 PATIENCE = 180_000
 """Milliseconds for a model to answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -68,8 +68,8 @@ def own(long: Seen, minilm: Seen, pieces: Seen) -> Iterator[tuple[Server, str, s
         yield server, traces[0].id, traces[1].id
 
 
-def cells(page: Page, places: list[tuple[int, int]], at: int = 0) -> list[dict[str, float]]:
-    drawing: list[dict[str, float]] = page.evaluate(
+def cells(page: Page, places: list[tuple[int, int]], at: int = 0) -> list[dict[str, Any]]:
+    drawing: list[dict[str, Any]] = page.evaluate(
         "([all, at]) => all.map(([r, c]) => regard.drawn().cell(r, c, at))", [places, at]
     )
     return drawing
@@ -107,7 +107,7 @@ def test_colours_are_those_of_the_weights(page: Page, own: tuple[Server, str, st
     look(page, server, READY, view="map", trace=trace, map={"x": 700, "y": 710, "scale": 20})
     settle(page)
     weights = weights_of(long, 0, 0)
-    for row, column in ((700, 699), (705, 690), (712, 701), (700, 712)):
+    for row, column in ((700, 699), (705, 690), (712, 701), (700, 708)):
         colour, expected = page.evaluate(
             """async ([row, column, weight, keys]) => {
                 const { shader } = await import("/static/draw/color_scale.js");
@@ -162,7 +162,8 @@ def test_wheel_drag_and_keys_move_it(page: Page, own: tuple[Server, str, str]) -
     page.mouse.move(x - 100, y - 50, steps=4)
     page.mouse.up()
     dragged = page.evaluate("regard.drawn().camera")
-    assert dragged["x"] - zoomed["camera"]["x"] == pytest.approx(100 / dragged["scale"], rel=0.05)
+    wide = dragged["scale"] * dragged["stretch"]  # pixels of a weight across
+    assert dragged["x"] - zoomed["camera"]["x"] == pytest.approx(100 / wide, rel=0.05)
     assert dragged["y"] - zoomed["camera"]["y"] == pytest.approx(50 / dragged["scale"], rel=0.05)
     page.keyboard.press("Shift+ArrowRight")
     assert page.evaluate("regard.drawn().camera.x") > dragged["x"]
@@ -179,6 +180,19 @@ def test_wheel_drag_and_keys_move_it(page: Page, own: tuple[Server, str, str]) -
     assert drawn(page)["camera"] == pytest.approx(here, rel=1e-5)
     page.keyboard.press("Home")
     assert page.evaluate("regard.drawn().camera") == pytest.approx(before)
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_head_fills_a_wide_window(page: Page, own: tuple[Server, str, str], minilm: Seen, which: int) -> None:
+    """A square head, of many weights or few, has most of a window that is wider than high."""
+    page.set_viewport_size({"width": 1440, "height": 900})
+    look(page, own[0], READY, view="map", trace=own[which])
+    box = page.locator(".map-column .drawing").first.bounding_box()
+    assert box is not None
+    length = LONG if which == 1 else minilm[0].shape[-1]
+    first, last = (one["pixel"] for one in cells(page, [(0, 0), (length - 1, length - 1)]))
+    assert last[0] - first[0] > 0.7 * box["width"]
+    assert last[1] - first[1] > 0.65 * box["height"]
 
 
 def test_two_heads_and_two_models_in_step(page: Page, own: tuple[Server, str, str], long: Seen, minilm: Seen) -> None:

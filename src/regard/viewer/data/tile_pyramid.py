@@ -28,6 +28,8 @@ BASE = 2048
 """Cells along the longer side of the base level."""
 BAND = 1 << 23
 """Weights of one band of the pass: some 30 ms of work, after which a more urgent job can run."""
+TALL = 512
+"""Queries that are pooled at once: with fewer of them, less is computed of what a causal mask hides."""
 
 
 class TilePyramid:
@@ -82,22 +84,18 @@ class TilePyramid:
         """Compute one band of queries: their row states, and their part of the base level."""
         self._allocate_base()
         rows = self._band_rows(band)
-        if self.matrix.is_softmax:
-            maxima, sums = self.matrix.pool_softmax(rows, self.block)
-            blocks = Cells.blocks(len(rows), self.block, self._device)
-            self._base["max"][as_slice(rows, self.block)] = blocks.pool(maxima, -2, "max")
-            self._base["mean"][as_slice(rows, self.block)] = blocks.pool(sums, -2, "mean")
-        else:
-            cols = Cells.blocks(self.keys, self.block, self._device)
-            tall = self.block * max(1, CHUNK // (self.keys * self.block))
-            for start in range(rows.start, rows.stop, tall):
-                part = range(start, min(start + tall, rows.stop))
-                blocks, w = (
-                    Cells.blocks(len(part), self.block, self._device),
-                    self.matrix.weights(part, range(self.keys)),
-                )
-                for pool, base in self._base.items():
-                    base[as_slice(part, self.block)] = blocks.pool(cols.pool(w, -1, pool), -2, pool)
+        cols = Cells.blocks(self.keys, self.block, self._device)
+        tall = self.block * max(1, (TALL if self.matrix.is_softmax else CHUNK // self.keys) // self.block)
+        for start in range(rows.start, rows.stop, tall):
+            part = range(start, min(start + tall, rows.stop))
+            if self.matrix.is_softmax:
+                maxima, sums = self.matrix.pool_softmax(part, self.block)
+            else:
+                w = self.matrix.weights(part, range(self.keys))
+                maxima, sums = cols.pool(w, -1, "max"), cols.pool(w, -1, "mean")
+            blocks, place = Cells.blocks(len(part), self.block, self._device), as_slice(part, self.block)
+            self._base["max"][place] = blocks.pool(maxima, -2, "max")
+            self._base["mean"][place] = blocks.pool(sums, -2, "mean")
         self.pooled[band] = True
 
     def _allocate_base(self) -> None:

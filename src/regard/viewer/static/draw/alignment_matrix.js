@@ -71,17 +71,15 @@ export class Alignment {
     return Math.max(SMALL, Math.min(LARGE, across, down));
   }
 
-  /** How high it is drawn at its best. */
+  /** How wide it is drawn where there is room. */
+  get width() {
+    return this.left + this.columns.length * LARGE + EDGE.right;
+  }
+
+  /** How high it is drawn in the width that it has. */
   get height() {
-    return (
-      EDGE.top +
-      this.rows.length *
-        Math.min(
-          LARGE,
-          Math.max(SMALL, (this.board.size.width - this.left - EDGE.right) / Math.max(1, this.columns.length)),
-        ) +
-      EDGE.bottom
-    );
+    const across = (this.host.clientWidth - this.left - EDGE.right) / Math.max(1, this.columns.length);
+    return EDGE.top + this.rows.length * Math.min(LARGE, Math.max(SMALL, across)) + EDGE.bottom;
   }
 
   under({ x, y }) {

@@ -12,12 +12,13 @@ import { counted, number } from "../../draw/numbers.js";
 import { drawFlow, shade, shadeSigned } from "../../draw/token_flow.js";
 import { AnswerChoice } from "../contributions/answer_choice.js";
 import { contributed } from "./generation_contributions.js";
-import { CHART, drawChart } from "./generation_heatmap.js";
+import { drawChart } from "./generation_heatmap.js";
 import { strongestKeys } from "./generation_sidebar.js";
 import { NextTokenPanel } from "./next_token_panel.js";
 import { given, written } from "./prompt_split.js";
 
 const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
+const EXPORTED = 120; // pixels of the chart in a figure, from top to bottom
 const PACE = 450; // milliseconds a token while playing
 const CHARTED =
   "One column for each token written, one row for each token it could see, from the first down; " +
@@ -121,7 +122,7 @@ class Generation {
     this.chart.addEventListener("pointerdown", (event) => this.jump(event));
     this.chart.addEventListener("pointermove", (event) => event.buttons && this.jump(event));
     const reading = el(
-      "div.drawing.plain",
+      "div.drawing.plain.over-time",
       {},
       el("div.scrubber", {}, this.play, this.slider),
       this.now,
@@ -300,17 +301,18 @@ class Generation {
     this.strongest.replaceChildren(...strongestKeys(this, weights));
     const read = this.trace.sides[this.call.query_side] ?? [];
     this.next.show(read.slice(0, row + 1), label);
-    const { clientWidth } = this.chartBox;
-    if (clientWidth) this.chartOn(fit(this.chart, clientWidth, CHART), clientWidth);
+    const { clientWidth, clientHeight } = this.chartBox;
+    if (clientWidth) this.chartOn(fit(this.chart, clientWidth, clientHeight), clientWidth, clientHeight);
   }
 
   amount(weights, at, most) {
     return weights && most ? Math.sign(weights[at]) * Math.sqrt(Math.abs(weights[at]) / most) : 0;
   }
 
-  chartOn(ctx, width) {
+  chartOn(ctx, width, height) {
     drawChart(ctx, {
       width,
+      height,
       steps: this.written.length,
       labels: this.keySide.labels.length,
       now: this.step,
@@ -335,10 +337,10 @@ class Generation {
     const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
     return {
       width,
-      height: below + CHART + 30,
+      height: below + EXPORTED + 30,
       draw: (ctx) => {
         ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, below + CHART + 30);
+        ctx.fillRect(0, 0, width, below + EXPORTED + 30);
         ctx.fillStyle = colors.ink;
         ctx.font = `600 16px ${colors.font}`;
         ctx.textBaseline = "middle";
@@ -349,7 +351,7 @@ class Generation {
         drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
         ctx.save();
         ctx.translate(20, below + 10);
-        this.chartOn(ctx, width - 40);
+        this.chartOn(ctx, width - 40, EXPORTED);
         ctx.restore();
       },
     };

@@ -253,7 +253,7 @@ function drawWeights(ctx, scene, side, links, first, last, [x, width], colors) {
   ctx.globalAlpha = 1;
   if (scene.top > 0) return;
   const digits = String(Math.max(...scene.active)).length;
-  const every = Math.ceil((2 + 5 * digits) / w); // each head's number, or every second where they are too narrow
+  const every = Math.ceil((3 + 6 * digits) / w); // each head's number, or every second where they are too narrow
   Object.assign(ctx, { font: `9px ${colors.font}`, textAlign: "center", textBaseline: "middle" });
   for (const [head, at] of slot) {
     ctx.fillStyle = scene.colors[head];

@@ -253,10 +253,10 @@ class MapView {
 
   /** A cell or a part of the window in a direction; the cross stays in the middle, and what it is on is said. */
   step(across, down, far) {
-    const { scale } = this.camera.now;
+    const { scale, stretch } = this.camera.now;
     const { area } = this.panels[0];
-    const pace = (span) => (far ? span / 2 : scale >= 4 ? scale : span / 16);
-    this.camera.by(across * pace(area.width), down * pace(area.height));
+    const pace = (span, cell) => (far ? span / 2 : scale >= 4 ? cell : span / 16);
+    this.camera.by(across * pace(area.width, scale * stretch), down * pace(area.height, scale));
     this.point({ row: this.camera.now.y, column: this.camera.now.x });
     const reading = this.cross && this.panels[0].read(this.cross);
     if (!reading) return;

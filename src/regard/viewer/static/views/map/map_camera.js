@@ -1,7 +1,8 @@
-// The map's camera: which weight is in the middle, and how many pixels wide a weight is. Pointers and wheels move it.
+// The map's camera: which weight is in the middle, and how many pixels a weight is high and wide. Pointers and wheels move it.
 import { place } from "../../draw/canvas.js";
 
-export const LARGEST = 48; // pixels of a weight where zooming in ends
+export const LARGEST = 48; // pixels of a weight, from top to bottom, where zooming in ends
+const WIDEST = 2; // times as wide as high that a weight may be, so that a head fills a window that is wider than it
 
 /** `first()` is the panel whose window counts; `moved()` is called at every move, `rested(camera)` when they end. */
 export class MapCamera {
@@ -15,18 +16,28 @@ export class MapCamera {
     this.pointers = new Map();
   }
 
-  /** {x, y, scale}: the key and the query in the middle, and pixels per weight. */
+  /** {x, y, scale, stretch}: the key and the query in the middle, the pixels of a weight from top to bottom, and how many
+   * times as wide it is. */
   get now() {
-    if (this.chosen) return this.chosen;
+    const { stretch } = this;
+    if (this.chosen) return { ...this.chosen, stretch };
     const { area } = this.first();
     const scale = this.whole;
-    return { x: area.width / scale / 2, y: area.height / scale / 2, scale }; // its corner in the window's corner
+    // Its corner in the window's corner.
+    return { x: area.width / (scale * stretch) / 2, y: area.height / scale / 2, scale, stretch };
+  }
+
+  /** How many times as wide as high a weight is: as the window is to the whole head, from 1 to `WIDEST`. */
+  get stretch() {
+    const { area, call } = this.first();
+    const high = Math.min(area.height / call.queries, LARGEST);
+    return Math.min(Math.max(area.width / call.keys / high, 1), WIDEST);
   }
 
   /** The scale at which the whole head is in sight. */
   get whole() {
     const { area, call } = this.first();
-    return Math.min(area.width / call.keys, area.height / call.queries, LARGEST);
+    return Math.min(area.width / call.keys / this.stretch, area.height / call.queries, LARGEST);
   }
 
   /** What a link says; without numbers, the whole head. */
@@ -37,11 +48,12 @@ export class MapCamera {
 
   inside({ x, y, scale }) {
     const { area, call } = this.first();
+    const { stretch } = this;
     const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
     const near = clamp(scale, this.whole, LARGEST);
     const reach = (count, span) => Math.max(count, span / near / 2);
     return {
-      x: clamp(x, 0, reach(call.keys, area.width)),
+      x: clamp(x, 0, reach(call.keys, area.width / stretch)),
       y: clamp(y, 0, reach(call.queries, area.height)),
       scale: near,
     };
@@ -60,15 +72,17 @@ export class MapCamera {
   }
 
   by(across, down) {
-    const { x, y, scale } = this.now;
-    this.move({ x: x + across / scale, y: y + down / scale, scale });
+    const { x, y, scale, stretch } = this.now;
+    this.move({ x: x + across / (scale * stretch), y: y + down / scale, scale });
   }
 
   /** Zoom so that what lies under (px, py) of a panel stays there; without them about the middle. */
   zoom(factor, panel = this.first(), px = NaN, py = NaN) {
-    const { x, y, scale } = this.now;
+    const { x, y, scale, stretch } = this.now;
     const { area } = panel;
-    const [dx, dy] = Number.isNaN(px) ? [0, 0] : [px - area.x - area.width / 2, py - area.y - area.height / 2];
+    const [dx, dy] = Number.isNaN(px)
+      ? [0, 0]
+      : [(px - area.x - area.width / 2) / stretch, py - area.y - area.height / 2];
     const next = this.inside({ x, y, scale: scale * factor }).scale;
     this.move({ x: x + dx / scale - dx / next, y: y + dy / scale - dy / next, scale: next });
   }

@@ -12,7 +12,7 @@ const WORD = 13; // pixels a row needs to have its token written beside it
 const APART = 52; // pixels between the marks of an axis where not every row has one
 const LONGEST = 14; // letters of a token that are written
 
-/** `look()` is {camera: {x, y, scale}, cross: {row, column} | null, shade, palette, peak}, asked for at every drawing. `peak`
+/** `look()` is {camera: {x, y, scale, stretch}, cross: {row, column} | null, shade, palette, peak}, asked for at every drawing. `peak`
  * is the largest contribution where contributions are drawn, else 0.
  */
 export class MapPanel {
@@ -44,15 +44,16 @@ export class MapPanel {
 
   /** Pixels of a row and column, and back. */
   at(column, row) {
-    const { x, y, scale } = this.look().camera;
+    const { x, y, scale, stretch } = this.look().camera;
     const area = this.area;
-    return [area.x + area.width / 2 + (column - x) * scale, area.y + area.height / 2 + (row - y) * scale];
+    return [area.x + area.width / 2 + (column - x) * scale * stretch, area.y + area.height / 2 + (row - y) * scale];
   }
 
   under(px, py) {
-    const { x, y, scale } = this.look().camera;
+    const { x, y, scale, stretch } = this.look().camera;
     const area = this.area;
-    return { column: x + (px - area.x - area.width / 2) / scale, row: y + (py - area.y - area.height / 2) / scale };
+    const [across, down] = [px - area.x - area.width / 2, py - area.y - area.height / 2];
+    return { column: x + across / (scale * stretch), row: y + down / scale };
   }
 
   /** What is drawn at a place: {row, column, value, cell: [rows, columns]} of the cell there, or null. */
@@ -177,22 +178,23 @@ export class MapPanel {
     pen.clip();
     pen.strokeRect(left - 0.5, top - 0.5, right - left + 1, bottom - top + 1);
     pen.restore();
-    const step = camera.scale >= WORD ? 1 : roundStep(APART / camera.scale);
+    const stepAt = (scale) => (scale >= WORD ? 1 : roundStep(APART / scale));
+    const step = { row: stepAt(camera.scale), column: stepAt(camera.scale * camera.stretch) };
     const write = (text, here, x, y, angle) => {
       Object.assign(pen, { fillStyle: here ? ink : soft, font: `${here ? "600 " : ""}12px ${font}` });
       rotatedText(pen, text, x, y, angle);
     };
     pen.textAlign = "right";
-    for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step)) {
+    for (const row of counted(ends[0].row, ends[1].row, this.call.queries, step.row)) {
       const y = this.at(0, row + 0.5)[1];
       if (y >= area.y && y <= area.y + area.height)
-        write(this.name(this.sides.query, row, step), row === cross?.row || row === chosen, area.x - 8, y, 0);
+        write(this.name(this.sides.query, row, step.row), row === cross?.row || row === chosen, area.x - 8, y, 0);
     }
     pen.textAlign = "left";
-    for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step)) {
+    for (const column of counted(ends[0].column, ends[1].column, this.call.keys, step.column)) {
       const x = this.at(column + 0.5, 0)[0];
       if (x >= area.x && x <= area.x + area.width)
-        write(this.name(this.sides.key, column, step), column === cross?.column, x, area.y - 8, -Math.PI / 3);
+        write(this.name(this.sides.key, column, step.column), column === cross?.column, x, area.y - 8, -Math.PI / 3);
     }
     pen.textBaseline = "alphabetic";
   }
@@ -208,7 +210,8 @@ export class MapPanel {
     const area = this.area;
     const cell = 2 ** levelAt(camera.scale);
     const [x, y] = this.at(cross.column, cross.row).map(Math.round);
-    const size = Math.max(3, cell * camera.scale);
+    const high = Math.max(3, cell * camera.scale);
+    const wide = Math.max(3, cell * camera.scale * camera.stretch);
     pen.save();
     pen.beginPath();
     pen.rect(area.x, area.y, area.width, area.height);
@@ -219,9 +222,9 @@ export class MapPanel {
       [ink, 0],
     ]) {
       Object.assign(pen, { strokeStyle: color, lineWidth: 1, globalAlpha: 0.55 });
-      pen.strokeRect(x - 0.5 - off, y - 0.5 - off, size + 1 + 2 * off, size + 1 + 2 * off);
+      pen.strokeRect(x - 0.5 - off, y - 0.5 - off, wide + 1 + 2 * off, high + 1 + 2 * off);
       pen.beginPath();
-      const [cx, cy] = [x + size / 2 + off, y + size / 2 + off];
+      const [cx, cy] = [x + wide / 2 + off, y + high / 2 + off];
       for (const [a, b, c, d] of [
         [area.x, cy, x - 2, cy],
         [cx, area.y, cx, y - 2],

@@ -9,7 +9,7 @@ import { fit, inks, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
 import { bounded, number } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
-import { columns, drawRow, drawTop, ROW, TOP } from "./neuron_drawing.js";
+import { BELOW, columns, drawRow, drawTop, rowHeight, TOP } from "./neuron_drawing.js";
 
 const BLOCK = 64; // keys in one answer
 
@@ -85,7 +85,13 @@ class Neuron {
       if (found?.part === "query") this.context.state.set({ query: found.row });
     });
     this.update(context.state.get());
-    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * ROW;
+    this.draw(); // what is scrolled must have its height
+    this.box.scrollTop = bounded(this.state.at, 0, Math.max(this.call.queries, this.call.keys)) * this.row;
+  }
+
+  /** Pixels of a row. */
+  get row() {
+    return rowHeight(this.box.clientHeight, Math.max(this.call.queries, this.call.keys));
   }
 
   update(state) {
@@ -98,7 +104,6 @@ class Neuron {
       this.querySide = sideOf(this.trace, call, "query", "token");
       this.keySide = sideOf(this.trace, call, "key", "token");
       this.callBox.replaceChildren(callChoice(this.trace, call, (id) => this.context.state.set({ call: id })));
-      this.scroll.spacer.style.height = `${Math.max(call.queries, call.keys) * ROW + TOP + 12}px`;
     }
     const heads = Array.from({ length: call.heads }, (_, i) => [i, String(i)]);
     this.headBox.replaceChildren(
@@ -163,7 +168,7 @@ class Neuron {
 
   under(event) {
     const { x, y } = place(event, this.pane);
-    const row = Math.floor((y - TOP + this.box.scrollTop) / ROW);
+    const row = Math.floor((y - TOP + this.box.scrollTop) / this.row);
     const at = columns(this.box.clientWidth);
     if (y < TOP || row < 0) return null;
     if (x < at.label) return row < this.call.queries ? { part: "query", row } : null;
@@ -182,7 +187,7 @@ class Neuron {
   }
 
   scrolled() {
-    const at = Math.round(this.box.scrollTop / ROW);
+    const at = Math.round(this.box.scrollTop / this.row);
     if (at !== (this.state.at ?? 0)) this.context.state.set({ at: at || null });
     this.paint();
   }
@@ -236,8 +241,8 @@ class Neuron {
   }
 
   reveal(row) {
-    const y = row * ROW;
-    const room = this.box.clientHeight - TOP - ROW;
+    const y = row * this.row;
+    const room = this.box.clientHeight - TOP - this.row;
     if (y < this.box.scrollTop) this.box.scrollTop = y;
     else if (y > this.box.scrollTop + room) this.box.scrollTop = y - room;
   }
@@ -249,12 +254,14 @@ class Neuron {
     if (!width || !height) return;
     const ctx = pen ?? fit(this.canvas, width, height);
     ctx.clearRect(0, 0, width, height);
+    const all = Math.max(this.call.queries, this.call.keys);
+    this.scroll.spacer.style.height = `${all * this.row + TOP + BELOW}px`;
     const at = columns(width);
     const top = this.box.scrollTop;
-    const first = Math.max(0, Math.floor(top / ROW));
-    const last = Math.min(Math.max(this.call.queries, this.call.keys), Math.ceil((top + height - TOP) / ROW));
+    const first = Math.max(0, Math.floor(top / this.row));
+    const last = Math.min(all, Math.ceil((top + height - TOP) / this.row));
     this.rows = [];
-    for (let row = first; row < last; row++) drawRow(ctx, this, at, row, TOP + row * ROW - top, colors);
+    for (let row = first; row < last; row++) drawRow(ctx, this, at, row, TOP + row * this.row - top, colors);
     ctx.fillStyle = colors.paper;
     ctx.fillRect(0, 0, width, TOP);
     drawTop(ctx, this, at, colors);

@@ -1,11 +1,17 @@
 // The drawing of the Neuron view: the query on top, then a row for each key.
 //
-// `view` has call, query, peaks, normalizer, hover, rows, key(j), querySide, keySide and context, as the view has them.
+// `view` has row, the pixels of a row, and call, query, peaks, normalizer, hover, rows, key(j), querySide, keySide and context, as the view has them.
 import { shortened } from "../../draw/canvas.js";
 import { number } from "../../draw/numbers.js";
 
-export const ROW = 24; // pixels of a key
+const [LEAST, MOST] = [24, 36]; // pixels of a row
 export const TOP = 78; // the query and the titles stay above the rows
+export const BELOW = 12; // pixels that stay free after the last row
+
+/** Pixels of a row: as many as let these rows fill the height. */
+export function rowHeight(height, rows) {
+  return Math.min(MOST, Math.max(LEAST, Math.floor((height - TOP - BELOW) / Math.max(1, rows))));
+}
 
 /** Where each column begins, and how wide they are. */
 export function columns(width) {
@@ -55,7 +61,7 @@ export function drawTop(ctx, view, at, colors) {
   ctx.fillStyle = colors.ink;
   ctx.font = `600 13px ${colors.font}`;
   ctx.fillText(view.querySide.labels[view.query], at.key + at.label - 8, 24);
-  if (found) strip(ctx, view, found.block.q, at.k, 12, at.strip, ROW, peaks.q);
+  if (found) strip(ctx, view, found.block.q, at.k, 12, at.strip, LEAST, peaks.q);
   ctx.textAlign = "left";
   ctx.font = `12px ${colors.font}`;
   ctx.fillStyle = colors.soft;
@@ -65,14 +71,15 @@ export function drawTop(ctx, view, at, colors) {
 }
 
 export function drawRow(ctx, view, at, row, y, colors) {
-  const middle = y + ROW / 2;
+  const { row: high } = view;
+  const middle = y + high / 2;
   ctx.textBaseline = "middle";
   ctx.textAlign = "right";
   if (row < view.call.queries) {
     const chosen = row === view.query;
     if (chosen || (view.hover?.part === "query" && view.hover.row === row)) {
       ctx.fillStyle = chosen ? colors.accent : colors.faint;
-      ctx.fillRect(0, y + 1, at.label, ROW - 2);
+      ctx.fillRect(0, y + 1, at.label, high - 2);
     }
     ctx.font = `${chosen ? "600 " : ""}13px ${colors.font}`;
     ctx.fillStyle = chosen ? colors.onAccent : view.querySide.special[row] ? colors.soft : colors.ink;
@@ -82,7 +89,7 @@ export function drawRow(ctx, view, at, row, y, colors) {
   const hovered = view.hover && view.hover.part !== "query" && view.hover.row === row;
   if (hovered) {
     ctx.fillStyle = colors.faint;
-    ctx.fillRect(at.key, y, at.width - at.key, ROW);
+    ctx.fillRect(at.key, y, at.width - at.key, high);
   }
   ctx.font = `${hovered ? "600 " : ""}13px ${colors.font}`;
   ctx.fillStyle = view.keySide.special[row] ? colors.soft : colors.ink;
@@ -92,18 +99,18 @@ export function drawRow(ctx, view, at, row, y, colors) {
   const { block, at: n } = found;
   const [energy, weight] = [block.modified[n], block.weight[n]]; // null where the mask closes it
   view.rows.push({ key: row, energy, weight, block, at: n });
-  strip(ctx, view, block.k[n], at.k, y + 3, at.strip, ROW - 6, view.peaks.k);
-  if (block.product) strip(ctx, view, block.product[n], at.product, y + 3, at.strip, ROW - 6, view.peaks.product);
+  strip(ctx, view, block.k[n], at.k, y + 3, at.strip, high - 6, view.peaks.k);
+  if (block.product) strip(ctx, view, block.product[n], at.product, y + 3, at.strip, high - 6, view.peaks.product);
   ctx.font = `12.5px ${colors.font}`;
   if (energy != null) {
     const half = at.room / 2;
     const x = at.energy + half;
     const length = (half * energy) / (view.peaks.modified || 1);
     ctx.fillStyle = view.context.palette.signed(Math.sign(energy) * 0.62);
-    ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), ROW - 12);
+    ctx.fillRect(Math.min(x, x + length), y + 6, Math.abs(length), high - 12);
   }
   ctx.fillStyle = view.context.palette.ramp(0.6);
-  ctx.fillRect(at.weight, y + 6, (at.room * weight) / (view.peaks.weight || 1), ROW - 12);
+  ctx.fillRect(at.weight, y + 6, (at.room * weight) / (view.peaks.weight || 1), high - 12);
   ctx.fillStyle = colors.ink;
   ctx.textAlign = "right";
   ctx.fillText(energy == null ? "masked" : energy.toFixed(2), at.energy + at.bar - 4, middle);

@@ -59,8 +59,7 @@ export class TranslationCard {
       this.lines.source,
       this.lines.target,
       this.copying,
-      this.stage,
-      this.steps,
+      el("div.matrix-and-steps", {}, this.stage, this.steps),
     );
   }
 
@@ -82,6 +81,7 @@ export class TranslationCard {
     if (weights) {
       this.alignment ??= new Alignment(this.stage, this.context, (cell) => this.pointed(cell ? "cell" : null, cell));
       this.alignment.show(rows, columns, weights, answer.title);
+      this.stage.style.width = `${this.alignment.width}px`;
       this.stage.style.height = `${Math.min(560, this.alignment.height)}px`;
     }
     this.showSteps(step);
