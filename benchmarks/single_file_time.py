@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import regard
 
-WORDS = "attention is a way to look things up : a query meets keys that carry values , and weights say how much".split()
+WORDS = ["attention", "is", "a", "way", "to", "look", "things", "up", "."]
 
 
 class Layers(nn.Module):

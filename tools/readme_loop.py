@@ -1,6 +1,6 @@
 """The README's moving picture, docs/loop.webp: six seconds of the viewer, dark. `python -m tools.readme_loop [FOLDER]`.
 
-It opens as `regard view` does. One word after another is pointed at, then all heads are shown at once, then a
+It opens as `regard view` does. One word after another is chosen, then all heads are shown at once, then a
 translation, and the pointer goes back to the tab it began at. The frames are real: the page is driven through Chromium,
 and a pointer is drawn where the mouse is. With FOLDER, the frames are also written there as PNG files, to be looked at
 one by one.
@@ -68,8 +68,12 @@ class Recorder:
     def press(self, place: Locator, seconds: float = 0.3) -> None:
         """Move to the middle of what stands there and click."""
         self.move(*_middle(place), seconds)
+        self.click()
+
+    def click(self) -> None:
         self.page.mouse.down()
         self.page.mouse.up()
+        self.page.wait_for_timeout(200)
 
 
 def record(library: Library) -> list[bytes]:
@@ -91,13 +95,10 @@ def record(library: Library) -> list[bytes]:
         recorder = Recorder(page, _middle(tab["Heads"]))
         page.wait_for_timeout(500)
         recorder.hold(0.5)
-        recorder.move(*_token(page, tokens, "it"), 0.3)
-        page.mouse.down()  # it is pinned; from here on the word under the pointer is shown alone
-        page.mouse.up()
         for word in ("cat", "tired"):
-            recorder.hold(0.1)
-            recorder.move(*_token(page, tokens, word), 0.3)
-            recorder.hold(0.4)
+            recorder.move(*_token(page, tokens, word), 0.4)
+            recorder.click()  # it is shown alone, instead of the word before
+            recorder.hold(0.6)
         recorder.press(tab["Model"], 0.4)
         page.wait_for_function("() => regard.drawn()?.thumbs")
         page.wait_for_timeout(800)

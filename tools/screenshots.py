@@ -1,6 +1,6 @@
 """Pictures of every view for docs/viewer.md, light and dark: `python -m tools.screenshots [VIEW …]`.
 
-`--widths FOLDER` writes them into a folder instead, at the widths of a phone, a tablet and two desktops, for looking at.
+`--widths FOLDER` writes them into a folder instead, as on a phone, a tablet and two desktops, for looking at.
 
 They are of real traces: MiniLM, SmolLM2 reading docs/tour.md and writing on, the translators, the captioner and the
 classifier that ship, and a small listener that learns tones here. It takes a few minutes on two cores.

@@ -89,7 +89,6 @@ export class TokenPointer {
     const { view } = this;
     const pin = this.under(event, panel);
     if (!pin) return;
-    panel.box.focus({ preventScroll: true });
     if (event.shiftKey && this.last?.side === pin.side) view.keep(withRange(view.pins, this.last, pin));
     else {
       view.toggle(pin, event.ctrlKey || event.metaKey);
