@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+CLEAN, CORRUPTED = torch.randint(40, (2, 3, 7), generator=torch.Generator().manual_seed(7))
+"""Two batches of three texts of seven tokens."""
+
 
 def small_model(kind: str, dtype: torch.dtype = torch.float64, layers: int = 3) -> Any:
     """A Llama (grouped heads, no biases), a GPT-2 or a GPT-NeoX (parallel MLP) of 4 heads, with biases that matter."""
@@ -22,3 +25,9 @@ def small_model(kind: str, dtype: torch.dtype = torch.float64, layers: int = 3) 
         for parameter in model.parameters():  # no bias of 0, no gain of 1, no weight too small to matter
             parameter.add_(torch.randn_like(parameter) * 0.2)
     return model
+
+
+def logit_metric(output: Any) -> torch.Tensor:
+    """One number for each text: a weighted sum of the logits of the last token."""
+    logits = output.logits[:, -1]
+    return (logits * torch.linspace(-1, 1, 40, dtype=logits.dtype)).sum(-1)

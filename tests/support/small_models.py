@@ -8,6 +8,8 @@ from regard.data.batch import BEGIN, END, PAD, Batch
 from regard.models import (
     DecoderConfig,
     EncoderConfig,
+    EncoderDecoder,
+    EncoderDecoderConfig,
     LSTMNDecoderConfig,
     LSTMNEncoderConfig,
     RecurrentDecoderConfig,
@@ -84,3 +86,10 @@ DECODERS: dict[str, DecoderConfig] = {
     "Transformer, rotary": _transformer(positions="rotary"),
     "Transformer, ALiBi": _transformer(positions="alibi"),
 }
+
+
+def translator(encoder: EncoderConfig, decoder: DecoderConfig, **settings: object) -> EncoderDecoder:
+    """A translator with random weights in float64, ready to be evaluated."""
+    torch.manual_seed(7)
+    made = EncoderDecoderConfig(VOCABULARY, VOCABULARY, encoder, decoder, **settings)  # type: ignore[arg-type]
+    return EncoderDecoder(made).double().eval()

@@ -8,21 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.attention import flex_attention as flex
 
 import regard
 from regard.seeing.analysis import ablate, effects
-from tests.support.small_language_models import small_model
+from tests.support.small_language_models import CLEAN, CORRUPTED, logit_metric, small_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-CLEAN, CORRUPTED = torch.randint(40, (2, 3, 7), generator=torch.Generator().manual_seed(7))
-
-
-def _metric(output: Any) -> Tensor:
-    logits = output.logits[:, -1]
-    return (logits * torch.linspace(-1, 1, 40, dtype=logits.dtype)).sum(-1)
 
 
 def _projections(model: Any) -> list[nn.Module]:
@@ -53,7 +45,7 @@ def _by_hand(model: Any, ids: Tensor, layer: int, heads: slice, new: Tensor | fl
         return (x,)
 
     handle = _projections(model)[layer].register_forward_pre_hook(hook)
-    value = _metric(model(ids))
+    value = logit_metric(model(ids))
     handle.remove()
     return value
 
@@ -78,12 +70,12 @@ def test_heads_and_layers_against_hooks_written_by_hand(kind: str, by: str) -> N
     corrupted = CORRUPTED if by in ("patch", "resample") else None
     new = _replacement(model, by)
     # 7 rows take two changes of three texts; the last part has one.
-    result = effects(model, {"input_ids": CLEAN}, _metric, by=by, rows=7, corrupted=_ids(corrupted))
+    result = effects(model, {"input_ids": CLEAN}, logit_metric, by=by, rows=7, corrupted=_ids(corrupted))
     expected = [_by_hand(model, base, n, slice(h, h + 1), new(n)) for n in range(3) for h in range(4)]
     torch.testing.assert_close(result.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(result.base, _metric(model(base)).detach())
+    torch.testing.assert_close(result.base, logit_metric(model(base)).detach())
     assert float(result.differences.abs().max()) > 1e-2
-    layers = effects(model, {"input_ids": CLEAN}, _metric, of="layers", by=by, corrupted=_ids(corrupted))
+    layers = effects(model, {"input_ids": CLEAN}, logit_metric, of="layers", by=by, corrupted=_ids(corrupted))
     expected = [_by_hand(model, base, n, slice(0, 4), new(n)) for n in range(3)]
     torch.testing.assert_close(layers.values, torch.stack(expected), rtol=1e-6, atol=1e-7)
 
@@ -97,7 +89,9 @@ def test_patching_everything_recovers_everything() -> None:
     model = small_model("gpt2")
     corrupted = CLEAN.clone()
     corrupted[:, 2] = (corrupted[:, 2] + 1) % 40
-    result = effects(model, {"input_ids": CLEAN}, _metric, of="tokens", by="patch", corrupted={"input_ids": corrupted})
+    result = effects(
+        model, {"input_ids": CLEAN}, logit_metric, of="tokens", by="patch", corrupted={"input_ids": corrupted}
+    )
     share = result.recovered
     torch.testing.assert_close(share[2], torch.tensor(1.0, dtype=torch.float64))
     assert float(share[[0, 1, 3, 4, 5, 6]].abs().max()) < 1e-9
@@ -105,10 +99,10 @@ def test_patching_everything_recovers_everything() -> None:
 
 def test_masked_tokens_are_those_of_ablate() -> None:
     model = small_model("llama")
-    result = effects(model, CLEAN, _metric, of="tokens", rows=8)
+    result = effects(model, CLEAN, logit_metric, of="tokens", rows=8)
     for token in range(7):
         with torch.no_grad(), ablate(model, tokens=[token]):
-            torch.testing.assert_close(result.values[token], _metric(model(CLEAN)), rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(result.values[token], logit_metric(model(CLEAN)), rtol=1e-6, atol=1e-7)
 
 
 def test_padding_is_left_out_of_the_mean() -> None:
@@ -141,8 +135,8 @@ def test_the_estimate_is_the_derivative_and_the_strongest_are_run(of: Any, by: A
     model.requires_grad_(False)
     corrupted = {"input_ids": CORRUPTED} if by == "patch" else None
     options: dict[str, Any] = {"of": of, "by": by, "corrupted": corrupted}
-    every = effects(model, {"input_ids": CLEAN}, _metric, **options)
-    some = effects(model, {"input_ids": CLEAN}, _metric, exact=2, **options)
+    every = effects(model, {"input_ids": CLEAN}, logit_metric, **options)
+    some = effects(model, {"input_ids": CLEAN}, logit_metric, exact=2, **options)
     assert some.estimates is not None
     ran = ~some.values[:, 0].isnan()
     assert int(ran.sum()) == 2
@@ -155,7 +149,7 @@ def test_the_estimate_is_the_derivative_and_the_strongest_are_run(of: Any, by: A
             old, step = own[layer], 1e-5
             towards = old + step * ((new(layer) if by == "patch" else 0.0) - old)
             moved = _by_hand(model, base, layer, slice(head, head + 1), towards)
-            slope = (moved - _metric(model(base))) / step
+            slope = (moved - logit_metric(model(base))) / step
             torch.testing.assert_close(some.estimates[4 * layer + head], slope.detach(), rtol=1e-3, atol=1e-4)
 
 
@@ -186,7 +180,7 @@ def test_a_model_of_torch_and_one_of_ours() -> None:
 def test_resampling_takes_another_text_of_the_batch() -> None:
     model = small_model("gpt2")
     own = _head_outputs(model, CLEAN)
-    result = effects(model, {"input_ids": CLEAN}, _metric, by="resample", seed=1)
+    result = effects(model, {"input_ids": CLEAN}, logit_metric, by="resample", seed=1)
     rolled = [
         torch.stack(
             [_by_hand(model, CLEAN, n, slice(h, h + 1), own[n].roll(by, 0)) for n in range(3) for h in range(4)]
@@ -196,87 +190,9 @@ def test_resampling_takes_another_text_of_the_batch() -> None:
     assert any(torch.allclose(result.values, x, rtol=1e-6, atol=1e-7) for x in rolled)
 
 
-class InPlaceAttention(nn.Module):
-    """Attention whose output is scaled, in place or not."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place, self.project = in_place, nn.Linear(8, 24)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-        z = F.scaled_dot_product_attention(q, k, v)
-        if self.in_place:
-            z *= 3
-        else:
-            z = z * 3
-        return z.transpose(1, 2).flatten(2)
-
-
-class InPlaceLayer(nn.Module):
-    """A layer that adds to its input, in place or not."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place, self.attention, self.feed = in_place, InPlaceAttention(in_place), nn.Linear(8, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.in_place:
-            x += self.attention(x)
-            x += self.feed(x).tanh()
-            return x
-        x = x + self.attention(x)
-        return x + self.feed(x).tanh()
-
-
-class InPlaceModel(nn.Module):
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.in_place = in_place
-        self.embedding, self.layers = nn.Embedding(40, 8), nn.ModuleList(InPlaceLayer(in_place) for _ in range(3))
-        self.double()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embedding
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embedding(ids)
-        if self.in_place:
-            x *= 2
-        else:
-            x = x * 2
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-@pytest.mark.parametrize("exact", [None, 2])
-@pytest.mark.parametrize(("of", "by"), [("heads", "zero"), ("heads", "mean"), ("layers", "patch"), ("tokens", "patch")])
-def test_a_model_that_works_in_place_has_the_effects_of_one_that_does_not(of: Any, by: Any, exact: int | None) -> None:
-    results = []
-    for in_place in (True, False):
-        model = InPlaceModel(in_place).requires_grad_(False)
-        corrupted = CORRUPTED if by == "patch" else None
-        options: dict[str, Any] = {"of": of, "by": by, "corrupted": corrupted, "exact": exact, "rows": 6}
-        results.append(effects(model, CLEAN, lambda out: out[..., 0].sum(1), **options))
-    torch.testing.assert_close(results[0].base, results[1].base)
-    torch.testing.assert_close(results[0].values, results[1].values, equal_nan=True)
-    if exact is not None:
-        torch.testing.assert_close(results[0].estimates, results[1].estimates)
-
-
-def test_a_model_that_works_in_place_in_inference_mode() -> None:
-    results = []
-    for in_place in (True, False):
-        with torch.inference_mode():
-            results.append(effects(InPlaceModel(in_place), CLEAN, lambda out: out[..., 0].sum(1), rows=6))
-    torch.testing.assert_close(results[0].values, results[1].values)
-
-
 def test_results_as_a_matrix_a_list_and_a_table() -> None:
     model = small_model("gpt2")
-    result = effects(model, {"input_ids": CLEAN}, _metric)
+    result = effects(model, {"input_ids": CLEAN}, logit_metric)
     assert result.matrix().shape == (3, 4)
     site, value = result.strongest(1)[0]
     assert value == float(result.matrix()[site.layer, site.head])
@@ -289,124 +205,19 @@ def test_results_as_a_matrix_a_list_and_a_table() -> None:
 
 def test_the_model_is_left_as_it_was() -> None:
     model = small_model("llama")
-    before = _metric(model(CLEAN))
-    effects(model, {"input_ids": CLEAN}, _metric)
+    before = logit_metric(model(CLEAN))
+    effects(model, {"input_ids": CLEAN}, logit_metric)
     assert not any("forward" in vars(part) for part in model.modules())
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
-    assert torch.equal(_metric(model(CLEAN)), before)
-
-
-class CallsAttention(nn.Module):
-    """Two heads through a function of attention; `heads=0` for calls without an axis of heads."""
-
-    def __init__(self, attention: Callable[..., Tensor], heads: int = 2) -> None:
-        super().__init__()
-        self.attention, self.heads = attention, heads
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.heads:
-            return self.attention(x, x, x)
-        q = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return self.attention(q, q, q).transpose(1, 2).flatten(2)
-
-
-def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q, k, v)
-
-
-def _flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    out = flex.flex_attention(q, k, v)
-    assert isinstance(out, Tensor)
-    return out
-
-
-def _noted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    w = (q @ k.mT / 2).exp()  # no softmax that another tap would see
-    out = w @ v / w.sum(-1, keepdim=True)
-    regard.note(q, k, v, out)
-    return out
-
-
-@pytest.mark.parametrize("attention", [regard.attend, _flex, _noted])
-def test_tokens_are_refused_where_no_mask_can_be_changed(attention: Callable[..., Tensor]) -> None:
-    model, x = nn.Sequential(CallsAttention(_sdpa), CallsAttention(attention)), torch.randn(3, 5, 8)
-    with pytest.raises(ValueError, match=r"1 is a call of .*, where tokens cannot be masked"):
-        effects(model, x, lambda out: out.sum((1, 2)), of="tokens")
-    with pytest.raises(ValueError, match="where tokens cannot be masked"), ablate(model, tokens=[1]):
-        model(x)
-
-
-def test_an_output_that_is_only_noted_cannot_be_changed() -> None:
-    model, x = nn.Sequential(CallsAttention(_noted), CallsAttention(_noted)), torch.randn(3, 5, 8)
-    with pytest.raises(ValueError, match="called no attention that could be changed"), regard.watch(model):
-        effects(model, x, lambda out: out.sum((1, 2)))
-    with pytest.raises(ValueError, match="nothing was ablated in 1"), regard.watch(model) as seen:  # noqa: SIM117
-        with ablate(model, heads={"1": [0, 1]}):
-            model(x)
-    assert [call.ablated for call in seen] == ["", ""]
-
-
-@pytest.mark.parametrize("attention", [regard.attend, _sdpa])
-def test_a_batch_is_not_taken_for_heads(attention: Callable[..., Tensor]) -> None:
-    model, x = nn.Sequential(CallsAttention(attention, heads=0)), torch.randn(3, 5, 8)
-    for of in ("heads", "layers"):
-        with pytest.raises(ValueError, match=r"0 calls attention with an output of shape \[3, 5, 8\]"):
-            effects(model, x, lambda out: out.sum((1, 2)), of=of)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"x.unsqueeze\(1\)"), ablate(model, heads={"0": [0]}):
-        model(x)
-
-
-def test_a_model_that_drops_out_in_a_function_is_refused() -> None:
-    class DropsOut(CallsAttention):
-        def forward(self, x: Tensor) -> Tensor:
-            q = x.unflatten(-1, (2, -1)).transpose(1, 2)
-            return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5 if self.training else 0.0)
-
-    model, x = nn.Sequential(DropsOut(_sdpa)), torch.randn(3, 5, 8)
-    for rows in (32, 3):  # with the batch repeated, and not
-        with pytest.raises(ValueError, match=r"same output again .* \(call model.eval\(\)"):
-            effects(model.train(), x, lambda out: out.sum((1, 2, 3)), rows=rows)
-    assert effects(model.eval(), x, lambda out: out.sum((1, 2, 3))).values.isfinite().all()
-
-
-def test_an_input_without_a_batch_that_has_its_size_is_refused() -> None:
-    class Weighted(CallsAttention):
-        def forward(self, x: Tensor, scales: Tensor) -> Tensor:
-            return super().forward(x) * scales.cumsum(0)[-1]  # scales [3], the same for all entries
-
-    model, x = Weighted(_sdpa), torch.randn(3, 5, 8)
-    with pytest.raises(ValueError, match="no batch dimension but the size of the batch, 3"):
-        effects(model, {"x": x, "scales": torch.ones(3)}, lambda out: out.sum((1, 2)))
-    values = effects(model, {"x": x, "scales": torch.ones(4)}, lambda out: out.sum((1, 2))).values
-    torch.testing.assert_close(values.sum(0), 4 * model(x, torch.ones(1)).sum((1, 2)).double())
-
-
-def test_what_cannot_be_is_refused() -> None:
-    model, inputs = small_model("gpt2"), {"input_ids": CLEAN}
-    with pytest.raises(ValueError, match="expected one of 'heads'"):
-        effects(model, inputs, _metric, of="neurons")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="needs corrupted"):
-        effects(model, inputs, _metric, by="patch")
-    with pytest.raises(ValueError, match="one number for each of 3 entries"):
-        effects(model, inputs, lambda output: output.logits.sum())
-    with pytest.raises(ValueError, match="must have one shape"):
-        effects(model, inputs, _metric, by="patch", corrupted={"input_ids": CLEAN[:, :5]})
-    with pytest.raises(ValueError, match="no estimate from a gradient"):
-        effects(model, inputs, _metric, of="tokens", exact=3)
-    with pytest.raises(ValueError, match="give two at least"):
-        effects(model, {"input_ids": CLEAN[:1]}, _metric, by="resample")
-    with pytest.raises(ValueError, match=r"training mode .* call model.eval\(\)"):
-        effects(small_model("gpt2").train(), inputs, _metric)
-    with pytest.raises(ValueError, match="called no attention"):
-        effects(nn.Linear(2, 2), torch.zeros(3, 2), lambda out: out.sum(1))
+    assert torch.equal(logit_metric(model(CLEAN)), before)
 
 
 def test_a_run_that_gives_nan_is_not_replaced_by_its_estimate() -> None:
     model = small_model("llama")
-    base = _metric(model(CLEAN)).detach()
+    base = logit_metric(model(CLEAN)).detach()
 
     def metric(output: Any) -> Tensor:
-        value = _metric(output)
+        value = logit_metric(output)
         return torch.where((value - base).abs() < 1e-9, value, torch.nan)  # NaN for any change
 
     result = effects(model, {"input_ids": CLEAN}, metric, exact=2)
