@@ -108,7 +108,8 @@ def test_chosen_parts_are_taken_frozen_or_learn_at_their_own_rate(trained: Run, 
 def test_the_vocabulary_is_extended(trained: Run, tmp_path: Path) -> None:
     lines = ["new " + " ".join(WORDS[:3]) + "\tnewnew " + " ".join(word * 2 for word in WORDS[:3])] * 20
     (tmp_path / "new.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    data = [f"data.root={tmp_path}", "data.train=['new.tsv']", "data.valid=['new.tsv']"]
+    (tmp_path / "valid.tsv").write_text("\n".join(lines[:5]) + "\n", encoding="utf-8")
+    data = [f"data.root={tmp_path}", "data.train=['new.tsv']", "data.valid=['valid.tsv']"]
     run = started(trained, tmp_path, *data, "training.init_vocabulary=extend")
     old, new = (TokenizerPair.load(each.model).source for each in (trained, run))
     ids = list(range(len(old)))

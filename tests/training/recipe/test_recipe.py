@@ -21,7 +21,8 @@ from regard.models import (
     RecurrentEncoderConfig,
     TransformerEncoderConfig,
 )
-from regard.training.preparation.recipe_corpus import folder, read
+from regard.training.preparation.corpus_paths import folder
+from regard.training.preparation.recipe_corpus import read
 from regard.training.recipe import recipe_loader
 from regard.training.recipe.recipe_errors import RecipeError
 from regard.training.recipe.recipe_writer import recipe_toml

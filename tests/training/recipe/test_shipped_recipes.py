@@ -102,8 +102,8 @@ def wmt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = [
         {"en": f"the {a} {b}", "de": f"das {b} {a}"} for a in ("red", "old", "big") for b in ("house", "dog", "sea")
     ]
-    for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001"):
-        parquet.write_table(pyarrow.table({"translation": rows}), root / "wmt" / f"{name}.parquet")
+    for name, first in (("train-00000-of-00002", 0), ("train-00001-of-00002", 0), ("validation-00000-of-00001", 5)):
+        parquet.write_table(pyarrow.table({"translation": rows[first:]}), root / "wmt" / f"{name}.parquet")
     return root
 
 

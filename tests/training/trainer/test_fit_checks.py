@@ -39,7 +39,8 @@ class TestBefore:
     def test_a_mistake_in_the_data_does_not_take_the_folder(self, file: Path, tmp_path: Path) -> None:
         (tmp_path / "rows.tsv").write_text("one side alone\n", encoding="utf-8")
         wrong = ["training.updates=2", 'data.kind="files"', f'data.root="{tmp_path}"', "data.test=[]"]
-        wrong += ['data.train=["rows.tsv"]', 'data.valid=["rows.tsv"]']
+        (tmp_path / "valid.tsv").write_text("a\tb\n", encoding="utf-8")
+        wrong += ['data.train=["rows.tsv"]', 'data.valid=["valid.tsv"]']
         with pytest.raises(ValueError, match=r"rows\.tsv:1"):
             fit(recipe_loader.load_recipe("seq2seq-multi30k", wrong), tmp_path / "run")
         right = recipe_loader.load_recipe(file, ["training.updates=2"])
@@ -212,7 +213,8 @@ def test_a_misspelt_file_is_reported_before_there_is_a_folder(tmp_path: Path) ->
 kind = "files"
 root = "{tmp_path}"
 train = ["pairs.tsv"]
-valid = ["pairs.tsv"]
+hold_out = 10
+valid = []
 test = ["piars.tsv"]
 ''',
         encoding="utf-8",

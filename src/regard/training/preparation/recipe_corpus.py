@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import glob
-import os
-import re
 from dataclasses import replace
 from importlib import import_module
 from itertools import chain, islice, repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ...data import Pair, PairReader, TokenizerPair
@@ -19,9 +15,12 @@ from ...data.streaming.arrow_rows import DatasetSplit
 from ...data.streaming.pair_stream import DatasetStream, FileStream, held_out_pairs
 from ...data.text_lines import text
 from ..recipe.data_section import DigitsData, FilesData, GeneratedData, PhrasesData, PluginData, StreamData, TextData
+from .corpus_paths import expand_patterns, file_names, folder
+from .separate_splits import require_other_contents, require_other_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from ...data.streaming.pair_stream import PairStream
     from ..recipe.data_section import Data, PhotosData
@@ -92,7 +91,7 @@ def pair_stream(data: StreamData, split: str = "train", seed: int = 0) -> PairSt
     """The files or the dataset of a split; of `train`, without the pairs that validate."""
     held_out = data.valid_pairs if split == "train" and not data.valid else 0
     if split == "train":
-        _require_separate_splits(data)
+        require_other_names(data)
     if data.dataset:
         return DatasetStream(dataset_split(data, split), tuple(data.columns), data.on_bad, held_out)
     return FileStream(tuple(corpus_parts(data, split)), seed, held_out)
@@ -103,31 +102,6 @@ def dataset_split(data: StreamData, split: str) -> DatasetSplit:
     local = folder(data.root) / data.dataset
     name = str(local) if local.is_dir() else data.dataset
     return DatasetSplit(name, getattr(data, split)[0], data.configuration, data.revision)
-
-
-def _require_separate_splits(data: StreamData) -> None:
-    """Raise an error where a file, or a split of the dataset, is trained on and validated or tested with."""
-    for other in ("valid", "test"):
-        common = _split_names(data, "train") & _split_names(data, other)
-        if common:
-            raise ValueError(
-                f"{', '.join(sorted(common)[:3])}: in data.train = {data.train} and in data.{other} = "
-                f"{getattr(data, other)}: the pairs would be trained on; give data.train other names, or a pattern "
-                "that leaves them out"
-            )
-
-
-def _split_names(data: StreamData, split: str) -> set[str]:
-    """The files of a split, which may be missing, without symbolic links; of a dataset, the names of its splits."""
-    sources: list[str | list[str]] = getattr(data, split)
-    if not data.dataset:
-        root = folder(data.root)
-        sources = [[os.path.realpath(root / name) for name in _names(each)] for each in _expand_patterns(root, sources)]
-    return {name for source in sources for name in _names(source)}
-
-
-def _names(source: str | list[str]) -> list[str]:
-    return [source] if isinstance(source, str) else source
 
 
 def _stream_corpus(data: StreamData, split: Split) -> Corpus:
@@ -148,15 +122,19 @@ def running(file: Path) -> Corpus:
 
 
 def check(data: Data) -> None:
-    """Raise an error for a missing file, before the run's folder is made."""
+    """Raise an error for a missing file or one that is in two splits, before the run's folder is made."""
     if isinstance(data, GeneratedData | PhrasesData | PluginData):
         return
+    if isinstance(data, FilesData):
+        require_other_names(data)
     for split in get_args(Split):
         if isinstance(data, StreamData):
             if getattr(data, split):
                 next(iter(pair_stream(data, split).readers()[0]), None)  # a dataset: can it be reached?
         else:
             read(data, split)
+    if isinstance(data, FilesData | StreamData):
+        require_other_contents(data)
 
 
 def corpus_files(data: Data) -> tuple[Path, list[Path]]:
@@ -165,7 +143,7 @@ def corpus_files(data: Data) -> tuple[Path, list[Path]]:
     if isinstance(data, FilesData | StreamData):
         # A stream is not read whole before training, so that its hash is not known.
         corpora = [*data.valid, *data.test] if isinstance(data, StreamData) else [*data.train, *data.valid, *data.test]
-        names = [name for corpus in corpora for name in _names(corpus)]
+        names = [name for corpus in corpora for name in file_names(corpus)]
     elif isinstance(data, TextData):
         names = data.files
     root = folder(getattr(data, "root", "."))
@@ -189,25 +167,10 @@ def corpus_parts(data: FilesData | StreamData, split: str) -> Iterator[CorpusPar
     root = folder(data.root)
     sources, tags = getattr(data, split), getattr(data, "tags", [])
     if isinstance(data, StreamData):
-        sources = _expand_patterns(root, sources)
+        sources = expand_patterns(root, sources)
     for source, tag in zip(sources, chain(tags, repeat("")), strict=False):
-        files = tuple(str(_require_path(root / name, split, data.root)) for name in _names(source))
+        files = tuple(str(_require_path(root / name, split, data.root)) for name in file_names(source))
         yield CorpusPart(files, tuple(data.columns) if len(files) == 1 else None, data.on_bad, tag)
-
-
-def _expand_patterns(root: Path, sources: list[str | list[str]]) -> list[str | list[str]]:
-    """The files that names with * stand for, each file once.
-
-    A pattern without files stays as it is, and is then reported as a missing file.
-    """
-    corpora: dict[tuple[str, ...], str | list[str]] = {}
-    for source in sources:
-        names = [source]
-        if isinstance(source, str) and "*" in source:
-            names = [*sorted(glob.glob(source, root_dir=root))] or names
-        for name in names:
-            corpora.setdefault(tuple(os.path.realpath(root / file) for file in _names(name)), name)
-    return list(corpora.values())
 
 
 def _require_path(file: Path, split: str, root: str) -> Path:
@@ -237,19 +200,6 @@ def _running_text(data: TextData | PhrasesData, split: Split) -> Pair:
     if not part.strip():
         raise ValueError(f"the text has {len(whole):,} characters, and none is left for data.{split}; give more text")
     return Pair("nothing", part, 0)
-
-
-def folder(root: str) -> Path:
-    """A `data.root`, with ${NAME} and ${NAME:-else} replaced from the environment."""
-
-    def value(match: re.Match[str]) -> str:
-        name, fallback = match[1], match[3]
-        setting = os.environ.get(name) or fallback
-        if setting is None:
-            raise ValueError(f"data.root is {root!r}, and the environment has no {name}")
-        return setting
-
-    return Path(re.sub(r"\$\{(\w+)(:-([^}]*))?\}", value, root)).expanduser()
 
 
 def _generator_pairs(data: GeneratedData, split: Split) -> PairReader:

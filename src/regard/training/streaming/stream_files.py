@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...atomic_write import write_text
 from ...json_file import read_object
-from ..preparation.recipe_corpus import corpus_parts, dataset_split, folder
+from ..preparation.corpus_paths import folder
+from ..preparation.recipe_corpus import corpus_parts, dataset_split
 
 if TYPE_CHECKING:
     from ..recipe.data_section import StreamData
