@@ -223,17 +223,3 @@ def test_hooks_are_called_inside_a_block(layer: nn.Linear, products: list[int]) 
     with packed_weights(layer):
         assert not linear(layer, torch.randn(5, 24)).any()
     assert products == [0]
-
-
-@pytest.mark.skipif(torch.backends.quantized.engine == "none", reason="this PyTorch has no quantized products")
-@pytest.mark.filterwarnings("ignore")  # PyTorch moves its quantization to a package of its own
-@pytest.mark.parametrize("decoder", ["Transformer", "Bahdanau, dot"])
-@torch.no_grad()
-def test_pytorch_quantizes_every_linear_layer_of_a_model(decoder: str) -> None:
-    """It replaces layers whose type is exactly `nn.Linear`."""
-    config = EncoderDecoderConfig(VOCABULARY, VOCABULARY, ENCODERS["Transformer"], DECODERS[decoder])
-    model = torch.ao.quantization.quantize_dynamic(EncoderDecoder(config).eval(), {nn.Linear})
-    assert not [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    sentences = batch(2, places=4)
-    hypotheses = search(model, model.encode(sentences.source, sentences.source_lengths), beams=3, longest=3)
-    assert len(hypotheses) == 2

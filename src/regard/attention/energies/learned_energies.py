@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from .energy_forms import DotForm, EnergyForm, TanhForm
+from .float_linear import FloatLinear
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -77,8 +78,8 @@ class Additive(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int, *, bias: bool = False) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.query = nn.Linear(dim_q, hidden, bias=bias)
-        self.key = nn.Linear(dim_k, hidden, bias=False)
+        self.query = FloatLinear(dim_q, hidden, bias=bias)
+        self.key = FloatLinear(dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:
@@ -104,7 +105,7 @@ class Concat(LearnedEnergy):
     def __init__(self, dim_q: int, dim_k: int, hidden: int) -> None:
         super().__init__()
         self.dim_q, self.dim_k, self.hidden = dim_q, dim_k, hidden
-        self.joint = nn.Linear(dim_q + dim_k, hidden, bias=False)
+        self.joint = FloatLinear(dim_q + dim_k, hidden, bias=False)
         self.weight = _uniform(hidden, fan_in=hidden)
 
     def split(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, EnergyForm]:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class FloatGRU(nn.GRU):
+    """`nn.GRU` that PyTorch's dynamic quantization leaves as it is: `RecurrentLayer` reads its matrices."""
+
+
+class FloatLSTM(nn.LSTM):
+    """`nn.LSTM` that PyTorch's dynamic quantization leaves as it is: `RecurrentLayer` reads its matrices."""
+
+
 class RecurrentLayer(nn.Module):
     """One layer of `nn.GRU` or `nn.LSTM`, with the same weights and results, over sentences of different lengths.
 
@@ -29,7 +37,7 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, kind: Literal["gru", "lstm"], width_in: int, width: int, *, bidirectional: bool) -> None:
         super().__init__()
-        make: type[nn.GRU | nn.LSTM] = nn.GRU if kind == "gru" else nn.LSTM
+        make: type[nn.GRU | nn.LSTM] = FloatGRU if kind == "gru" else FloatLSTM
         self.kind, self.width = kind, width
         self.directions = cast(
             "list[nn.RNNBase]",

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...attention import Additive
+from ...attention.energies.float_linear import FloatLinear
 from ...layers import LSTMN, Dropout, EncoderMemory
 from ...layers.recurrent.deferred_gradient import DeferredLinear
 from ...layers.recurrent.rnn_cell import loop_dtype
@@ -130,7 +131,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
             "list[LSTMN]", nn.ModuleList([first, *(LSTMN(width, width) for _ in range(config.layers - 1))])
         )
         self.energy = Additive(config.embedding + memory if deep else width, memory, width) if memory else None
-        self.gate = nn.Linear(config.embedding + memory, width) if deep else None
+        self.gate = FloatLinear(config.embedding + memory, width) if deep else None
         self.tape = nn.Linear(memory, width, bias=False) if deep and memory != width else nn.Identity()
         self.join = nn.Linear(width + config.embedding + memory, config.embedding)
         self.output = output_matrix(config.embedding, vocabulary)
@@ -156,7 +157,7 @@ class LSTMNDecoder(Decoder[LSTMNDecoderState]):
         return DecoderOutput(features, torch.stack(maps, 1)[:, None] if weights and maps else None)
 
     def start(self, annotations: Annotations, *, beams: int = 1, steps: int = 256) -> LSTMNDecoderState:
-        state = self._start(annotations, self._starts(annotations), self.output.weight, steps)
+        state = self._start(annotations, self._starts(annotations), self.embedding.weight, steps)
         if beams == 1:
             return state
         rows = torch.arange(len(annotations.lengths), device=annotations.lengths.device).repeat_interleave(beams)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...attention import Additive, Concat, Dot, General
+from ...attention.energies.float_linear import FloatLinear
 from ...attention.listeners import listeners
 from ...layers import Dropout, EncoderMemory, LocalAttention, RecurrentCell, linear
 from ...layers.recurrent.deferred_gradient import DeferredLinear
@@ -119,8 +120,9 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         self.energy = None if config.attention == "none" else _energy(config, memory)
         self.context = nn.Linear(memory, first.size) if self.energy is None and memory else None
         self.local = None if config.scope == "global" else LocalAttention(config.width, config.window, config.scope)
+        self.join: nn.Linear
         if luong:
-            width, self.join = config.width, nn.Linear(memory + config.width, config.width, bias=False)
+            width, self.join = config.width, FloatLinear(memory + config.width, config.width, bias=False)
         else:
             width, twice = config.embedding, 2 if config.readout == "maxout" else 1
             self.join = nn.Linear(config.width + config.embedding + memory, width * twice)
@@ -210,7 +212,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
     def _start(self, annotations: Annotations) -> tuple[RecurrentLoop, RecurrentStep]:
         project = self.energy.query_matrix if isinstance(self.energy, nn.Module) else None
         vectors = annotations.vectors
-        dtype = loop_dtype(vectors if vectors.shape[-1] else self.output.weight)
+        dtype = loop_dtype(vectors if vectors.shape[-1] else self.embedding.weight)
         vectors = vectors.to(dtype)
         # The state itself stays in float32 at least: rounding it at every step would add up.
         wide = torch.promote_types(dtype, torch.float32)
