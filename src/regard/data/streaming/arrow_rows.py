@@ -5,6 +5,7 @@ All are read a few thousand rows at a time. No dataset's own code is run.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..row_readers import Columns, Rows
 
 BATCH_ROWS = 4096
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def parquet(path: Path, columns: Columns | None) -> Rows:
@@ -77,6 +79,8 @@ class DatasetSplit:
 
     def commit(self) -> str:
         """The commit of the Hub that `revision` stands for now; "" where the Hub does not answer."""
+        if COMMIT.fullmatch(self.revision):
+            return self.revision
         hub = _library(self, "huggingface_hub")
         try:
             return str(hub.HfApi().dataset_info(self.name, revision=self.revision or None).sha or "")

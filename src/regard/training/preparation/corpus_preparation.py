@@ -157,6 +157,8 @@ class CorpusPreparation:
         root, files = corpus_files(self.recipe.data)
         prepared = [path for path in sorted(self.run.data.rglob("*")) if path.is_file()]
         provenance.record_files("data", files or prepared, root if files else self.run.folder)
+        if isinstance(self.recipe.data, StreamData) and self.recipe.data.dataset:
+            provenance.record_dataset(self.recipe.data.dataset, self.recipe.data.revision)
         if first and self.recipe.training.init:
             folder, _ = find(self.recipe.training.init)
             provenance.record_files("init", [folder / "model.safetensors"], folder)

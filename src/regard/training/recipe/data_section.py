@@ -108,7 +108,7 @@ class StreamData(DataSection):
     configuration: str = Field(default="", description="of the dataset, such as de-en")
     revision: str = Field(
         default="",
-        description="of the dataset: a branch, a tag or a commit; only a commit stands for the same rows for ever",
+        description="of the dataset: a branch, a tag or a commit; a run keeps the commit in its recipe",
     )
     train: Annotated[list[CorpusFile], Field(min_length=1)] = Field(
         description="files (* stands for any characters), or [source file, target file]; of a dataset, a split"

@@ -66,6 +66,11 @@ class Provenance:
         }
         self._write()
 
+    def record_dataset(self, name: str, revision: str) -> None:
+        """A dataset that is streamed, with its commit; "" where that is not known."""
+        self._values["dataset"] = {"name": name, "revision": revision}
+        self._write()
+
     def changed_since(self, update: int) -> set[str]:
         """The settings that changed since the checkpoint of this update, in all sessions that were begun after it.
 
@@ -84,6 +89,8 @@ class Provenance:
         last = self.sessions[-1]
         made = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
         lines.append(f"Versions: {made}." + (f" Commit {last['commit'][:12]}." if last["commit"] else ""))
+        if dataset := self._values.get("dataset"):
+            lines.append(f"\nDataset: `{dataset['name']}`, revision {dataset['revision'] or 'not known'}.")
         for key, heading in (("data", "Data"), ("init", "Started from")):
             files = self._values.get(key) or {}
             lines += [f"\n{heading} (SHA-256):\n"] if files else []

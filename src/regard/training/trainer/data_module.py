@@ -116,8 +116,11 @@ class DataModule(lightning.LightningDataModule):
         if isinstance(recipe.data, StreamData):
             self.train = EncodedCorpus.build([], self.tokenizers)  # a stream has no statistics that are counted
             positions = StreamPositions(self.run.data / STREAM, writes=self.trainer.is_global_zero)
-            stream = pair_stream(recipe.data, seed=recipe.seed)
-            self.files = StreamFiles.of(recipe.data)
+            # The first process writes the recipe, so its commit of a dataset counts for all.
+            revision = self.trainer.strategy.broadcast(recipe.data.revision)
+            data = recipe.data.model_copy(update={"revision": revision})
+            stream = pair_stream(data, seed=recipe.seed)
+            self.files = StreamFiles.of(data)
             self.updates = StreamUpdates(
                 recipe, self.task, stream, self.tokenizers, positions, files=self.files.hash, **shares
             )

@@ -17,6 +17,7 @@ from ..distributed.process_launch import (
 from ..preparation.recipe_corpus import check, check_tokenizer
 from ..run.run_extension import changed_settings, require_open
 from ..run.run_folder import Run, anchored, holds_run
+from ..streaming.dataset_revision import pin_revision
 from ..tasks.task import recipe_task
 from .device_settings import accelerator, one_thread, require_precision, uses_graphs
 from .final_model import save_final_model
@@ -67,12 +68,15 @@ def fit(
     check_processes(recipe.training)
     first = is_first_process()
     changed: dict[str, list[Any]] = {}
-    resume = resume or (restarted() and holds_run(folder))
+    restart = not resume and restarted() and holds_run(folder)
+    resume = resume or restart
     if resume:
         run = Run.open(folder)
+        recipe = pin_revision(recipe, run.recipe, restart=restart)
         changed = changed_settings(run.recipe, recipe)
         require_open(changed, folder)
     else:
+        recipe = pin_revision(recipe)
         run = Run(folder, recipe)
         check_tokenizer(recipe.tokenizer.load)
         if recipe.training.init:
