@@ -156,17 +156,24 @@ def try_capture(
 
     `output` is that of a `GraphOutput`, by default `out` as it is. `ablated`: whether ablations change this call.
     """
+    # Every line here runs once for each call of a watched model, and is written for speed.
     own = thread_state
     own.events += 1
-    matching = [] if own.captured is not None else _watches_of(module if module is not None else own.multihead)
     try:
         call = CapturedCall(make, q, k, v, out, mask, state, learned, settings, details)
     except Exception as error:  # an error of ours must not stop the model
         report_missed(failure(error), module)
         return
+    if len(watches) == 1 and not ablations and own.captured is None:  # almost always
+        (watch,) = watches
+        name = watch.names.get(id(module)) if watch.layers is None else None
+        if name is not None and not watch.recorder.gradients:
+            watch.recorder.add_captured(name, call)
+            return
     if own.captured is not None:
         own.captured.append(call.record())
-    for watch, name, part in matching:
+        return
+    for watch, name, part in _watches_of(module if module is not None else own.multihead):
         gradient = (
             None if not watch.recorder.gradients else GraphOutput(out) if output is None else GraphOutput(*output)
         )

@@ -60,7 +60,7 @@ def watch(
     if not isinstance(model, nn.Module):
         raise TypeError(f"watch takes a model (an nn.Module), got {type(model).__name__}")
     layout, modules = layout_of(model)
-    compiled = [part for part in modules if _is_compiled(part)]
+    compiled = [] if layout.is_fixed else [part for part in modules if _is_compiled(part)]
     if compiled:
         name = "the model" if compiled[0] is model else layout.names[id(compiled[0])]
         raise ValueError(
@@ -88,7 +88,7 @@ class Watch:
         self._depths = ModuleDepths(layout.kinds, modules[0])
         self._selected: dict[str, bool] = {}
         self.thread = 0
-        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients)
+        self.recorder = CallRecorder(TensorStorage(keep, limit), self._depths, gradients, layout.fixed_outputs)
         self.seen = Seen(type(self.model).__name__, self.recorder)
 
     def __enter__(self) -> Seen:

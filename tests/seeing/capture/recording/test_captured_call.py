@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from regard import watch
 from regard.attention.tensor_versions import ChangedInPlaceError
 from regard.seeing.capture.call_inputs_and_output import Record
+from regard.seeing.capture.recording import call_recorder
 from regard.seeing.capture.recording.captured_call import CapturedCall, CapturedSteps
 
 
@@ -131,3 +132,57 @@ def test_calls_of_other_settings_are_no_steps() -> None:
     same = CapturedCall(make, q[..., 4:, :], k, v, q[..., 4:, :], settings=(1.0,))
     assert steps.append(same, trusted=False) is True
     assert steps.total == 5
+
+
+class Scaled(nn.Module):
+    """Attention whose output is changed in place: by a function that counts it, or in its memory."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(q, k, v)
+        other = F.scaled_dot_product_attention(q, v, k)
+        if self.way != "unchanged":
+            (out if self.way == "counted" else out.data).sub_(other, alpha=0.5)
+        return out
+
+
+@pytest.mark.parametrize("way", ["unchanged", "counted", "in memory"])
+def test_an_output_that_the_module_changes_later_is_kept_as_it_was(way: str) -> None:
+    model = nn.ModuleList([Scaled(way), Kernel()])
+    for _ in range(2):  # the second watch knows what the first saw
+        with torch.no_grad(), watch(model) as seen:
+            for _ in range(3):
+                for layer in model:
+                    layer(*inputs(5))
+        whole = [isinstance(x, CapturedSteps) and x.calls[0].out_version == 0 for x in seen._recorder._pending]
+        assert len(seen) == 9
+        assert seen.faithful
+    assert whole == [way == "unchanged", way == "unchanged", True] * 3
+
+
+def test_an_output_that_is_changed_after_all_is_noticed() -> None:
+    model = nn.ModuleList([Kernel(), Kernel()])
+    for _ in range(2):
+        with torch.no_grad(), watch(model) as seen:
+            outputs = [layer(*inputs(5)) for layer in model]
+        assert seen.faithful or _ == 1
+    with torch.no_grad(), watch(model) as seen:
+        outputs = [layer(*inputs(5)) for layer in model]
+        outputs[0].mul_(2)
+    assert [call.fidelity().faithful for call in seen] == [False, True]
+
+
+def test_outputs_beyond_the_limit_are_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.ModuleList([Kernel() for _ in range(3)])
+    (q, k, v), size = inputs(200), 200 * 2 * 4 * 4
+    monkeypatch.setattr(call_recorder, "WHOLE_OUTPUTS", 2 * size)
+    for _ in range(2):
+        with torch.no_grad(), watch(model) as seen:
+            for layer in model:
+                layer(q, k, v)
+    rows = [x.calls[0].out.shape[-2] for x in seen._recorder._pending if isinstance(x, CapturedSteps)]
+    assert rows == [200, 200, 40]
+    assert seen.faithful

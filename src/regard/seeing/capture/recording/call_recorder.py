@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import call_routing
 from ..attention_call import Call
-from ..call_inputs_and_output import placed, tensors_of, with_some_rows
+from ..call_inputs_and_output import placed, some_rows, tensors_of, with_some_rows
 from ..computed_weights import IN_ITS_OWN_CODE
 from ..module_depth import ModuleDepths
 from ..tensor_storage import TensorStorage, format_bytes
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from ..output_gradients import GraphOutput
     from .captured_call import CapturedCall
 
+WHOLE_OUTPUTS = 1 << 26
+"""Outputs of this many bytes, all together, are held as they are until somebody asks. Of further ones rows are copied
+at once, which takes a kernel for each call."""
+NEW_OUTPUTS = 8
+"""A module that calls attention this often before another one does is not examined: rows of its outputs are copied."""
 LONG_MASKS = 1 << 26
 """Masks of more bytes than this, all together, are shortened when the watch closes; others when somebody asks."""
 
@@ -48,11 +53,23 @@ class CallRecorder:
     """
 
     def __init__(
-        self, storage: TensorStorage | None = None, depths: ModuleDepths | None = None, gradients: bool = False
+        self,
+        storage: TensorStorage | None = None,
+        depths: ModuleDepths | None = None,
+        gradients: bool = False,
+        fixed_outputs: dict[str, bool] | None = None,
     ) -> None:
-        """With `gradients`, the gradient of each output is kept; its hook needs the call at once."""
+        """With `gradients`, the gradient of each output is kept; its hook needs the call at once.
+
+        `fixed_outputs` says of modules that ran before whether they left their output unchanged.
+        """
         self.gradients = gradients
         self.storage = TensorStorage(None, None) if storage is None else storage
+        self._at_once = self.storage.copies or gradients or not self.storage.values
+        self._fixed_outputs = {} if fixed_outputs is None else fixed_outputs
+        self._new_outputs: list[tuple[Tensor, int, CapturedCall]] = []  # of one module, which ran for the first time
+        self._new_name = ""
+        self._output_bytes = 0
         self.depths = ModuleDepths([]) if depths is None else depths
         self.calls: list[Call] = []
         self.missed: list[str] = []
@@ -74,8 +91,8 @@ class CallRecorder:
         """Add a call, or append it to the last call of the same module if it is the next step of a generation."""
         with self._lock:
             last = self._open.get(name)
-            at_once = self.storage.copies or self.gradients or not self.storage.values
-            if at_once or (last is None and name in self._last_calls):
+            self._keep_output(name, call)
+            if self._at_once or (last is None and name in self._last_calls):
                 self._add_now(name, call.record, call.address, ablated, output)
                 return
             if last is not None and last.ablated == ablated and last.may_continue(call):
@@ -92,6 +109,31 @@ class CallRecorder:
             self._pending.append(steps)
             if call.mask is not None:
                 self._masks[id(call.mask)] = call.mask.nbytes
+
+    def _keep_output(self, name: str, call: CapturedCall) -> None:
+        """Copy some rows of the output, unless the module left its outputs unchanged before."""
+        if self._new_outputs and self._new_name != name:
+            self._check_outputs()
+        if call.out_version is not None:  # not an inference tensor
+            if self._fixed_outputs.get(name) and self._output_bytes < WHOLE_OUTPUTS:
+                self._output_bytes += call.out.nbytes
+                return
+            if name not in self._fixed_outputs and len(self._new_outputs) < NEW_OUTPUTS:
+                self._new_outputs.append((call.out, call.out_version, call))
+                self._new_name = name
+        call.copy_rows()
+
+    def _check_outputs(self) -> None:
+        """After a module ran for the first time: whether its outputs are still as they were."""
+        new, self._new_outputs = self._new_outputs, []
+        fixed = len(new) < NEW_OUTPUTS
+        try:
+            with torch.no_grad(), call_routing.suspend_reports():
+                for out, version, call in new:
+                    fixed = fixed and out._version == version and torch.equal(some_rows(out)[1], call.out)
+        except Exception:  # a tensor without values: meta, fake
+            fixed = False
+        self._fixed_outputs[self._new_name] = fixed
 
     def _append_captured(self, name: str, last: CapturedSteps, call: CapturedCall) -> bool | None:
         """Whether the call was appended to the last of its module; None if its record has to be compared."""
@@ -150,6 +192,8 @@ class CallRecorder:
     def close(self, advise: Callable[[], str]) -> None:
         """At the end of the watch. `advise` says what to do if there was no call."""
         self._advise = advise
+        if self._new_outputs:
+            self._check_outputs()
         self.depths.keep_shares({*(entry.name for entry in self._pending), *(call.name for call in self.calls)})
         if self.storage.copies or sum(self._masks.values()) >= LONG_MASKS:
             self.settle()

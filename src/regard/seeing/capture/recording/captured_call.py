@@ -8,28 +8,38 @@ import torch
 
 from ....attention.tensor_versions import version_of
 from ..call_inputs_and_output import some_rows
+from . import key_growth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
     from torch import Tensor
 
     from ..call_inputs_and_output import Record
+    from .key_growth import KeyGrowth
+
+
+_COPIED = -1
+"""In place of the version counter of an output whose rows were copied."""
 
 
 class CapturedCall:
-    """References to the tensors of a call without their graph, some rows of its output, and how often each was changed.
+    """References to the tensors of a call without their graph, and how often each was changed.
 
     `settings` are equal for calls that may be steps of one generation; None if only their records can tell. `details`
-    is anything else that `make` needs. `learned` are further tensors that the weights depend on.
+    is anything else that `make` needs. `learned` are further tensors that the weights depend on. `out` is the whole
+    output until `copy_rows`.
     """
 
     _fixed_versions: tuple[int | None, ...]
     key_versions: tuple[int | None, int | None]
+    out_version: int | None
+    rows: Int[Tensor, " rows"] | None
+    """The queries that `out` belongs to, once the others are left out."""
     __slots__ = (
-        "_fixed_versions", "address", "details", "k", "key_versions", "keys", "learned", "make", "mask", "out", "q",
-        "queries", "rows", "settings", "state", "v",
+        "_fixed_versions", "address", "details", "k", "key_versions", "keys", "learned", "make", "mask", "out",
+        "out_version", "q", "queries", "rows", "settings", "state", "v",
     )  # fmt: skip
 
     def __init__(
@@ -50,26 +60,26 @@ class CapturedCall:
         if out.requires_grad or q.requires_grad or k.requires_grad or v.requires_grad:
             q, k, v, out = q.detach(), k.detach(), v.detach(), out.detach()
             state = None if state is None else state.detach()
-        self.q, self.k, self.v, self.state = q, k, v, state
+        self.q, self.k, self.v, self.out, self.state = q, k, v, out, state
         self.mask = mask.detach() if mask is not None and mask.requires_grad else mask
         self.queries, self.keys, self.learned = q.size(-2), k.size(-2), learned
         self.address = out.data_ptr()
-        self.rows, self.out = some_rows(out)
-        if learned or mask is not None or q.is_inference() or k.is_inference() or v.is_inference():
+        try:
+            self.key_versions, self.out_version = (k._version, v._version), out._version
+            self._fixed_versions = tuple([x._version for x in self._fixed()])
+        except RuntimeError:  # an inference tensor has no version counter
             self._fixed_versions = tuple([version_of(x) for x in self._fixed()])
-            self.key_versions = version_of(k), version_of(v)
-        else:
-            self._fixed_versions = (q._version,) if state is None else (q._version, state._version)
-            self.key_versions = k._version, v._version
+            self.key_versions, self.out_version = (version_of(k), version_of(v)), version_of(out)
+
+    def copy_rows(self) -> None:
+        """Keep a copy of some rows of the output instead of the whole."""
+        if self.out_version != _COPIED:
+            self.rows, self.out = some_rows(self.out)
+            self.out_version = _COPIED
 
     def _fixed(self) -> list[Tensor]:
         """What the weights depend on, without keys and values."""
-        fixed = [self.q, *self.learned]
-        if self.state is not None:
-            fixed.append(self.state)
-        if self.mask is not None:
-            fixed.append(self.mask)
-        return fixed
+        return [x for x in (self.q, self.state, self.mask, *self.learned) if x is not None]
 
     def tensors(self) -> list[Tensor]:
         """Everything that is held, without the rows of the output."""
@@ -77,8 +87,10 @@ class CapturedCall:
 
     def record(self) -> Record:
         """The record, which says whether a tensor was changed in place since the call."""
+        changed = self.out_version not in (_COPIED, version_of(self.out))
+        self.copy_rows()
         record = self.make(self)
-        record.changed = self._fixed_versions != tuple([version_of(x) for x in self._fixed()])
+        record.changed = changed or self._fixed_versions != tuple([version_of(x) for x in self._fixed()])
         record.key_versions = self.key_versions
         return record
 
@@ -110,15 +122,19 @@ class CapturedSteps:
     def append(self, call: CapturedCall, trusted: bool) -> bool | None:
         """Append the call if its keys are those of the last call, without the first ones, and those of new queries.
 
-        The first and the last common row are compared, unless the call is trusted. None if more must be compared.
+        The first and the last common row are compared, unless the call is trusted, or its keys are known to be those of
+        the last call and more. None if more must be compared.
         """
         last, old = self.calls[-1], call.keys - call.queries
         left = last.keys - old
         if old <= 0 or left < 0 or not _same_kind(self.calls[0], call):
             return None
-        if call.queries == 1 and call.keys == self.total and _same_rows(last, call, ((last.keys - 1, call.keys - 1),)):
+        growth = key_growth.take()
+        if growth is not None and left == 0 and _has_grown(last, call, growth):
+            trusted = True
+        elif call.queries == 1 and call.keys == self.total and _same_rows(last, call, (last.keys - 1, call.keys - 1)):
             return None  # perhaps unchanged keys of another sequence
-        if not trusted and not _same_rows(last, call, ((left, 0), (last.keys - 1, old - 1))):
+        if not trusted and not _same_rows(last, call, (left, 0), (last.keys - 1, old - 1)):
             return False
         if left:
             self._left += ((last.k.narrow(-2, 0, left).clone(), last.v.narrow(-2, 0, left).clone()),)
@@ -163,7 +179,21 @@ def _adds(mask: Tensor | None) -> bool:
     return mask is not None and mask.dtype != torch.bool
 
 
-def _same_rows(a: CapturedCall, b: CapturedCall, rows: tuple[tuple[int, int], ...]) -> bool:
+def _has_grown(last: CapturedCall, call: CapturedCall, growth: KeyGrowth) -> bool:
+    """Whether a cache made the keys and values of a call from those of the last call, as these were used there.
+
+    The last call holds its tensors, so their ids are those of no other.
+    """
+    return (
+        call.k is growth.k()
+        and call.v is growth.v()
+        and growth.old_ids == (id(last.k), id(last.v))
+        and growth.old_versions == last.key_versions
+        and growth.versions == call.key_versions
+    )
+
+
+def _same_rows(a: CapturedCall, b: CapturedCall, *rows: tuple[int, int]) -> bool:
     """Whether these rows of keys and values of two calls are equal."""
     if a.k.shape[:-2] != b.k.shape[:-2] or a.k.shape[-1] != b.k.shape[-1] or a.v.shape[-1] != b.v.shape[-1]:
         return False

@@ -24,18 +24,21 @@ class ModuleLayout:
         self.names[id(model)] = type(model).__name__
         self.kinds = kinds_of(parts)
         self.plan = patching.plan(parts)
+        self.fixed_outputs: dict[str, bool] = {}
+        """Whether a module that called attention left its output unchanged, by name."""
         most = 4 * len(parts) + 64  # more only if a module contains itself: it is then listed every time
         modules, self._keys = _walk(model, most)
-        self.is_fixed = not _has_own_forward(modules)
+        compiled = any(type(module).__name__ == "OptimizedModule" for module in modules)
+        self.is_fixed = not compiled and not _has_own_function(modules)
         """Whether it is valid as long as the modules stay the same. A `forward` of a module's own is patched in the
-        module: the plan then holds that module, and another `forward` needs another plan."""
+        module: the plan then holds that module, and another `forward` needs another plan. No module is compiled."""
         self._types, self._ids = list(map(type, modules)), list(map(id, modules)) if len(modules) <= most else []
 
     def modules(self, model: nn.Module) -> list[nn.Module] | None:
         """All modules of the model if they are those of the layout, under the same names; otherwise None."""
         modules, keys = _walk(model, len(self._ids))
         same = keys == self._keys and list(map(id, modules)) == self._ids and list(map(type, modules)) == self._types
-        return modules if same and not _has_own_forward(modules) else None
+        return modules if same and not _has_own_function(modules) else None
 
 
 def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
@@ -54,9 +57,13 @@ def layout_of(model: nn.Module) -> tuple[ModuleLayout, list[nn.Module]]:
     return layout, [part for _, part in named_parts(model)]
 
 
-def _has_own_forward(modules: list[nn.Module]) -> bool:
-    """Whether a module has a `forward` beside that of its class, as the hooks of accelerate set it."""
-    return any("forward" in module.__dict__ for module in modules)
+def _has_own_function(modules: list[nn.Module]) -> bool:
+    """Whether a module has a `forward` beside that of its class, as accelerate's hooks set it, or was compiled."""
+    for module in modules:
+        own = module.__dict__
+        if "forward" in own or "_compiled_call_impl" in own:
+            return True
+    return False
 
 
 def _walk(model: nn.Module, most: int) -> tuple[list[nn.Module], list[str]]:

@@ -21,6 +21,7 @@ from ..call_inputs_and_output import Record, causal_window, dot_energies, placed
 from ..computed_weights import record_of_weights
 from ..output_gradients import GraphOutput
 from .function_mode import end_mode
+from .huggingface_cache import cache_replacements
 from .patching import Replacement, Tap
 
 if TYPE_CHECKING:
@@ -52,12 +53,18 @@ def _replacements() -> Iterator[Replacement]:
     modeling = sys.modules.get("transformers.modeling_utils")  # imported if there is a Transformers model
     interface = getattr(modeling, "AttentionInterface", None)
     if interface is not None and hasattr(interface, "get_interface"):
-        yield Replacement(interface, "get_interface", _get_interface)
+        yield Replacement(interface, "get_interface", _tapped_get_interface, is_active=None)
+    yield from cache_replacements()
 
 
-def _get_interface(original: Callable[..., Any], self: Any, implementation: str, default: Callable[..., Any]) -> Any:
-    function = original(self, implementation, default)
-    return functools.partial(_attention, function, implementation or "eager")
+def _tapped_get_interface(original: Callable[..., Any]) -> Callable[..., Any]:
+    def get_interface(self: Any, attn_implementation: str, default: Callable[..., Any]) -> Any:
+        function = original(self, attn_implementation, default)
+        if not call_routing.is_active():
+            return function
+        return functools.partial(_attention, function, attn_implementation or "eager")
+
+    return get_interface
 
 
 def _attention(

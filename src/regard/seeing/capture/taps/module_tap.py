@@ -58,41 +58,51 @@ def _replacements(parts: Parts) -> Iterator[Replacement]:
         kind = chosen.get(name)
         if kind is None:
             continue
-        function = _lightning_forward if is_lightning(part) else _forward
+        tapped = _tapped_lightning if is_lightning(part) else _tapped_forward
         if kind not in classes:
             classes.add(kind)
-            yield Replacement(kind, "forward", function)
+            yield Replacement(kind, "forward", tapped, is_active=None)
         if "forward" in vars(part):  # its own: hooks of accelerate's device_map keep the one before
-            yield Replacement(part, "forward", functools.partial(_own_forward, function, part))
+            yield Replacement(part, "forward", functools.partial(_own_forward, tapped, part), is_active=None)
 
 
 def _own_forward(
-    function: Callable[..., Any], module: nn.Module, original: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
-    return function(lambda _, *args, **kwargs: original(*args, **kwargs), module, *args, **kwargs)
+    tapped: Callable[[Callable[..., Any]], Callable[..., Any]], module: nn.Module, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    return functools.partial(tapped(lambda _, *args, **kwargs: original(*args, **kwargs)), module)
 
 
-def _forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    state = call_routing.thread_state
-    before = state.events
-    result = original(module, *args, **kwargs)
-    if state.trace is not None:
-        end_mode()
-    if state.events == before:
-        linear = STATE_SPACE.search(type(module).__name__) is not None
-        call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
-    return result
+def _tapped_forward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not call_routing.is_active():
+            return original(module, *args, **kwargs)
+        state = call_routing.thread_state
+        before = state.events
+        result = original(module, *args, **kwargs)
+        if state.trace is not None:
+            end_mode()
+        if state.events == before:
+            linear = STATE_SPACE.search(type(module).__name__) is not None
+            call_routing.report_unseen(module, NO_WEIGHTS if linear else NOT_SEEN)
+        return result
+
+    return forward
 
 
-def _lightning_forward(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    state = call_routing.thread_state
-    before, continued = state.events, continues(module, kwargs)
-    result = original(module, *args, **kwargs)
-    if state.trace is not None:
-        end_mode()
-    if state.events == before:
-        report_lightning(module, result, continued, *args, **kwargs)
-    return result
+def _tapped_lightning(original: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not call_routing.is_active():
+            return original(module, *args, **kwargs)
+        state = call_routing.thread_state
+        before, continued = state.events, continues(module, kwargs)
+        result = original(module, *args, **kwargs)
+        if state.trace is not None:
+            end_mode()
+        if state.events == before:
+            report_lightning(module, result, continued, *args, **kwargs)
+        return result
+
+    return forward
 
 
 TAP = Tap("", model_replacements=_replacements)

@@ -28,8 +28,9 @@ class Replacement(NamedTuple):
     owner: Any
     name: str
     function: Callable[..., Any]
-    is_active: Callable[[], bool] = call_routing.is_active
-    """Whether a call made now is passed to `function`."""
+    is_active: Callable[[], bool] | None = call_routing.is_active
+    """Whether a call made now is passed to `function`. None: `function(original)` returns what `owner.name` becomes,
+    which asks for itself. It saves a Python call in functions that every layer calls."""
 
 
 def _nothing() -> None:
@@ -59,12 +60,30 @@ class _Patch(NamedTuple):
     after: Any
 
 
+_ABSENT = object()
+
+
+class _SharedPatches(NamedTuple):
+    """The patches for all models, as they were made once."""
+
+    loaded: int
+    """The number of Python modules that were loaded."""
+    patches: list[_Patch]
+    replaced_by: dict[int, Any]
+
+    def is_valid(self) -> bool:
+        """Whether no Python module was loaded since, and every owner has again what it had before."""
+        return self.loaded == len(sys.modules) and all(
+            vars(owner).get(name, _ABSENT) is before for owner, name, before, _ in self.patches
+        )
+
+
 _lock = threading.RLock()
 _install_count = 0
+_shared: _SharedPatches | None = None
 _patches: list[_Patch] = []
 _replaced_by: dict[int, Any] = {}  # by id, since values may not be hashable; `_patches` keeps them alive
 _tapped: set[int] = set()  # ids of functions that replace those of a model's classes
-_ABSENT = object()
 
 
 class PatchPlan(NamedTuple):
@@ -94,9 +113,7 @@ def install(plan: PatchPlan | None = None) -> None:
         before = len(_patches)
         try:
             if _install_count == 0:
-                for tap in TAPS:
-                    for owner, name, function, is_active in tap.replacements():
-                        _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
+                _install_shared()
             for owner, name, function, is_active in plan.replacements:
                 original = getattr(owner, name)
                 if id(original) not in _tapped:  # a class may be that of two models
@@ -117,6 +134,23 @@ def install(plan: PatchPlan | None = None) -> None:
         _install_count += 1
 
 
+def _install_shared() -> None:
+    """Patch what is patched for all models: as the last time, where nothing was changed or imported since."""
+    global _shared
+    if _shared is not None and _shared.is_valid():
+        for owner, name, _, after in _shared.patches:
+            setattr(owner, name, after)
+        _patches.extend(_shared.patches)
+        _replaced_by.update(_shared.replaced_by)
+        return
+    from . import TAPS
+
+    for tap in TAPS:
+        for owner, name, function, is_active in tap.replacements():
+            _patch(owner, name, _wrap(getattr(owner, name), function, is_active))
+    _shared = _SharedPatches(len(sys.modules), _patches.copy(), _replaced_by.copy())
+
+
 def remove() -> None:
     """Undo one `install`; the last one restores the original functions."""
     global _install_count
@@ -131,14 +165,19 @@ def remove() -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _wrap(original: Any, function: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    @functools.wraps(original)
+def _wrap(original: Any, function: Callable[..., Any], is_active: Callable[[], bool] | None) -> Any:
+    tapped = function(original) if is_active is None else _guarded(original, function, is_active)
+    functools.update_wrapper(tapped, original)
+    tapped.is_tap = True
+    return tapped
+
+
+def _guarded(original: Any, function: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
     def tapped(*args: Any, **kwargs: Any) -> Any:
         if not is_active():
             return original(*args, **kwargs)
         return function(original, *args, **kwargs)
 
-    tapped.is_tap = True  # type: ignore[attr-defined]
     return tapped
 
 

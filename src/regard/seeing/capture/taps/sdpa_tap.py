@@ -30,53 +30,67 @@ _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _FLASH_ON_CPU: Callable[..., tuple[Tensor, Tensor]] = getattr(torch, _NAME, None) or getattr(torch.ops.aten, _NAME)
 
 
-def _scaled_dot_product_attention(
-    original: Callable[..., Tensor],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    if query.is_nested:
-        call_routing.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
-        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-    if _IS_AUTOCAST is None or _IS_AUTOCAST():
-        query, key, value = _autocast(query, key, value)
-    interface_call = call_routing.thread_state.interface_call
-    # Inside an interface, the tap of the interface ablates.
-    ablations = call_routing.ablations_of(None) if interface_call is None else []
-    for ablation, name in ablations:
-        attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
-    kernel, state = None, None
-    if _CHOOSE is not None and query.dim() == 4:
-        try:
-            kernel = _CHOOSE(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        except (RuntimeError, TypeError):  # the call itself will say what is wrong
-            kernel = None
-    if kernel == _FLASH and attn_mask is None and not dropout_p and query.is_cpu:
-        # The function that PyTorch calls here; called directly, it also returns the row state.
-        out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
-    else:
-        with call_routing.suspend_reports():  # on meta tensors it calls softmax in Python
-            out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        if attn_mask is None and out.grad_fn is not None:
-            state = saved_state(out)
-    module = None
-    if interface_call is not None:
-        interface_call.reported, module = True, interface_call.module
-        # Key/value heads that were repeated for the kernel are kept once.
-        if interface_call.key.shape[-2] == key.shape[-2] and interface_call.key.shape[-3] != key.shape[-3]:
-            key, value = interface_call.key, interface_call.value
-    details = is_causal, dropout_p, kernel, module
-    call_routing.try_capture(_record, query, key, value, out, module, attn_mask, state, (), (scale,), details)
-    for ablation, name in ablations:
-        ablation.check_head_axis(name, out)
-        out = ablation.output(name, out, dim=-3)
-    return out
+def _tapped(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        # Every line here runs once for each call of a watched model, and is written for speed.
+        if not call_routing.is_active():
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if query.is_nested:
+            call_routing.report_missed("nested tensors in scaled_dot_product_attention; watch with padded ones")
+            return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        if _IS_AUTOCAST is None or _IS_AUTOCAST():
+            query, key, value = _autocast(query, key, value)
+        own = call_routing.thread_state
+        interface_call = own.interface_call
+        # Inside an interface, the tap of the interface ablates.
+        ablations = call_routing.ablations_of(None) if call_routing.ablations and interface_call is None else ()
+        for ablation, name in ablations:
+            attn_mask, is_causal = ablation.mask(name, attn_mask, is_causal, query, key)
+        kernel, state = None, None
+        if _CHOOSE is not None and query.dim() == 4:
+            try:
+                kernel = _CHOOSE(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            except (RuntimeError, TypeError):  # the call itself will say what is wrong
+                kernel = None
+        if kernel == _FLASH and attn_mask is None and not dropout_p and query.is_cpu:
+            # The function that PyTorch calls here; called directly, it also returns the row state.
+            out, state = _FLASH_ON_CPU(query, key, value, 0.0, is_causal, attn_mask=None, scale=scale)
+        else:
+            own.suspended = True  # on meta tensors it calls softmax in Python
+            try:
+                out = original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+            finally:
+                own.suspended = False
+            if attn_mask is None and out.grad_fn is not None:
+                state = saved_state(out)
+        module = None
+        if interface_call is not None:
+            interface_call.reported, module = True, interface_call.module
+            # Key/value heads that were repeated for the kernel are kept once.
+            if key is not interface_call.key and _are_repeated(key, interface_call.key):
+                key, value = interface_call.key, interface_call.value
+        details = is_causal, dropout_p, kernel, module
+        call_routing.try_capture(_record, query, key, value, out, module, attn_mask, state, (), (scale,), details)
+        for ablation, name in ablations:
+            ablation.check_head_axis(name, out)
+            out = ablation.output(name, out, dim=-3)
+        return out
+
+    return scaled_dot_product_attention
+
+
+def _are_repeated(key: Tensor, once: Tensor) -> bool:
+    """Whether each head of `once` is there several times."""
+    return once.shape[-2] == key.shape[-2] and once.shape[-3] != key.shape[-3]
 
 
 def saved_state(out: Tensor) -> Tensor | None:
@@ -121,5 +135,5 @@ def _record(call: CapturedCall) -> Record:
 
 TAP = Tap(
     "scaled_dot_product_attention",
-    lambda: [Replacement(F, "scaled_dot_product_attention", _scaled_dot_product_attention)],
+    lambda: [Replacement(F, "scaled_dot_product_attention", _tapped, is_active=None)],
 )

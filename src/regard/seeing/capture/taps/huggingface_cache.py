@@ -1,0 +1,43 @@
+"""Hugging Face Transformers' growing key/value cache: which keys and values are older ones with new rows after them.
+
+Otherwise rows have to be compared at every generated token, for which a GPU must finish all that was launched before.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .. import call_routing
+from ..recording import key_growth
+from .patching import Replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+
+def cache_replacements() -> Iterator[Replacement]:
+    """The cache's method that appends rows."""
+    caches = sys.modules.get("transformers.cache_utils")  # imported if there is a Transformers model
+    layer = getattr(caches, "DynamicLayer", None)
+    if layer is not None and "update" in vars(layer):
+        yield Replacement(layer, "update", _tapped_update, is_active=None)
+
+
+def _tapped_update(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`update` appends rows to `keys` and `values`, and returns both."""
+
+    def update(self: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        old_k, old_v = getattr(self, "keys", None), getattr(self, "values", None)
+        if old_k is None or old_v is None or not call_routing.is_active() or old_k.is_inference():
+            return original(self, *args, **kwargs)
+        old_versions = old_k._version, old_v._version
+        result = original(self, *args, **kwargs)
+        k, v = result
+        if not k.is_inference() and not v.is_inference():
+            key_growth.note(k, v, (id(old_k), id(old_v)), old_versions)
+        return result
+
+    return update
