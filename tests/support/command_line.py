@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from subprocess import CompletedProcess
 
@@ -27,3 +28,18 @@ def run_command(*arguments: str, **environment: str) -> CompletedProcess[str]:
             if isinstance(end.code, str):
                 errors.write(f"{end.code}\n")
     return CompletedProcess(["regard", *arguments], code, out.getvalue(), errors.getvalue())
+
+
+def command_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str, stdin: str | None = None
+) -> str:
+    """What `regard` with these arguments prints. Raises SystemExit where it fails."""
+    monkeypatch.setattr(sys, "argv", ["regard", *arguments])
+    if stdin is not None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    return capsys.readouterr().out

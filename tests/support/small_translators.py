@@ -1,0 +1,74 @@
+"""Translators of a few texts with random weights, in memory and as the folder of a run."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.data import Tokenizer, TokenizerPair
+from regard.models import (
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    RecurrentDecoderConfig,
+    RecurrentEncoderConfig,
+    TransformerDecoderConfig,
+    TransformerEncoderConfig,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXTS = [
+    "the bird sees a worm .",
+    "a worm",
+    "the early bird , the one under the old tree , sees and eats a very small and very late worm .",
+    "",
+    "the late worm sees the early bird .",
+    "birds eat worms .",
+    "the tree is old , the bird is early and the worm is late .",
+]
+
+
+ENCODERS = {
+    "rnn": RecurrentEncoderConfig(embedding=16, width=8),
+    "transformer": TransformerEncoderConfig(width=16, heads=2, hidden=32, layers=2),
+}
+DECODERS: dict[str, Any] = {
+    "seq2seq": RecurrentDecoderConfig(attention="none", embedding=16, width=16),
+    "bahdanau": RecurrentDecoderConfig(embedding=16, width=16, readout="maxout"),
+    "conditional": RecurrentDecoderConfig(attention="conditional", embedding=16, width=16),
+    "luong-local": RecurrentDecoderConfig(
+        attention="luong", energy="general", scope="local-p", cell="lstm", window=2, embedding=16, width=16
+    ),
+    "transformer": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2),
+    "alibi": TransformerDecoderConfig(width=16, heads=2, hidden=32, layers=2, positions="alibi"),
+    "rotary": TransformerDecoderConfig(width=16, heads=2, key_heads=1, hidden=32, layers=2, positions="rotary"),
+}
+
+
+@cache
+def text_tokenizers() -> TokenizerPair:
+    """One tokenizer of `TEXTS` for both sides."""
+    both = Tokenizer.train("bpe", 80, TEXTS)
+    return TokenizerPair(both, both)
+
+
+def small_translator(size: int, encoder: str = "rnn", decoder: str = "bahdanau") -> EncoderDecoder:
+    """A translator with a vocabulary of this size on both sides."""
+    torch.manual_seed(1)
+    made = EncoderDecoder(EncoderDecoderConfig(size, size, ENCODERS[encoder], DECODERS[decoder]))
+    with torch.no_grad():  # larger weights, so that no two hypotheses are nearly equal
+        for parameter in made.parameters():
+            parameter.mul_(2.5 if parameter.dim() > 1 else 1)
+    return made.eval()
+
+
+def save_run(folder: Path) -> Path:
+    """A run as `regard train` leaves it."""
+    tokenizers = text_tokenizers()
+    small_translator(len(tokenizers.source)).save_pretrained(folder / "model")
+    tokenizers.save(folder / "model")
+    (folder / "recipe.toml").write_text("[search]\nbeams = 2\nlength_penalty = 0.5\n", encoding="utf-8")
+    return folder
