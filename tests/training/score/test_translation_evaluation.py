@@ -1,9 +1,10 @@
-"""Evaluating: perplexity and alignments pair by pair, what the command prints, results kept and compared."""
+"""Evaluation of translations: perplexity and alignments pair by pair, results in a file."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,13 +14,12 @@ from regard.data.batch import BEGIN, END
 from regard.seeing.alignment.word_alignment import best_links
 from tests.support.aligned_pairs import PAIRS, TARGETS, pair_model, pair_tokenizers
 
-sacrebleu = pytest.importorskip("sacrebleu", reason="needs the extra `train`")
+pytest.importorskip("sacrebleu", reason="needs the extra `train`")
 
-from typing import TYPE_CHECKING
 
-from regard.training.run import results_file  # noqa: E402
-from regard.training.score import bleu  # noqa: E402
-from regard.training.score.translation_evaluation import (  # noqa: E402
+from regard.training.run import results_file
+from regard.training.score import bleu
+from regard.training.score.translation_evaluation import (
     alignment_errors,
     alignments,
     evaluate_translation,
