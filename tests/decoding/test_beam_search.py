@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from regard.decoding import Hypothesis, Sample, search
 from regard.decoding.beam_search import History
 from regard.decoding.beam_state import Beam, Ranking
 from regard.decoding.beam_step import advance, topk
+from regard.models import EncoderDecoder, EncoderDecoderConfig
 from regard.models.annotations import Annotations
 from regard.models.decoders.decoder import Decoder, DecoderOutput, State
+from tests.support.small_models import DECODERS, ENCODERS, batch
+from tests.support.small_models import VOCABULARY as TOKENS
 
 BEGIN, END = 1, 2
 VOCABULARY = 6  # <pad>, <s>, </s>, <unk> and two words
@@ -359,3 +363,30 @@ def test_without_attention_there_are_no_weights_and_no_coverage() -> None:
     assert all(isinstance(h, Hypothesis) and h.weights is None for s in search(model, a, weights=True) for h in s)
     with pytest.raises(ValueError, match="this one has none"):
         search(model, a, coverage_penalty=0.2)
+
+
+def _small_translator(encoder: str, decoder: str) -> EncoderDecoder:
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(TOKENS, TOKENS, ENCODERS[encoder], DECODERS[decoder], longest=64)
+    return EncoderDecoder(config).eval().float()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", ["autocast", "bfloat16"])
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    [(encoder, "Bahdanau") for encoder in ENCODERS] + [("bidirectional GRU", decoder) for decoder in DECODERS],
+)
+def test_a_search_in_bfloat16_scores_as_float32_does(encoder: str, decoder: str, way: str) -> None:
+    """Under autocast and with a model in bfloat16: the score of what it finds is the model's, but for the rounding."""
+    model, pairs = _small_translator(encoder, decoder), batch()
+    annotations = model.encode(pairs.source, pairs.source_lengths)
+    half = copy.deepcopy(model).bfloat16() if way == "bfloat16" else model
+    with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        found = search(half, half.encode(pairs.source, pairs.source_lengths), beams=3, longest=6)
+    tokens = [several[0].tokens for several in found]
+    again = search(model, annotations, beams=3, longest=6, prefixes=tokens)
+    for (hypothesis, *_), (exact, *_) in zip(found, again, strict=True):
+        if exact.tokens == hypothesis.tokens:  # a prefix that could go on may do so
+            assert hypothesis.score == pytest.approx(exact.score, rel=2**-6)
+    assert any(a[0].tokens == b[0].tokens for a, b in zip(found, again, strict=True))

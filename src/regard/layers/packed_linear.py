@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # PyTorch's compiler uses these operators. A build of PyTorch without oneDNN lacks them.
 _pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 _linear = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+_has_bfloat16 = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
 
 SMALLEST_MATRIX = 3 * 2**16
 """Elements of a matrix that is packed. A product with 256 × 256 takes longer packed, with 768 × 256 it does not."""
@@ -43,11 +44,18 @@ def pays(rows: int, matrix: Tensor) -> bool:
     return matrix.numel() >= SMALLEST_MATRIX and rows * matrix.numel() >= SMALLEST_PRODUCT
 
 
+def _has_kernel(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies numbers of this dtype on this CPU."""
+    if dtype == torch.bfloat16:
+        return _has_bfloat16 is not None and bool(_has_bfloat16())
+    return dtype == torch.float32
+
+
 def pack(matrix: Float[Tensor, "out in"]) -> Tensor | None:
     """The matrix in oneDNN's order, for `product`; None where that is not possible."""
     if _pack is None or _linear is None or not torch.backends.mkldnn.enabled:
         return None
-    if matrix.device.type != "cpu" or matrix.dtype != torch.float32 or matrix.dim() != 2 or 0 in matrix.shape:
+    if matrix.device.type != "cpu" or not _has_kernel(matrix.dtype) or matrix.dim() != 2 or 0 in matrix.shape:
         return None
     if traced() or not plain(matrix) or torch._C._len_torch_function_stack():
         return None
@@ -76,22 +84,41 @@ def kernel_rows(rows: int) -> int:
 
 
 class _PackedMatrix:
-    """The packed copy of a layer's matrix, made at the first use, and again after the matrix was changed."""
+    """The copy of a layer's matrix, made at the first use, and again after the matrix was changed.
+
+    It is packed where `pack` can. Under autocast it has autocast's dtype, so a matrix is converted once and not at
+    every step.
+    """
 
     def __init__(self) -> None:
         self._source: Tensor | None = None
         self._version = 0
+        self._copy: Tensor | None = None  # in the dtype of the products
         self._packed: Tensor | None = None
 
-    def update(self, matrix: Float[Tensor, "out in"]) -> Tensor | None:
-        """The copy of this matrix; None where it cannot be packed."""
+    def product(
+        self, x: Float[Tensor, "*rows in"], matrix: Float[Tensor, "out in"], bias: Float[Tensor, "out"] | None
+    ) -> Float[Tensor, "*rows out"] | None:
+        """x Mᵀ + b in the dtype of x; None where neither packing nor the conversion saves time."""
         if matrix.is_inference():  # changes of it are not counted
             return None
-        source = self._source
-        if source is None or source.data_ptr() != matrix.data_ptr() or self._version != matrix._version:
+        packs = pays(prod(x.shape[:-1]), matrix)
+        if not packs and x.dtype == matrix.dtype:
+            return None
+        source, copy = self._source, self._copy
+        changed = source is None or source.data_ptr() != matrix.data_ptr() or self._version != matrix._version
+        if changed or copy is None or copy.dtype != x.dtype:
             # The source is held: no other matrix gets its address.
-            self._source, self._version, self._packed = matrix.detach(), matrix._version, pack(matrix)
-        return self._packed
+            self._source, self._version, self._packed = matrix.detach(), matrix._version, None
+            self._copy = copy = self._source.to(x.dtype)
+        if packs and self._packed is None:
+            self._packed = pack(copy)
+        bias = None if bias is None else bias.to(x.dtype)
+        if packs and self._packed is not None:
+            return product(x, self._packed, bias)
+        if x.dtype == matrix.dtype:
+            return None
+        return nn.functional.linear(x, copy, bias)
 
 
 _blocks: ContextVar[dict[nn.Linear, _PackedMatrix] | None] = ContextVar("packed_weights", default=None)
@@ -116,25 +143,32 @@ def packed_weights(*modules: nn.Module) -> Iterator[None]:
 def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*rows out"]:
     """layer(x), by the packed copy of its matrix where a block of `packed_weights` has one and that is faster.
 
-    A layer with hooks, gradients, autocast and other dtypes or widths than the matrix has are left to the layer itself.
+    A layer with hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
     """
-    packed = None if torch.compiler.is_compiling() else _packed_matrix(layer, x)
-    y: Tensor = layer(x) if packed is None else product(x, packed, layer.bias)
-    return y
+    y = None if torch.compiler.is_compiling() else _packed_product(layer, x)
+    return layer(x) if y is None else y  # type: ignore[no-any-return]
 
 
-def _packed_matrix(layer: nn.Linear, x: Tensor) -> Tensor | None:
+def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
     block = _blocks.get()
     matrix = None if block is None else block.get(layer)
-    if matrix is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or transformed():
+    if matrix is None or torch.is_grad_enabled() or transformed():
         return None
     if layer._forward_hooks or layer._forward_pre_hooks or _has_any_global_hook() or "forward" in vars(layer):
         return None
     weight = layer.weight
     if torch._C._len_torch_function_stack() or not plain(x, weight):
         return None
-    if x.dtype != torch.float32 or x.device != weight.device or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
+    if x.device.type != "cpu" or x.device != weight.device or x.dim() == 0 or x.shape[-1] != weight.shape[-1]:
         return None
-    if not pays(prod(x.shape[:-1]), weight):
-        return None
-    return matrix.update(weight)
+    if torch.is_autocast_enabled("cpu"):
+        if not _lowered(x, weight):
+            return None
+        with torch.autocast("cpu", enabled=False):
+            return matrix.product(x.to(torch.get_autocast_dtype("cpu")), weight, layer.bias)
+    return matrix.product(x, weight, layer.bias) if x.dtype == weight.dtype else None
+
+
+def _lowered(*tensors: Tensor) -> bool:
+    """Whether autocast converts all of them; it leaves float64 as it is."""
+    return all(x.dtype in (torch.float32, torch.bfloat16, torch.float16) for x in tensors)

@@ -41,6 +41,7 @@ class LocalAttention(nn.Module):
         if self.inner is None or self.outer is None:
             distance = places - (lengths - 1).clamp(max=position)[:, None, None]  # [batch, 1, places]
             return _closed(distance, self.window), None
+        h = h.to(self.inner.weight.dtype)  # a state is float32 at least
         share = torch.sigmoid(self.outer(torch.tanh(self.inner(h))).float())  # [batch, beams, 1]
         distance = places - share * lengths[:, None, None]
         return _closed(distance, self.window), torch.exp(-2 * (distance / self.window) ** 2)  # 2σ² = D²/2

@@ -58,6 +58,7 @@ class LSTMN(nn.Module):
 
     def inputs(self, x: Float[Tensor, "*batch width_in"]) -> LSTMNInput:
         """W x + b of the gates and W_x x of the queries, for all steps at once."""
+        x = x.to(self.energy.query.weight.dtype)  # the states of the layer below are float32 at least
         return self.cell.input_gates(x), nn.functional.linear(x, self.energy.query.weight[:, : self.width_in])
 
     def begin(self, rows: int, room: int, dtype: torch.dtype, first: Float[Tensor, "rows width"] | None) -> LSTMNLoop:
@@ -108,5 +109,5 @@ class LSTMN(nn.Module):
         gates, queries = self.inputs(x)
         loop = self.begin(len(x), x.shape[1], gates.dtype, first)
         steps = [self.step(loop, at) for at in zip(gates.unbind(1), queries.unbind(1), strict=True)]
-        h, c = (torch.stack(tape, 1) for tape in zip(*steps, strict=True))
+        h, c = (torch.stack(tape, 1).to(self.energy.query.weight.dtype) for tape in zip(*steps, strict=True))
         return h, c

@@ -78,4 +78,4 @@ class RecurrentLayer(nn.Module):
             else:
                 h, c = rnn_gates.lstm(at + recurrent(h), c)
             states.append(h)
-        return torch.stack(states, 1)
+        return torch.stack(states, 1).to(w.dtype)  # that of the model: bfloat16 after `model.bfloat16()`

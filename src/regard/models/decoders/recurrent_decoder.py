@@ -146,7 +146,7 @@ class RecurrentDecoder(Decoder[RecurrentDecoderState]):
         loop, step = self._start(annotations)
         plain = not (self.training or torch.is_grad_enabled() or listeners or self._luong)
         plain = plain and isinstance(self.join.weight, torch.Tensor)  # not a quantized layer, whose weight is a method
-        if plain and beams > 1 and loop.memory is not None and step.hidden[0][0].dtype == loop.memory.values.dtype:
+        if plain and beams > 1 and loop.memory is not None and _multiplies_states(loop.memory.values, step.hidden[0]):
             attending = self.cells[0] if self.second is None else self.second
             loop.products = RecurrentProducts.compute(self.cells[0], attending, self.join, loop.memory.values)
         hidden = [tuple(x.repeat_interleave(beams, 0) for x in layer) for layer in step.hidden]
@@ -294,6 +294,11 @@ def _attend(
     q = q if q.shape[1] else hidden[0].to(q.dtype)
     context, weights = memory.attend(q.unflatten(0, (-1, beams)))
     return context.flatten(0, 1), weights.flatten(0, 1)
+
+
+def _multiplies_states(values: Tensor, hidden: Hidden) -> bool:
+    """Whether the states have the dtype of the products, or are converted to it without loss of time, as on a CPU."""
+    return values.device.type == "cpu" or values.dtype == hidden[0].dtype
 
 
 def _energy(config: RecurrentDecoderConfig, memory: int) -> LearnedEnergy | Dot:

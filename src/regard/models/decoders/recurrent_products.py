@@ -52,16 +52,17 @@ class RecurrentProducts:
         """`first` reads the tokens, `attending` the contexts, `join` [h; y; c]."""
         if first.early is None or attending.late is None:
             raise ValueError("the first cell needs an early input, and the attending cell a late one")
-        width, embedding = first.recall.shape[1], first.early.shape[1]
+        width, embedding, dtype = first.recall.shape[1], first.early.shape[1], values.dtype  # autocast's, where it is on
         to_state, to_token, to_context = join.weight.split([width, embedding, values.shape[-1]], 1)
-        projected = values @ torch.cat([attending.late, to_context]).mT
+        projected = values @ torch.cat([attending.late, to_context]).to(dtype).mT
         bias = None
         if attending.early is None:  # then b is in no other product
             bias = torch.cat([attending.bias, attending.bias.new_zeros(len(to_context))]).expand(len(values), -1)
+        token, token_bias = torch.cat([first.early, to_token]), torch.cat([first.bias, join.bias])
         return cls(
-            DeferredLinear(torch.cat([first.early, to_token]), torch.cat([first.bias, join.bias])),
-            DeferredLinear(projected.mT, bias),
-            DeferredLinear(to_state.contiguous()),
+            DeferredLinear(token.to(dtype), token_bias.to(dtype)),
+            DeferredLinear(projected.mT, None if bias is None else bias.to(dtype)),
+            DeferredLinear(to_state.to(dtype).contiguous()),
         )
 
     def keep(self, sentences: Int[Tensor, "kept"]) -> RecurrentProducts:
