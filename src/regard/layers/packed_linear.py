@@ -146,7 +146,7 @@ def linear(layer: nn.Linear, x: Float[Tensor, "*rows in"]) -> Float[Tensor, "*ro
     A layer with hooks, gradients, and other dtypes or widths than the matrix has are left to the layer itself.
     """
     y = None if torch.compiler.is_compiling() else _packed_product(layer, x)
-    return layer(x) if y is None else y  # type: ignore[no-any-return]
+    return layer(x) if y is None else y
 
 
 def _packed_product(layer: nn.Linear, x: Tensor) -> Tensor | None:
