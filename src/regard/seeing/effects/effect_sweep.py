@@ -10,9 +10,6 @@ of the batch has its own change. Layers below the first change are not computed 
     patch       its output on `inputs`, in a run on `corrupted` (activation patching: Meng et al. 2022)
 
 For tokens, "zero" masks the token in every self-attention; the others replace its embedding likewise.
-
-The estimate of an effect from one backward pass is Σ g · (new − old), with g the gradient of the metric with respect to
-the output (attribution patching: Nanda 2023, Syed et al. 2023). It is exact if the metric is linear in that output.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from .effect_table import Effects
+from .gradient_estimates import gradient_estimates
 from .interventions import ModelIntervention, applied
 from .layer_prefix import LayerPrefix
 from .model_inputs import batch_rows, batch_size, first_tensor, outputs_agree, repeated, run_model
@@ -151,7 +149,7 @@ class _Sweep:
         )
         chosen = list(range(len(sites)))
         if exact is not None:
-            result.estimates = self._estimate(base, recorder, embedding, outputs, embeddings, sites)
+            result.estimates = gradient_estimates(base, sites, recorder.outputs, outputs, embedding, embeddings)
             order = result.estimates.mean(1).abs().argsort(descending=True)
             chosen = order[:exact].tolist()
             result.measured = torch.zeros(len(sites), dtype=torch.bool)
@@ -257,36 +255,6 @@ class _Sweep:
             source = [_mean(x, real) for x in source]
             vectors = None if vectors is None else _mean(vectors[:, None], real)[:, 0]
         return list(source), vectors, other
-
-    def _estimate(
-        self,
-        base: Tensor,
-        recorder: OutputRecorder,
-        embedding: EmbeddingHook,
-        outputs: list[Tensor | None],
-        embeddings: Tensor | None,
-        sites: list[Site],
-    ) -> Float[Tensor, "sites b"]:
-        if self.of == "tokens":
-            assert embedding.output is not None
-            assert embeddings is not None
-            (g,) = torch.autograd.grad(base.sum(), [embedding.output])
-            products = g.double() * (embeddings - embedding.output.detach()).double()
-            return products.sum(-1).T.cpu()
-        gradients = torch.autograd.grad(base.sum(), [x.tensor for x in recorder.outputs], allow_unused=True)
-        layers = []
-        for record, gradient, new in zip(recorder.outputs, gradients, outputs, strict=True):
-            old = record.by_heads
-            # The metric may not depend on a call at all.
-            g = torch.zeros_like(old) if gradient is None else record.arranged(gradient)
-            change = -old if new is None else new - old
-            layers.append((g.double() * change.double()).flatten(2).sum(-1).cpu())  # [B, heads]
-        estimates = []
-        for site in sites:
-            assert site.layer is not None
-            layer = layers[site.layer]
-            estimates.append(layer.sum(1) if site.head is None else layer[:, site.head])
-        return torch.stack(estimates)
 
     @torch.no_grad()
     def _run_part(

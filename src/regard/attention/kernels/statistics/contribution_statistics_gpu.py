@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from .. import ceil
+from .block_sizes import programs, sizes
 from .kernel_launches import MOST, cell_arguments, largest, launch_walk, mean_map, shares
 from .kernel_row_state import kernel_row_state
 from .key_block_visibility import equal_blocks
-from .matrix_region import matrix_region, programs, sizes
+from .matrix_region import matrix_region
 from .value_products import ValueProducts
 
 if TYPE_CHECKING:

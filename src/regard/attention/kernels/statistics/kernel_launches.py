@@ -15,8 +15,8 @@ import torch
 from ...weights.weight_statistics import Top
 from .. import ceil
 from ..fast_triton_launch import start_by_name, with_descriptors
+from .block_sizes import Sizes, programs, sizes
 from .key_block_visibility import KeyBlocks, key_blocks, ranges_of
-from .matrix_region import MatrixRegion, Sizes, programs, sizes
 from .value_products import ValueProducts, no_products
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .kernel_row_state import KernelRowState
+    from .matrix_region import MatrixRegion
 
 CANDIDATES = 8
 """Of so many keys the walk over the matrix remembers only the best one's weight; which it was is asked afterwards."""

@@ -10,7 +10,8 @@ import torch
 from ...normalizers.normalizer import RowState
 from .. import ceil
 from ..fast_triton_launch import start_by_name
-from .matrix_region import KIND, MatrixRegion, matrix_region, sizes
+from .block_sizes import sizes
+from .matrix_region import KIND, MatrixRegion, matrix_region
 
 if TYPE_CHECKING:
     from jaxtyping import Float

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from .. import ceil
-from .matrix_region import remember
+from .result_cache import cached_result
 
 if TYPE_CHECKING:
     from jaxtyping import Int
@@ -71,7 +71,7 @@ def ranges_of(r: MatrixRegion, plan: KeyBlocks, tall: int) -> tuple[Tensor, Tens
     if r.start is None or r.stop is None:
         return edges, _all(plan, rows, r.a.device)
     key = None if r.mask_key is None else (r.mask_key, plan, tall)
-    return edges, remember(key, lambda: _visible(r, plan, tall, edges))
+    return edges, cached_result(key, lambda: _visible(r, plan, tall, edges))
 
 
 def _visible(r: MatrixRegion, plan: KeyBlocks, tall: int, edges: Tensor) -> Int[Tensor, "n blocks 4"]:

@@ -9,14 +9,15 @@ import os
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...block_indices import positions, span
+from .result_cache import cached_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Hashable, Sequence
 
     from jaxtyping import Float, Int
     from torch import Tensor
@@ -164,7 +165,7 @@ def matrix_region(w: WeightMatrix, rows: Sequence[int], keys: range | None = Non
         mask_key = energies.mask.cache_key()
         if mask_key is not None:
             mask_key = (mask_key, energies.batch, energies.keys, entries, rows, keys, device)
-        bounds = remember(mask_key, lambda: _bounds(energies, entries, rows, keys))
+        bounds = cached_result(mask_key, lambda: _bounds(energies, entries, rows, keys))
         if bounds is None:
             return None
         start, stop = bounds
@@ -219,28 +220,6 @@ def _bounds(
     return start, stop
 
 
-R = TypeVar("R")
-
-
-def remember(key: Hashable | None, make: Callable[[], R]) -> R:
-    """What `make` gives, which is kept where there is a key: every layer of a model has the same mask."""
-    if key is None:
-        return make()
-    result: R | None = _results.get(key)
-    if result is None:
-        result = make()
-        if len(_results) >= RESULTS:  # another thread may do so at any time
-            _results.clear()
-        _results[key] = result
-    return result
-
-
-_results: dict[Hashable, Any] = {}
-
-RESULTS = 64
-"""How many results are kept before all are dropped; each is a few numbers per query."""
-
-
 @cache
 def _float32(x: float) -> float:
     return float(torch.tensor(x, dtype=torch.float32))
@@ -272,51 +251,6 @@ def _beginnings(
 @lru_cache(maxsize=16)
 def _places(rows: Sequence[int], lag: int, device: torch.device) -> Int[Tensor, " q"]:
     return positions(span(rows, device), device).int() + lag
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How a kernel is cut: queries and keys of one block, warps, stages of the pipeline."""
-
-    queries: int
-    keys: int
-    warps: int
-    stages: int
-    registers: int | None = None
-    """The most a thread may use, so that more programs fit a processor."""
-    programs: int = 3
-    """How many fit a processor."""
-
-    def options(self) -> dict[str, Any]:
-        limit = {} if self.registers is None else {"maxnreg": self.registers}
-        return {"BM": self.queries, "BN": self.keys, "num_warps": self.warps, "num_stages": self.stages, **limit}
-
-
-def sizes(r: MatrixRegion, kernel: str) -> Sizes:
-    """Measured on an H200 (benchmarks/statistics_gpu.py); small where a block is only emulated."""
-    if r.a.device.type == "cpu":
-        return Sizes(32, 32, 4, 1)
-    wide = r.a.shape[-1] > 128
-    if r.a.dtype == torch.float32:
-        # Without tensor cores the products are unrolled: large blocks take minutes to compile, and spill.
-        return Sizes(32, 32 if wide else 64, 4, 2)
-    if kernel == "walk":
-        return Sizes(64, 128, 4, 2, None if wide else 168)
-    if kernel == "contributions":
-        return Sizes(64, 64, 4, 2, programs=2)
-    return Sizes(64, 64, 4, 2)
-
-
-def programs(r: MatrixRegion, cut: Sizes) -> int:
-    """How many programs a GPU works on at once."""
-    if r.a.device.type == "cpu":
-        return 2 * r.count
-    return cut.programs * _processors(r.a.device)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @cache

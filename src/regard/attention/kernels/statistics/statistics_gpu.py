@@ -11,10 +11,11 @@ import torch
 from ...weights.weight_statistics import Top
 from .. import ceil
 from ..fast_triton_launch import start_by_name
+from .block_sizes import programs, sizes
 from .kernel_launches import CANDIDATES, MOST, ROOM, cell_arguments, largest, launch_walk, mean_map, shares
 from .kernel_row_state import KernelRowState, kernel_row_state
 from .key_block_visibility import KeyBlocks, edges_of, equal_blocks
-from .matrix_region import MatrixRegion, matrix_region, programs, sizes
+from .matrix_region import MatrixRegion, matrix_region
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
