@@ -5,6 +5,7 @@ import { views } from "../views/index.js";
 import { showBar, showTheme } from "./bar.js";
 import { copyLink, exportView } from "./figure_export.js";
 import { makeKeyboard } from "./keyboard.js";
+import { readLinkedText } from "./linked_text.js";
 import { makeAnnouncer } from "./live_region.js";
 import { missingView } from "./missing_view.js";
 import { makeNotice } from "./notice.js";
@@ -19,6 +20,7 @@ import { makeTheme } from "./theme.js";
 import { firstUse, makeTour } from "./tour.js";
 import { ofTrace, wordToPin } from "./trace_state.js";
 import { makeState } from "./url_state.js";
+import { viewContext } from "./view_context.js";
 import { makeViewMotion } from "./view_motion.js";
 
 /** Draw the viewer into `root`; returns a function that ends it. `page`: the address and all keys are ours. */
@@ -89,7 +91,7 @@ class Shell {
     this.parts.bar.before(this.sentence);
     this.listTraces();
     if (this.page && !this.source.holds) this.server = this.watch();
-    if (await this.remade()) return;
+    if (await readLinkedText(this)) return;
     if (!viewOf(this.state.get().view)) {
       this.trace = await this.load(this.traceId(), this.state.get().entry ?? 0).catch(() => null); // mount() says why
       this.state.set({ view: this.first, ...this.about.opening }); // which may name another view
@@ -126,27 +128,6 @@ class Shell {
       this.parts.picker.value = this.traceId() ?? "";
       this.reading.open();
     } else this.state.set(ofTrace(id));
-  }
-
-  /** A link names the model and the text as well as the trace: where the trace is not here, the model reads it again. */
-  async remade() {
-    const { trace, model, sentence, second, generate } = this.state.get();
-    const unknown = trace != null && !this.about.traces.some(({ id }) => id === trace);
-    if (!unknown || !model || sentence == null || !this.sentence.knows(model)) return false;
-    this.parts.stage.replaceChildren(el("div.empty", {}, el("p", {}, `${model} reads the text of the link …`)));
-    try {
-      const body = { model, text: sentence, ...(second ? { second } : {}), ...(generate ? { generate } : {}) };
-      const { id } = await this.source.post("/api/traces", body);
-      this.about = await this.source.get("/api/about");
-      this.listTraces();
-      if (id === trace) this.mounting = this.mount();
-      else this.state.set({ trace: id });
-      await this.mounting;
-      return true;
-    } catch (error) {
-      this.fail(error);
-      return false;
-    }
   }
 
   /** Traces of other tabs, and those that a server which has just begun is still making, join the list as they come. */
@@ -219,7 +200,7 @@ class Shell {
     const missing = missingView(this, known);
     if (missing) this.parts.stage.replaceChildren(missing);
     else {
-      this.view = known.mount(this.parts.stage, this.context());
+      this.view = known.mount(this.parts.stage, viewContext(this));
       if (this.view.keys) this.forgetKeys = this.keyboard.add(known.title, this.view.keys);
     }
     this.comeIn();
@@ -240,33 +221,6 @@ class Shell {
 
   listed(id) {
     return this.about.traces.some((trace) => trace.id === id);
-  }
-
-  /** @returns {Context} */
-  context() {
-    const shell = this;
-    return {
-      source: this.source,
-      about: this.about,
-      trace: /** @type {Trace} */ (this.trace), // views that need none ask before they use it
-      state: this.state,
-      get theme() {
-        return shell.theme.shown;
-      },
-      get level() {
-        return shell.level;
-      },
-      get palette() {
-        return shell.palettes[shell.theme.shown];
-      },
-      headViews: views.filter((view) => view.showsHead),
-      announce: this.announce,
-      read: this.reading.possible ? () => this.reading.open() : null,
-      open: (id) => this.added(id),
-      sample: (task) => this.sentence.sample(task),
-      text: () => this.sentence.text(),
-      fail: (error) => this.fail(error),
-    };
   }
 
   get level() {

@@ -5,20 +5,23 @@ import { Links } from "../../data/links.js";
 import { sideOf } from "../../data/tokens.js";
 import { Rows } from "../../data/weight_rows.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { context2d, fit, inks, painter } from "../../draw/canvas.js";
+import { fit, inks, painter } from "../../draw/canvas.js";
 import { el, tick } from "../../draw/dom.js";
 import { headButtons } from "../../draw/head_buttons.js";
 import { counted, number } from "../../draw/numbers.js";
-import { drawFlow, shade, shadeSigned } from "../../draw/token_flow.js";
+import { Player } from "../../draw/player.js";
+import { shade, shadeSigned } from "../../draw/token_flow.js";
 import { AnswerChoice } from "../contributions/answer_choice.js";
 import { contributed } from "./generation_contributions.js";
+import { generationLegend, generationPicture, generationTable, largestSize } from "./generation_export.js";
 import { drawChart } from "./generation_heatmap.js";
+import { generationKeys } from "./generation_keys.js";
 import { strongestKeys } from "./generation_sidebar.js";
 import { NextTokenPanel } from "./next_token_panel.js";
-import { given, written } from "./prompt_split.js";
+import { nothingWritten } from "./nothing_written.js";
+import { written } from "./prompt_split.js";
+import { tokenTexts } from "./token_texts.js";
 
-const SPANS = 1500; // tokens of the text that are laid out; of a longer one, the last so many
-const EXPORTED = 120; // pixels of the chart in a figure, from top to bottom
 const PACE = 450; // milliseconds a token while playing
 const CHARTED =
   "One column for each token written, one row for each token it could see, from the first down; " +
@@ -35,28 +38,9 @@ export const generation = {
   needs: "trace",
   mount: (root, context) => {
     const wrote = context.trace.calls.filter((call) => call.steps.length > 1);
-    return wrote.length ? new Generation(root, context, wrote) : nothing(root, context);
+    return wrote.length ? new Generation(root, context, wrote) : nothingWritten(root, context);
   },
 };
-
-/** What stands where the model wrote nothing. */
-function nothing(root, context) {
-  const words =
-    "Nothing was written in this trace: the model read its text in one pass. This view needs a model that writes.";
-  const run = context.sample("generate");
-  const prompt = context.text();
-  const about = prompt ? `It reads your text and continues it: “${prompt}”` : "It continues an example.";
-  const button = run
-    ? el(
-        "div",
-        {},
-        el("button.primary", { type: "button", onclick: run }, "Let a model write"),
-        el("p.quietly", {}, about),
-      )
-    : el("p", {}, "In Python: with regard.watch(model) as seen: model.generate(…), then seen.show().");
-  root.append(el("div.empty", {}, el("p", {}, words), button));
-  return { update() {}, drawn: () => ({ written: [] }), destroy() {} };
-}
 
 class Generation {
   /** @type {Call} */
@@ -86,7 +70,6 @@ class Generation {
     this.context = context;
     this.trace = context.trace;
     this.wrote = wrote;
-    this.playing = 0;
     this.paint = painter(() => this.draw());
     const { state } = this.context;
     this.callBox = el("span");
@@ -105,6 +88,7 @@ class Generation {
       oninput: () => state.set({ step: Number(this.slider.value) }),
     });
     this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
+    this.player = new Player(this.play, PACE, () => this.forward());
     this.now = el("p.now", { role: "status" });
     this.text = el("div.tokens", { role: "group", "aria-label": "What it looked at" });
     this.lookedTitle = el("h2.quietly");
@@ -186,62 +170,31 @@ class Generation {
   }
 
   layText() {
-    this.first = Math.max(0, this.keySide.labels.length - SPANS);
-    this.spans = this.keySide.labels
-      .slice(this.first)
-      .map((label, at) =>
-        el(this.made(at + this.first) ? "span.token.made" : "span.token", { "data-at": at + this.first }, label),
-      );
+    const texts = tokenTexts(this);
+    [this.first, this.spans, this.outs] = [texts.first, texts.read, texts.written];
     this.text.replaceChildren(
       ...(this.first ? [el("span.quietly", {}, `(${this.first} tokens before) `)] : []),
       ...this.spans,
     );
-    this.outs = this.written.map(({ label }, at) =>
-      el("button.token", { type: "button", tabIndex: -1, onclick: () => this.context.state.set({ step: at }) }, label),
-    );
     this.out.replaceChildren(...this.outs);
-  }
-
-  /** Whether a label of the keys was written by the model, not given to it: a decoder is given its first token. */
-  made(at) {
-    return this.call.kind === "self" && this.keySide.groups[at][0] >= given(this.trace, this.call);
   }
 
   // Time
 
   get keys() {
-    const to = (step) => this.context.state.set({ step: Math.min(this.written.length - 1, Math.max(0, step)) });
-    return [
-      { key: "ArrowRight", text: "next token", run: () => to(this.step + 1) },
-      { key: "ArrowLeft", text: "previous token", run: () => to(this.step - 1) },
-      { key: "Home", text: "first token written", run: () => to(0) },
-      { key: "End", text: "last token written", run: () => to(this.written.length - 1) },
-      { key: " ", text: "play or pause", run: () => this.toggle() },
-      {
-        key: "m",
-        text: "hide the first token",
-        run: () => this.context.state.set({ mute: this.muted ? null : ["first"] }),
-      },
-      { key: "a", text: "all heads", run: () => this.context.state.set({ heads: null }) },
-    ];
+    return generationKeys(this);
   }
 
   toggle() {
-    if (this.playing) this.pause();
-    else {
-      if (this.step === this.written.length - 1) this.context.state.set({ step: 0 });
-      this.play.textContent = "Pause";
-      this.playing = setInterval(() => {
-        if (this.step + 1 >= this.written.length) this.pause();
-        else this.context.state.set({ step: this.step + 1 });
-      }, PACE);
-    }
+    if (!this.player.playing && this.step === this.written.length - 1) this.context.state.set({ step: 0 });
+    this.player.toggle();
   }
 
-  pause() {
-    clearInterval(this.playing);
-    this.playing = 0;
-    this.play.textContent = "Play";
+  /** To the next token; false where there is none. */
+  forward() {
+    if (this.step + 1 >= this.written.length) return false;
+    this.context.state.set({ step: this.step + 1 });
+    return true;
   }
 
   jump(event) {
@@ -281,7 +234,7 @@ class Generation {
       el("strong", {}, label),
       ` token ${this.step + 1} of ${this.written.length}, from ${last}`,
     );
-    const most = largest(weights);
+    const most = largestSize(weights);
     const signed = this.contributions.on;
     const unread = this.call.kind === "self" ? row + 1 : Infinity;
     this.spans.forEach((span, at) => {
@@ -326,48 +279,11 @@ class Generation {
   // Export and tests
 
   picture() {
-    const [width, colors, { palette }] = [this.chartBox.clientWidth + 40, inks(this.chartBox), this.context];
-    const weights = this.shown(this.step);
-    const most = largest(weights);
-    const signed = this.contributions.on;
-    const items = this.keySide.labels
-      .slice(this.first)
-      .map((label, at) => ({ label, shade: this.amount(weights, at + this.first, most) }));
-    const ruler = context2d(el("canvas"));
-    const below = drawFlow(ruler, items, 20, 48, width - 40, palette, colors, signed);
-    return {
-      width,
-      height: below + EXPORTED + 30,
-      draw: (ctx) => {
-        ctx.fillStyle = colors.paper;
-        ctx.fillRect(0, 0, width, below + EXPORTED + 30);
-        ctx.fillStyle = colors.ink;
-        ctx.font = `600 16px ${colors.font}`;
-        ctx.textBaseline = "middle";
-        const title = signed
-          ? `contributions to ${this.answerChoice.name}`
-          : `${this.written[this.step].label} looked at`;
-        ctx.fillText(title, 20, 24);
-        drawFlow(ctx, items, 20, 48, width - 40, palette, colors, signed);
-        ctx.save();
-        ctx.translate(20, below + 10);
-        this.chartOn(ctx, width - 40, EXPORTED);
-        ctx.restore();
-      },
-    };
+    return generationPicture(this);
   }
 
   legend() {
-    if (this.contributions.on) {
-      const most = number(largest(this.shown(this.step)));
-      return {
-        signed: true,
-        from: `−${most}`,
-        to: most,
-        words: `contribution to ${this.answerChoice.name}, square-root scale`,
-      };
-    }
-    return { to: "1", words: "weight, square-root scale" };
+    return generationLegend(this);
   }
 
   subject() {
@@ -375,15 +291,7 @@ class Generation {
   }
 
   table() {
-    const weights = this.shown(this.step) ?? [];
-    const rows = this.keySide.labels.map((label, at) => [
-      this.step,
-      this.written[this.step].label,
-      at,
-      label,
-      weights[at],
-    ]);
-    return [["step", "written", "key", "token", "weight"], ...rows];
+    return generationTable(this);
   }
 
   drawn() {
@@ -400,7 +308,7 @@ class Generation {
   }
 
   destroy() {
-    this.pause();
+    this.player.pause();
     this.paint.cancel();
     this.watcher.disconnect();
     this.next.close();
@@ -408,9 +316,4 @@ class Generation {
     this.contributions.close();
     this.rows.close();
   }
-}
-
-/** The largest size of some numbers. @param {Float32Array | null} weights */
-function largest(weights) {
-  return weights ? weights.reduce((most, weight) => Math.max(most, Math.abs(weight)), 0) : 0;
 }

@@ -5,7 +5,9 @@
 import { plain } from "../../data/tokens.js";
 import { inks, makeBoard, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
-import { bounded, exact, number } from "../../draw/numbers.js";
+import { bounded, number } from "../../draw/numbers.js";
+import { Player } from "../../draw/player.js";
+import { cellReading } from "./cell_reading.js";
 import { drawMatrix } from "./matrix_drawing.js";
 import { cellAt, laidOut, litIn } from "./matrix_layout.js";
 
@@ -59,6 +61,7 @@ class Inside {
     this.chosers = el("span.samples");
     this.controls = el("div.controls", {}, this.input, this.chosers);
     this.play = el("button", { type: "button", onclick: () => this.toggle() }, "Play");
+    this.player = new Player(this.play, PACE, () => this.forward());
     this.list = el("div.inside-steps", { role: "group", "aria-label": "Steps", "data-arrows": true });
     this.text = el("p.inside-text", { role: "status" });
     this.stage = el("div.drawing");
@@ -112,19 +115,15 @@ class Inside {
   }
 
   toggle() {
-    if (this.playing) return this.pause();
-    if (this.answer && this.step === this.answer.steps.length - 1) this.go(0);
-    this.play.textContent = "Pause";
-    this.playing = setInterval(() => {
-      if (!this.answer || this.step >= this.answer.steps.length - 1) this.pause();
-      else this.go(this.step + 1);
-    }, PACE);
+    if (!this.player.playing && this.answer && this.step === this.answer.steps.length - 1) this.go(0);
+    this.player.toggle();
   }
 
-  pause() {
-    clearInterval(this.playing);
-    this.playing = 0;
-    this.play.textContent = "Play";
+  /** To the next step; false where there is none. */
+  forward() {
+    if (!this.answer || this.step >= this.answer.steps.length - 1) return false;
+    this.go(this.step + 1);
+    return true;
   }
 
   update() {
@@ -238,21 +237,7 @@ class Inside {
   }
 
   read() {
-    if (!this.answer || !this.hover) {
-      this.reading.textContent = "Point at a number: its row and its column light up.";
-      return;
-    }
-    const { box, row, column } = this.hover;
-    const value = this.answer.matrices[box.name][row][column];
-    const square = box.columns === this.answer.tokens.length && box.role !== "left";
-    const token = (i) => `“${plain(this.answer.tokens[i])}”`;
-    const where =
-      box.role === "right"
-        ? `number ${row}, ${token(column)}`
-        : `${token(row)}, ${square ? token(column) : `number ${column}`}`;
-    const sum =
-      box.role === "result" ? `: the sum of ${this.sizes[this.answer.steps[this.step].product[0]][1]} products` : "";
-    this.reading.textContent = `${box.name} of ${where} = ${value === null ? "masked" : value >= 0 ? exact(value) : `−${exact(-value)}`}${sum}`;
+    this.reading.textContent = cellReading(this);
   }
 
   // Export and tests
@@ -301,7 +286,7 @@ class Inside {
   }
 
   destroy() {
-    this.pause();
+    this.player.pause();
     this.running?.abort();
     this.board.close();
   }

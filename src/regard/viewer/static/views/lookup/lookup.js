@@ -1,9 +1,11 @@
 // Look-up: a table of keys and values, a query, and the formula between them, as numbers and bars while one drags.
 import { choice, el, segments, slider } from "../../draw/dom.js";
-import { figure, fresh, MOST_ROWS, parsed, sound, TABLES, written } from "./lookup_examples.js";
-import { average, ENERGIES, energies, NORMALIZERS, weights } from "./lookup_formulas.js";
+import { figure, fresh, MOST_ROWS, sound, TABLES, written } from "./lookup_examples.js";
+import { ENERGIES, NORMALIZERS } from "./lookup_formulas.js";
 import { makePlot } from "./lookup_plot.js";
 import { MOST_POSITION, POSITIONS } from "./lookup_positions.js";
+import { computed, resultText } from "./lookup_result.js";
+import { fillBar, tableRow } from "./lookup_row.js";
 import { FUNCTIONS } from "./normalizer_expression.js";
 import { makePositionsPlot } from "./positions_plot.js";
 import { pythonCall, shapes } from "./python_call.js";
@@ -16,54 +18,6 @@ export const lookup = {
   needs: "nothing",
   mount,
 };
-
-/** Everything that is shown, from what is written in the cells. `problem` says what cannot be computed, and why. */
-function computed(now) {
-  const query = parsed(now.query);
-  const keys = now.rows.map((row) => parsed(row.key));
-  const values = now.rows.map((row) => parsed(row.value));
-  const found = { query, keys, values, e: null, w: null, z: null, problem: "" };
-  if (!keys.length) return { ...found, problem: "The table is empty: add an entry." };
-  const words = [query, ...keys].some((x) => !Array.isArray(x));
-  if (words && now.energy !== "Exact") {
-    const where = Array.isArray(query) ? `key ${keys.findIndex((x) => !Array.isArray(x)) + 1}` : "the query";
-    return {
-      ...found,
-      problem: `${now.energy} compares numbers, and ${where} is not one: write 3, or 1, 2, or take Exact.`,
-    };
-  }
-  const [one, ...rest] = words ? [query, ...keys].map((x) => [written(x)]) : [query, ...keys];
-  const odd = rest.findIndex((key) => key.length !== one.length);
-  if (odd >= 0) {
-    const counts = `The query has ${one.length} numbers and key ${odd + 1} has ${rest[odd].length}`;
-    return { ...found, problem: `${counts}: give them equally many.` };
-  }
-  const { title, even } = POSITIONS[now.positions];
-  if (even && (words || one.length % 2)) {
-    const what = words ? "these are words" : `these have ${one.length}`;
-    return { ...found, problem: `${title} positions need vectors of an even number of components; ${what}.` };
-  }
-  try {
-    const masked = now.rows.map((row) => Boolean(row.masked));
-    found.e = energies(now.energy, one, rest, masked, now.parameters, now);
-    found.w = weights(now.normalize, found.e, { ...now.parameters, own: now.own });
-  } catch (error) {
-    return { ...found, problem: error.message };
-  }
-  return { ...found, ...answer(found) };
-}
-
-/** z; a value of any kind where all the weight lies on it. */
-function answer({ w, values }) {
-  if (!w.some((x) => x !== 0)) return { z: "no key matches" };
-  const best = w.indexOf(1);
-  if (best >= 0 && w.every((x, j) => j === best || Math.abs(x) < 1e-12)) return { z: values[best] };
-  const odd = values.findIndex((value) => !Array.isArray(value) || value.length !== values[0].length);
-  if (odd < 0) return { z: average(w, values) };
-  return { z: null, problem: `Value ${odd + 1} cannot be averaged: give every value equally many numbers.` };
-}
-
-const said = (z) => (z === null ? "—" : Array.isArray(z) ? z.map(figure).join(", ") : z);
 
 function mount(root, context) {
   let now = sound(context.state.get().lookup) ?? fresh("boxes");
@@ -230,7 +184,9 @@ function mount(root, context) {
 
   /** Rows are made anew where there are more or fewer of them; while one types or drags only numbers change. */
   function rebuild() {
-    cells = now.rows.map(line);
+    cells = now.rows.map((row, at) =>
+      tableRow(row, at, { changed: (patch) => changeRow(at, patch), removed: () => removeRow(at) }),
+    );
     body.replaceChildren(...cells.map((cell) => cell.line));
     const asking = now.rows.filter((row) => row.label);
     const buttons = asking.map((row) =>
@@ -240,45 +196,6 @@ function mount(root, context) {
     add.disabled = now.rows.length >= MOST_ROWS;
     query.value = now.query;
     refresh();
-  }
-
-  function line(row, at) {
-    const input = (name) => {
-      const box = el("input", {
-        type: "text",
-        value: row[name],
-        "aria-label": `${name} ${at + 1}`,
-        spellcheck: "false",
-        oninput: () => changeRow(at, { [name]: box.value }),
-      });
-      return box;
-    };
-    const see = el("input", {
-      type: "checkbox",
-      checked: !row.masked,
-      "aria-label": `see key ${at + 1}`,
-      onchange: () => changeRow(at, { masked: !see.checked }),
-    });
-    const remove = el(
-      "button.strike",
-      { type: "button", "aria-label": `remove entry ${at + 1}`, onclick: () => removeRow(at) },
-      "×",
-    );
-    const [key, value, energyBar, weightBar] = [input("key"), input("value"), bar("energy"), bar("weight")];
-    const named = el(
-      "span.row-key",
-      {},
-      el("span.row-place", {}, String(at)),
-      row.label ? el("span.row-label", {}, row.label) : null,
-      key,
-    );
-    const inside = [see, named, energyBar.root, weightBar.root, value, remove].map((child) => el("td", {}, child));
-    return { line: el("tr", {}, ...inside), key, value, energy: energyBar, weight: weightBar, remove };
-  }
-
-  function bar(kind) {
-    const [number, mark] = [el("span.figure"), el(`span.fill.${kind}`)];
-    return { root: el("span.barred", {}, number, el("span.track", {}, mark)), number, mark };
   }
 
   function refresh() {
@@ -311,10 +228,10 @@ function mount(root, context) {
     const [least, most] = [Math.min(0, ...open), Math.max(0, ...open)];
     cells.forEach((cell, j) => {
       cell.line.classList.toggle("masked", Boolean(now.rows[j].masked));
-      fill(cell.energy, e?.[j], least, most);
-      fill(cell.weight, w?.[j], Math.min(0, ...(w ?? [])), Math.max(1, ...(w ?? [])));
+      fillBar(cell.energy, e?.[j], least, most);
+      fillBar(cell.weight, w?.[j], Math.min(0, ...(w ?? [])), Math.max(1, ...(w ?? [])));
     });
-    result.replaceChildren(el("span.faint", {}, "z = "), said(z));
+    result.replaceChildren(el("span.faint", {}, "z = "), resultText(z));
     problem.textContent = shown.problem;
     plot.show(now, shown);
     positionsPlot.show(now);
@@ -343,16 +260,6 @@ function mount(root, context) {
     ],
     drawn: () => ({ energies: shown.e, weights: shown.w, z: shown.z, problem: shown.problem, call: call.textContent }),
   };
-}
-
-/** A bar from zero; where no number is above zero, as with negative distances, from the least: the best is the longest. */
-function fill({ number, mark }, value, least, most) {
-  number.textContent = value == null ? "—" : figure(value);
-  const range = most - least || 1;
-  const ground = most <= 0 ? least : 0;
-  const [from, to] = value == null ? [0, 0] : [Math.min(value, ground), Math.max(value, ground)];
-  mark.style.left = `${((from - least) / range) * 100}%`;
-  mark.style.width = `${((to - from) / range) * 100}%`;
 }
 
 function selectIn(field) {

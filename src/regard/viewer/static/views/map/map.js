@@ -1,19 +1,21 @@
 // Map: the whole matrix of one head, from all of it down to single weights with their tokens; two heads in step.
 
-import { callOf, callPath, fileParts, isNumbered, ownName } from "../../data/calls.js";
+import { callPath, fileParts, isNumbered, ownName } from "../../data/calls.js";
 import { levelAt, Tiles } from "../../data/tiles.js";
 import { chosenQuery, labelAt, sideOf } from "../../data/tokens.js";
 import { WordTiles } from "../../data/word_level_tiles.js";
-import { callChoice } from "../../draw/call_choice.js";
 import { least, SHADES } from "../../draw/color_scale.js";
-import { choice, el, segments, tick } from "../../draw/dom.js";
+import { el } from "../../draw/dom.js";
 import { exact, number } from "../../draw/numbers.js";
 import { AnswerChoice } from "../contributions/answer_choice.js";
 import { MapCamera } from "./map_camera.js";
+import { MapControls } from "./map_controls.js";
 import { mapPicture, mapTable } from "./map_export.js";
 import { mapKeys } from "./map_keys.js";
 import { MapPanel } from "./map_panel.js";
+import { MapSearch } from "./map_search.js";
 import { MapAside, POOLS } from "./map_sidebar.js";
+import { MapTargets } from "./map_targets.js";
 import { MaskReader } from "./mask_reader.js";
 
 /** @type {View} */
@@ -41,28 +43,16 @@ async function compareLayers({ state, trace: { calls }, pause }) {
   }
 }
 
-/** Buttons with words before them. */
-function labelled(words, buttons) {
-  return el("span.field", {}, el("span", {}, words), buttons);
-}
-
 class MapView {
   constructor(root, context) {
     this.context = context;
     this.cross = null;
-    /** @type {{text: string, at: number} | null} */
-    this.found = null; // by the last search
     this.panels = [];
     this.shown = [];
-    this.others = new Map(); // traces looked at beside the first, by id and entry
+    this.targets = new MapTargets(this);
     this.masks = new MaskReader(context.source, () => this.redraw());
-    this.controls = el("div.controls");
-    this.finder = el("input.map-find", {
-      type: "search",
-      placeholder: "Find a word …",
-      "aria-label": "Find a word",
-      onkeydown: (event) => event.key === "Enter" && this.find(this.finder.value),
-    });
+    this.search = new MapSearch(this);
+    this.controls = new MapControls(this);
     this.columns = [0, 1].map(() => el("div.panel-column.map-column", {}, el("p.panel-title"), el("div.drawing")));
     this.camera = new MapCamera({
       first: () => this.panels[0],
@@ -76,7 +66,7 @@ class MapView {
     );
     this.answerChoice = new AnswerChoice(context, () => this.update());
     const switches = el("div.controls", {}, this.answerChoice.root);
-    root.replaceChildren(this.controls, switches, el("div.split", {}, ...this.columns, this.aside.root));
+    root.replaceChildren(this.controls.root, switches, el("div.split", {}, ...this.columns, this.aside.root));
     this.keys = mapKeys(this);
     this.update();
   }
@@ -96,46 +86,19 @@ class MapView {
     this.context.state.set({ map: Object.fromEntries(Object.entries(next).filter(([, value]) => value != null)) });
   }
 
-  /** What the first or the second map shows; null while a second trace is on its way.
-   *
-   * @returns {{trace: Trace, call: Call, head: number, entry: number} | null}
-   */
+  /** What the first or the second map shows; null while a second trace is on its way. */
   target(at) {
-    const state = this.context.state.get();
-    const given = at === 0 ? state : { ...state, ...this.settings.other };
-    const own = at === 0 || !given.trace || given.trace === this.context.trace.id;
-    const trace = own ? this.context.trace : this.others.get(`${given.trace}/${given.entry ?? 0}`);
-    if (!trace) return null;
-    const call = callOf(trace, given);
-    const within = (x, most) => Math.min(Math.max(0, Math.trunc(x) || 0), most - 1);
-    return { trace, call, head: within(given.head, call.heads), entry: within(given.entry, trace.batch ?? 1) };
+    return this.targets.of(at);
   }
 
   /** The same of a map that is shown. */
   shownTarget(at) {
-    return /** @type {NonNullable<ReturnType<MapView["target"]>>} */ (this.target(at));
-  }
-
-  async fetchOther() {
-    const { trace: id, entry = this.context.state.get().entry ?? 0 } = this.settings.other ?? {};
-    const key = `${id}/${entry}`;
-    if (!id || id === this.context.trace.id || this.others.has(key)) return;
-    this.others.set(key, null); // on its way
-    try {
-      const path = `/api/traces/${encodeURIComponent(id)}`;
-      const first = await this.context.source.get(path); // says how many texts it has: maybe fewer than the other
-      const own = Math.min(entry, first.batch - 1);
-      this.others.set(key, own > 0 ? await this.context.source.get(path, { entry: own }) : first);
-    } catch (error) {
-      this.context.fail(error);
-      this.set({ other: null });
-    }
-    this.update();
+    return /** @type {import("./map_targets.js").Target} */ (this.targets.of(at));
   }
 
   update() {
     if (this.closed) return;
-    this.fetchOther();
+    this.targets.fetchOther();
     this.answerChoice.update(this.shownTarget(0).call);
     const second = Boolean(this.settings.other && this.target(1));
     this.columns[1].hidden = !second;
@@ -143,7 +106,7 @@ class MapView {
     this.shown.length = Math.min(this.shown.length, second ? 2 : 1);
     for (const at of second ? [0, 1] : [0]) this.show(at);
     this.camera.set(this.settings);
-    this.showControls();
+    this.controls.show();
     this.redraw();
   }
 
@@ -268,30 +231,6 @@ class MapView {
     this.context.announce(`${names}: ${value}${many}`);
   }
 
-  /** Jump to the next key that holds these letters, or to the next query where no key does; Enter again goes on. */
-  find(text) {
-    const wanted = text.trim().toLowerCase();
-    if (!wanted) return;
-    const { key, query } = this.panels[0].sides;
-    const places = (labels) => labels.flatMap((label, at) => (label.toLowerCase().includes(wanted) ? [at] : []));
-    const [columns, rows] = [places(key), places(query)];
-    const found = columns.length ? columns : rows;
-    if (!found.length) return this.context.announce(`“${text}” is not in this text`);
-    const before = this.found;
-    const last = before && before.text === wanted ? before.at : -1;
-    const at = found.find((place) => place > last) ?? found[0];
-    this.found = { text: wanted, at };
-    const place = {
-      row: rows.includes(at) ? at : (rows[0] ?? 0),
-      column: columns.includes(at) ? at : (columns[0] ?? 0),
-    };
-    this.camera.move({ x: place.column + 0.5, y: place.row + 0.5, scale: Math.max(this.camera.now.scale, 16) });
-    this.point(place);
-    this.context.announce(
-      `${found.indexOf(at) + 1} of ${found.length}: ${(columns.length ? key : query)[at]}, position ${at}`,
-    );
-  }
-
   nextHead(by) {
     const { call, head } = this.shownTarget(0);
     this.context.state.set({ head: (head + by + call.heads) % call.heads });
@@ -306,58 +245,6 @@ class MapView {
   compare(on) {
     const { call, head } = this.shownTarget(0);
     this.set({ other: on ? { call: call.id, head: (head + 1) % call.heads } : null }); // of the same trace
-  }
-
-  showControls() {
-    const { pool, shade, other } = this.settings;
-    const { call, head } = this.context.state.get();
-    const stamp = JSON.stringify([pool, shade, other, call, head, this.panels.length]);
-    if (stamp === this.controlled) return; // made anew only where something changed: one of them may be in use
-    this.controlled = stamp;
-    const all = () => /** @type {any[]} */ ([...this.controls.querySelectorAll("select, button, input")]);
-    const held = all().indexOf(document.activeElement);
-    const pools = [
-      ["max", "Largest", "a cell shows the largest of its weights"],
-      ["mean", "Mean", "a cell shows the mean of its weights"],
-    ];
-    this.controls.replaceChildren(
-      ...this.choosers(0),
-      labelled(
-        "Cells show the",
-        segments("Pooling", pools, pool, (value) => this.set({ pool: value })),
-      ),
-      labelled(
-        "Colour scale",
-        segments("Shade", Object.entries(SHADES), shade, (value) => this.set({ shade: value })),
-      ),
-      el("button", { type: "button", onclick: () => this.camera.showAll() }, "Show all"),
-      this.finder,
-      tick("Compare", Boolean(other), (on) => this.compare(on), "a second head or model, moved in step (c)"),
-      ...(other ? [el("span.map-with", {}, el("span.joining", {}, "with"), ...this.choosers(1))] : []),
-    );
-    all()[held]?.focus();
-  }
-
-  choosers(at) {
-    const target = this.target(at);
-    const set = (patch) =>
-      at === 0 ? this.context.state.set(patch) : this.set({ other: { ...this.settings.other, ...patch } });
-    const traces = this.context.about.traces.map((trace) => [trace.id, trace.title]);
-    const which =
-      at === 1 && traces.length > 1
-        ? [
-            choice("Trace", traces, this.settings.other.trace ?? this.context.trace.id, (id) =>
-              set({ trace: id, call: null, head: 0 }),
-            ),
-          ]
-        : [];
-    if (!target) return which;
-    const heads = Array.from({ length: target.call.heads }, (_, i) => [i, String(i)]);
-    return [
-      ...which,
-      callChoice(target.trace, target.call, (id) => set({ call: id })),
-      choice("Head", heads, target.head, (head) => set({ head: Number(head) })),
-    ];
   }
 
   // What leaves the page

@@ -4,7 +4,7 @@ import { POOLS } from "./map_sidebar.js";
 
 export function mapPicture(view) {
   const sizes = view.panels.map((panel) => panel.board.size);
-  const { ink, paper, font } = inks(view.controls);
+  const { ink, paper, font } = inks(view.controls.root);
   const [width, height] = [sizes.reduce((sum, size) => sum + size.width, 0), sizes[0].height + 44];
   const { titles } = view.look();
   const draw = (pen) => {

@@ -5,10 +5,9 @@ import { SMALL_MAP_SIDE } from "../../data/constants.js";
 import { choice, el, segments } from "../../draw/dom.js";
 import { number } from "../../draw/numbers.js";
 import { copy, HeadDetails, STATISTICS } from "./head_details.js";
-import { modelPicture } from "./model_export.js";
+import { modelPicture, modelTable } from "./model_export.js";
 import { badge, rank } from "./pattern_badges.js";
-
-const LONG = 1 << 26; // weights of a trace from which its maps are fetched layer by layer
+import { SmallMaps } from "./small_maps.js";
 
 /** Statistics and patterns of the traces that were looked at: they take a while to compute. */
 const known = new WeakMap();
@@ -59,7 +58,7 @@ class Model {
       "max",
       (pool) => this.context.state.set({ pool: pool === "mean" ? "mean" : null }),
     );
-    this.progress = "";
+    this.maps = new SmallMaps(context, this.ending.signal, () => this.paint());
     this.note = el("p.quietly.small", { role: "status" });
     this.grid = el("div.thumbs", { role: "group", "aria-label": "Heads", "data-arrows": true });
     this.grid.addEventListener("keydown", (event) => this.rove(event));
@@ -95,61 +94,12 @@ class Model {
         fail(error);
       }
     };
-    await Promise.all([this.loadThumbs(), ask("stats", (stats) => this.addStats(stats))]);
+    await Promise.all([this.loadMaps(), ask("stats", (stats) => this.addStats(stats))]);
     await ask("patterns", (patterns) => this.addPatterns(patterns));
   }
 
-  async loadThumbs() {
-    const pool = this.state.pool ?? "max";
-    const params = { entry: this.state.entry ?? 0, size: SMALL_MAP_SIDE, pool };
-    this.asked = pool;
-    const weights = this.trace.calls.reduce((sum, { heads, queries, keys }) => sum + heads * queries * keys, 0);
-    if (weights > LONG && !this.context.source.holds) return this.loadByLayer(params);
-    try {
-      const found = await this.context.source.array(`${this.base}/thumbs`, params, this.ending.signal);
-      if (this.asked !== pool) return;
-      this.thumbs = found;
-      this.paint();
-    } catch (error) {
-      this.context.fail(error);
-    }
-  }
-
-  /** Of a long text the maps come layer by layer, and the page says how far they are. */
-  async loadByLayer(params) {
-    const side = SMALL_MAP_SIDE;
-    const size = this.cells.length * side * side;
-    /** @type {ArrayAnswer & {peaks: number[]}} */
-    const thumbs = {
-      data: new Uint8Array(size),
-      shape: [this.cells.length, side, side],
-      peaks: [],
-      note: "",
-      type: "uint8",
-      computed: 1,
-    };
-    let at = 0;
-    try {
-      for (const [done, call] of this.trace.calls.entries()) {
-        this.progress = `Computing the maps: ${done} of ${this.trace.calls.length} layers are here.`;
-        this.paint();
-        const found = await this.context.source.array(
-          `${this.base}/thumbs`,
-          { ...params, call: call.id },
-          this.ending.signal,
-        );
-        if (this.asked !== params.pool) return;
-        thumbs.data.set(found.data, at * side * side);
-        thumbs.note = found.note;
-        thumbs.peaks.push(...(found.peaks ?? []));
-        at += call.heads;
-        this.thumbs = thumbs;
-      }
-      this.progress = "";
-      this.paint();
-    } catch (error) {
-      this.context.fail(error);
-    }
+  loadMaps() {
+    return this.maps.load(this.state.pool ?? "max", this.state.entry ?? 0);
   }
 
   addStats(found) {
@@ -179,7 +129,7 @@ class Model {
     const before = this.state ?? {};
     this.state = state;
     this.pools.show(state.pool ?? "max");
-    if (this.thumbs && this.asked !== (state.pool ?? "max")) this.loadThumbs();
+    if (this.maps.maps && this.maps.pool !== (state.pool ?? "max")) this.loadMaps();
     const scored = this.cells.find((cell) => cell.scores)?.scores ?? {};
     const options = [
       ["", "layer and head"],
@@ -293,29 +243,17 @@ class Model {
 
   paint() {
     this.theme = this.context.theme;
-    this.note.textContent = this.progress;
-    if (!this.thumbs) return;
-    const { data, shape } = this.thumbs;
+    this.note.textContent = this.maps.progress;
+    if (!this.maps.maps) return;
+    const { data, shape } = this.maps.maps;
     const [, height, width] = shape;
     this.cells.forEach((cell, at) => {
       const part = data.subarray(at * height * width, (at + 1) * height * width);
       copy({ data: part, width, height }, (x) => x / 255, this.context.palette, cell.canvas);
     });
     this.details.paint();
-    if (!this.progress)
-      this.note.textContent = `${this.cellWords()}; each map goes from 0 to its own largest cell (square-root scale).`;
-  }
-
-  /** What a cell of the small maps is: what the server says of it, or what follows from the lengths. */
-  cellWords() {
-    const { note } = this.thumbs;
-    if (note) return note[0].toUpperCase() + note.slice(1);
-    const per = this.trace.calls.map(({ queries, keys }) => [queries, keys].map((x) => Math.ceil(x / SMALL_MAP_SIDE)));
-    const [high, wide] = [0, 1].map((side) => Math.max(...per.map((one) => one[side])));
-    if (high * wide === 1) return "A cell is one weight";
-    const same = per.every((one) => one[0] === high && one[1] === wide);
-    const pool = this.state.pool === "mean" ? "mean" : "largest";
-    return `A cell is the ${pool} weight of ${same ? "about" : "up to"} ${high} × ${wide} tokens`;
+    if (!this.maps.progress)
+      this.note.textContent = `${this.maps.cellWords()}; each map goes from 0 to its own largest cell (square-root scale).`;
   }
 
   // Export and tests
@@ -331,18 +269,7 @@ class Model {
   }
 
   table() {
-    const statistics = Object.keys(this.cells[0].values);
-    const patterns = Object.keys(this.cells.find((cell) => cell.scores)?.scores ?? {}).filter(
-      (name) => !statistics.includes(name),
-    );
-    const rows = this.order.map((cell) => [
-      cell.call.name,
-      cell.head,
-      ...statistics.map((name) => cell.values[name]),
-      ...patterns.map((name) => cell.scores?.[name]),
-      cell.labels.join("; "),
-    ]);
-    return [["layer", "head", ...statistics, ...patterns, "labels"], ...rows];
+    return modelTable(this.cells, this.order);
   }
 
   drawn() {
@@ -353,7 +280,7 @@ class Model {
       values: cell.values,
       scores: cell.scores ?? null,
     }));
-    const { thumbs } = this;
+    const { maps: thumbs } = this.maps;
     const { large } = this.details;
     return {
       sort: this.state.sort ?? null,

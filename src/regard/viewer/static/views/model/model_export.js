@@ -1,4 +1,4 @@
-// The Model view as a picture: small maps, what they are called, and what they do.
+// The Model view as a picture (small maps, what they are called, and what they do) and as a table.
 import { number } from "../../draw/numbers.js";
 
 const [SIZE, GAP, LINE] = [64, 8, 12]; // pixels
@@ -51,4 +51,20 @@ function wrapped(name) {
     lines[lines.length - 1] += part;
   }
   return lines;
+}
+
+/** A row for each head, in this order: its statistics, the scores of its patterns, and its labels. */
+export function modelTable(cells, order) {
+  const statistics = Object.keys(cells[0].values);
+  const patterns = Object.keys(cells.find((cell) => cell.scores)?.scores ?? {}).filter(
+    (name) => !statistics.includes(name),
+  );
+  const rows = order.map((cell) => [
+    cell.call.name,
+    cell.head,
+    ...statistics.map((name) => cell.values[name]),
+    ...patterns.map((name) => cell.scores?.[name]),
+    cell.labels.join("; "),
+  ]);
+  return [["layer", "head", ...statistics, ...patterns, "labels"], ...rows];
 }

@@ -9,7 +9,9 @@ import { fit, inks, onPaper, place } from "../../draw/canvas.js";
 import { choice, el } from "../../draw/dom.js";
 import { bounded, number } from "../../draw/numbers.js";
 import { scrollingCanvas } from "../../draw/scrolling_canvas.js";
+import { keyReading } from "./key_reading.js";
 import { BELOW, columns, drawRow, drawTop, rowHeight, TOP } from "./neuron_drawing.js";
+import { neuronKeys } from "./neuron_keys.js";
 
 const BLOCK = 64; // keys in one answer
 
@@ -193,30 +195,7 @@ class Neuron {
   }
 
   get keys() {
-    const set = (patch) => this.context.state.set(patch);
-    const move = (by) => {
-      const query = Math.min(this.call.queries - 1, Math.max(0, this.query + by));
-      set({ query });
-      this.reveal(query);
-      this.context.announce(`query ${this.querySide.labels[query]}`);
-    };
-    const turn = (by) => set({ head: (this.head + by + this.call.heads) % this.call.heads });
-    const layer = (by) => {
-      const call = this.trace.calls[this.trace.calls.indexOf(this.call) + by];
-      if (call) set({ call: call.id });
-    };
-    return [
-      { key: "ArrowDown", text: "next query", run: () => move(1) },
-      { key: "ArrowUp", text: "previous query", run: () => move(-1) },
-      { key: "ArrowRight", text: "read the next key", run: () => this.step(1) },
-      { key: "ArrowLeft", text: "read the previous key", run: () => this.step(-1) },
-      { key: "ArrowRight", shift: true, text: "its next number", run: () => this.stepNumber(1) },
-      { key: "ArrowLeft", shift: true, text: "its previous number", run: () => this.stepNumber(-1) },
-      { key: ".", text: "next head", run: () => turn(1) },
-      { key: ",", text: "previous head", run: () => turn(-1) },
-      { key: "]", text: "next layer", run: () => layer(1) },
-      { key: "[", text: "previous layer", run: () => layer(-1) },
-    ];
+    return neuronKeys(this);
   }
 
   /** The key that is read is the one after, or before, that which was; the first, where none was. */
@@ -269,24 +248,10 @@ class Neuron {
   }
 
   say() {
-    const { hover } = this;
-    const found = hover && hover.part !== "query" ? this.key(hover.row) : null;
-    if (!found) {
-      this.line.textContent = "Hover a number to read it, or go to it by → and Shift →.";
-      return;
-    }
-    const { block, at } = found;
-    const names = `${this.querySide.labels[this.query]} → ${this.keySide.labels[hover.row]}`;
-    const [sum, energy] = [block.energy[at], block.modified[at]];
-    const after =
-      energy == null ? ", masked" : Math.abs(energy - sum) > 1e-4 ? `, ${number(energy)} after biases and caps` : "";
-    const product = block.product ? `, product ${number(block.product[at][hover.d])}` : "";
-    const of =
-      hover.d == null
-        ? ""
-        : `number ${hover.d}: q ${number(block.q[hover.d])}, k ${number(block.k[at][hover.d])}${product}; `;
-    this.line.textContent = `${names}: ${of}energy ${number(sum)}${after}; weight ${number(block.weight[at])}`;
-    if (this.aloud) this.context.announce(this.line.textContent);
+    const reading = keyReading(this);
+    this.line.textContent = reading ?? "Hover a number to read it, or go to it by → and Shift →.";
+    if (reading === null) return;
+    if (this.aloud) this.context.announce(reading);
     this.aloud = false;
   }
 

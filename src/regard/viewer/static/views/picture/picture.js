@@ -7,13 +7,14 @@ import { callPath, fileParts } from "../../data/calls.js";
 import { samplesOf } from "../../data/samples.js";
 import { plain } from "../../data/tokens.js";
 import { callChoice } from "../../draw/call_choice.js";
-import { context2d, inks, makeBoard, place } from "../../draw/canvas.js";
+import { makeBoard, place } from "../../draw/canvas.js";
 import { choice, el, tick } from "../../draw/dom.js";
 import { makeDrop } from "../../draw/file_drop.js";
-import { drawOver, within } from "../../draw/image_overlay.js";
-import { textLines } from "../../draw/line_breaks.js";
+import { within } from "../../draw/image_overlay.js";
 import { bounded, number } from "../../draw/numbers.js";
+import { drawPicture } from "./picture_drawing.js";
 import { captionPicture, captionTable } from "./picture_export.js";
+import { wordButtons } from "./word_strip.js";
 
 /** @type {View} */
 export const picture = {
@@ -23,10 +24,6 @@ export const picture = {
   needs: "nothing",
   mount: (root, context) => new PictureView(root, context),
 };
-
-const NOTHING =
-  "Nothing to look at yet: a captioner is not installed here, and this trace has no picture. " +
-  "A trace of a vision model has one: its calls' keys are the cells of a grid.";
 
 const SCENES =
   "The captioner that ships knows scenes of shapes. Choose one of these, or a picture of yours. More: regard scenes 5 --save pictures";
@@ -60,7 +57,7 @@ class PictureView {
     this.board = makeBoard(
       this.stage,
       { role: "img", "aria-label": "The picture and where the model looked" },
-      (pen, width, height) => this.draw(pen, width, height),
+      (pen, width, height) => drawPicture(this, pen, width, height),
     );
     this.board.node.addEventListener("pointermove", (event) => this.point(place(event, this.board.node)));
     this.board.node.addEventListener("pointerleave", () => this.point(null));
@@ -217,43 +214,9 @@ class PictureView {
     );
   }
 
-  /** One small picture per word, as in the paper; or the tokens before the cells. */
   showStrip() {
-    const { smooth, word, query } = this.settings;
-    const words = this.answer
-      ? this.answer.words
-      : this.call
-        ? Array.from({ length: this.special }, (_, i) => this.nameOf(i))
-        : [];
-    const chosen = this.answer ? Math.min(word, words.length - 1) : query;
-    const buttons = words.map((name, at) => {
-      const small = within(96, 96, this.answer ? this.ratio(this.answer.grid) : 1);
-      const canvas = el("canvas", { width: small.width, height: small.height, "aria-hidden": "true" });
-      if (this.answer)
-        drawOver(
-          context2d(canvas),
-          { x: 0, y: 0, width: small.width, height: small.height },
-          {
-            image: this.image,
-            weights: this.answer.weights[at],
-            grid: this.answer.grid,
-            smooth,
-            palette: this.context.palette,
-          },
-        );
-      const button = el(
-        "button.strip-word",
-        {
-          type: "button",
-          "aria-pressed": String(at === chosen),
-          onclick: () => this.set(this.answer ? { word: at } : { query: at }),
-        },
-        name,
-      );
-      if (this.answer) button.prepend(canvas);
-      return button;
-    });
-    if (this.drop && !words.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
+    const buttons = wordButtons(this);
+    if (this.drop && !buttons.length) return this.strip.replaceChildren(el("p.quietly", {}, SCENES));
     const held = /** @type {any[]} */ ([...this.strip.children]).indexOf(document.activeElement);
     this.strip.replaceChildren(...buttons);
     buttons[held]?.focus();
@@ -277,30 +240,6 @@ class PictureView {
   ratio(grid) {
     const [width, height] = this.answer?.proportions ?? [grid[1], grid[0]];
     return width / height;
-  }
-
-  draw(pen, width, height) {
-    const { soft, accent, font } = inks(this.stage);
-    const { shown } = this;
-    if (!shown) {
-      Object.assign(pen, { fillStyle: soft, font: `14px ${font}`, textAlign: "center" });
-      const text = this.drop ? "Drop a picture here." : this.call ? "" : NOTHING;
-      textLines(text, 60).forEach((line, i) => pen.fillText(line, width / 2, height / 2 + 22 * i));
-      return;
-    }
-    const box = this.box(width, height, shown);
-    drawOver(pen, box, { image: this.image, ...shown, smooth: this.settings.smooth, palette: this.context.palette });
-    const cell =
-      this.hovered ?? (!this.answer && this.settings.query >= this.special ? this.settings.query - this.special : null);
-    if (cell === null) return;
-    const [rows, columns] = shown.grid;
-    Object.assign(pen, { strokeStyle: accent, lineWidth: 2 });
-    pen.strokeRect(
-      box.x + ((cell % columns) * box.width) / columns,
-      box.y + (Math.floor(cell / columns) * box.height) / rows,
-      box.width / columns,
-      box.height / rows,
-    );
   }
 
   point(at) {

@@ -1,8 +1,8 @@
 // Translate: type a sentence, see it in the other language by several models, and where each looked for every word.
-import { inks, onPaper } from "../../draw/canvas.js";
 import { el, segments, tick } from "../../draw/dom.js";
 import { bounded } from "../../draw/numbers.js";
 import { makeCurves } from "./bleu_by_length_chart.js";
+import { translationPicture, translationTable } from "./translate_export.js";
 import { TranslationCard } from "./translation_card.js";
 
 /** @type {View} */
@@ -269,31 +269,11 @@ class TranslateView {
   }
 
   picture() {
-    const cards = this.cards.filter((card) => card.alignment);
-    if (!cards.length) return null;
-    const { paper, ink, font } = inks(this.columns);
-    const sizes = cards.map((card) => card.alignment.board.size);
-    const width = Math.max(
-      320,
-      sizes.reduce((sum, size) => sum + size.width, 0),
-    );
-    const height = Math.max(40, ...sizes.map((size) => size.height)) + 56;
-    const draw = (pen) => {
-      let x = 0;
-      cards.forEach((card, at) => {
-        pen.save();
-        pen.translate(x, 0);
-        Object.assign(pen, { fillStyle: ink, textAlign: "left", font: `600 14px ${font}` });
-        pen.fillText(card.answer.title, 16, 22);
-        pen.font = `14px ${font}`;
-        pen.fillText(card.answer.translation, 16, 42);
-        pen.translate(0, 52);
-        card.alignment.draw(pen);
-        pen.restore();
-        x += sizes[at].width;
-      });
-    };
-    return onPaper(width, height, paper, draw);
+    return translationPicture(this);
+  }
+
+  table() {
+    return translationTable(this);
   }
 
   legend() {
@@ -302,14 +282,6 @@ class TranslateView {
 
   caption() {
     return this.settings.text;
-  }
-
-  table() {
-    return this.cards.flatMap(({ answer, table }) => [
-      [answer.title, answer.translation],
-      ["", ...table.columns],
-      ...(table.weights ?? []).map((row, r) => [table.rows[r], ...row]),
-    ]);
   }
 
   drawn() {
