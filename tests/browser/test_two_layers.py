@@ -96,3 +96,22 @@ def test_two_layers_in_the_link_the_figure_and_the_table(page: Page, server: Ser
     drawn(page, PAIRED)
     page.evaluate("document.querySelectorAll('.layer-column .drawing')[1].scrollTop = 40")
     page.wait_for_function("() => document.querySelector('.layer-column .drawing').scrollTop === 40")
+
+
+def test_the_figure_on_a_phone_has_every_token(page: Page, server: Server, trace: str) -> None:
+    """A phone shows a part of each layer. The figure has all tokens of a short text, and the legend stands below them."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    look(page, server, PAIRED, view="heads", trace=trace, call=str(CALL), other="5", pins=["q3"])
+    places: dict[str, list[float]] = page.evaluate(
+        """async () => {
+            const svg = new DOMParser().parseFromString(await regard.figure(), "image/svg+xml").documentElement;
+            document.body.append(svg);
+            const places = {};
+            for (const node of svg.querySelectorAll("text"))
+                (places[node.textContent] ??= []).push(node.getBoundingClientRect().top);
+            svg.remove();
+            return places;
+        }"""
+    )
+    assert len(places.get("[SEP]", [])) == 4  # the last query and the last key, of two layers
+    assert min(places["head 0"]) > max(places["[SEP]"])

@@ -9,25 +9,34 @@ const WHOLE = 1 << 22; // weights asked for with all their digits, for a table
 
 const TITLE = 24; // pixels above each of two layers, for its name
 
-/** What is in sight of every panel, side by side; of a short text no more than its rows. */
+const WHOLE_ROWS = 60; // tokens up to which a picture has all of them, whether or not they are in sight
+
+/** Every panel, side by side: all of a short text, and of a longer one what is in sight. */
 export function headsPicture(panels) {
-  const sizes = panels.map((panel) => {
+  const scenes = panels.map((panel) => {
     const rows = Math.max(panel.querySide.labels.length, panel.keySide.labels.length - panel.view.shift);
-    return [panel.box.clientWidth, Math.min(panel.box.clientHeight, rows * panel.row + 2 * PAD)];
+    const [whole, { clientWidth, clientHeight }] = [rows * panel.row + 2 * PAD, panel.box];
+    if (rows <= WHOLE_ROWS) return { ...panel.scene(clientWidth, whole), top: -PAD };
+    return panel.scene(clientWidth, Math.min(clientHeight, whole));
   });
   const { ink, paper, font } = inks(panels[0].box);
   const top = panels.length > 1 ? TITLE : 0;
-  const width = sizes.reduce((sum, [wide]) => sum + wide, 0);
-  const height = top + Math.max(...sizes.map(([, high]) => high));
+  const width = scenes.reduce((sum, scene) => sum + scene.width, 0);
+  const height = top + Math.max(...scenes.map((scene) => scene.height));
   return onPaper(width, height, paper, (ctx) => {
     let x = 0;
     panels.forEach((panel, at) => {
-      const scene = panel.scene(...sizes[at]);
+      const scene = scenes[at];
       const shown = panel.shown(scene);
       ctx.save();
       ctx.translate(x, top);
+      ctx.save();
+      ctx.beginPath();
+      ctx.rect(0, 0, scene.width, scene.height);
+      ctx.clip();
       drawLines(ctx, scene, shown.links);
       panel.drawTokens(ctx, scene, shown);
+      ctx.restore();
       if (top) {
         Object.assign(ctx, {
           fillStyle: ink,
@@ -38,7 +47,7 @@ export function headsPicture(panels) {
         ctx.fillText(layerTitle(panel.trace, panel.call), (scene.left + scene.right) / 2, -TITLE / 3);
       }
       ctx.restore();
-      x += sizes[at][0];
+      x += scene.width;
     });
   });
 }
