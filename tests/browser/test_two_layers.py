@@ -99,7 +99,7 @@ def test_two_layers_in_the_link_the_figure_and_the_table(page: Page, server: Ser
 
 
 def test_the_figure_on_a_phone_has_every_token(page: Page, server: Server, trace: str) -> None:
-    """A phone shows a part of each layer. The figure has all tokens of a short text, and the legend stands below them."""
+    """A phone shows a part of each layer. The figure has all tokens of a short text, and below them the legend."""
     page.set_viewport_size({"width": 390, "height": 844})
     look(page, server, PAIRED, view="heads", trace=trace, call=str(CALL), other="5", pins=["q3"])
     places: dict[str, list[float]] = page.evaluate(
